@@ -1,0 +1,55 @@
+# Two commands do everything; each makes its own environment from the lock files and needs only Python >= 3.11.
+#   make demo    set up, then train a private model
+#   make test    set up, then lint, types, all tests, doctests and the coverage gate of privacy/
+PYTHON ?= python3
+CORE := .venv/core
+DEV := .venv/dev
+
+.PHONY: demo test lint types mutants bench lock clean
+
+$(CORE)/ready: requirements/core.lock pyproject.toml
+	$(PYTHON) -m venv --clear $(CORE)
+	$(CORE)/bin/python -m pip install --quiet --require-hashes -r requirements/core.lock
+	$(CORE)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(DEV)/ready: requirements/dev.lock pyproject.toml
+	$(PYTHON) -m venv --clear $(DEV)
+	$(DEV)/bin/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(DEV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: $(CORE)/ready
+	$(CORE)/bin/python -m userdp.demo
+
+lint: $(DEV)/ready
+	$(DEV)/bin/ruff format --check .
+	$(DEV)/bin/ruff check .
+
+types: $(DEV)/ready
+	$(DEV)/bin/mypy
+
+# First the compiled kernels as plain Python, which is how their branches are seen; then everything.
+test: lint types
+	NUMBA_DISABLE_JIT=1 $(DEV)/bin/python -m pytest --quiet --cov --cov-report= tests/privacy/test_neighbours.py
+	$(DEV)/bin/python -m pytest --numprocesses=2 --cov --cov-append --cov-report=
+	$(DEV)/bin/python -m coverage report --include='src/userdp/privacy/*' --fail-under=100
+
+# Plant each known privacy bug and show that the tests notice.
+mutants: $(DEV)/ready
+	$(DEV)/bin/python tests/mutants.py
+
+bench: $(DEV)/ready
+	$(DEV)/bin/python benchmarks/neighbour_counts.py
+	$(DEV)/bin/python benchmarks/accounting.py
+
+# Renew the pinned versions: what pip installs afterwards is checked against these hashes.
+COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \
+	--python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
+lock:
+	$(PYTHON) -m venv --clear .venv/lock && .venv/lock/bin/python -m pip install --quiet uv
+	$(COMPILE) --extra dev --output-file requirements/dev.lock
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/core.lock
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .coverage*

@@ -1,0 +1,39 @@
+"""Convex learning with user-level differential privacy: the whole person is protected, not one row."""
+
+from userdp.data import UserData
+from userdp.domains import Ball, Box
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.curator import Curator
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanism import Halted
+from userdp.privacy.plan import Plan, Step
+from userdp.privacy.radius import RadiusSearch, radius_grid
+from userdp.statistics import MeanGradient, SecondMoment, UserGradients, UserMean
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Ball",
+    "Box",
+    "Budget",
+    "BudgetExceeded",
+    "Cost",
+    "Curator",
+    "Halted",
+    "Ledger",
+    "MeanGradient",
+    "OutlierRemoval",
+    "Plan",
+    "RadiusSearch",
+    "SampledOutlierRemoval",
+    "SecondMoment",
+    "Step",
+    "UserData",
+    "UserGradients",
+    "UserMean",
+    "gaussian_multiplier",
+    "radius_grid",
+    "subsampled_multiplier",
+]

@@ -1,0 +1,273 @@
+"""Rows grouped by user: the only holder of raw data.
+
+User u owns rows offsets[u] .. offsets[u + 1]. A user may hold anything, NaN and infinity included: such values
+raise and warn nowhere, because a message that depends on a user's data is a leak. Errors speak of types, shapes and
+column names only. Users are numbered by first appearance, and their identifiers are dropped unless asked for.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset
+
+from userdp.grouping import Groups
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UserData:
+    """Users' rows and targets, held in one matrix with the rows of a user next to each other.
+
+    `rows` is (n_rows, n_features) float32 or float64, `targets` (n_rows,) float64, `offsets` (n_users + 1,) int64;
+    a user may be empty. All are read-only and may be memory-mapped. Printing shows public shape only: how many rows
+    there are in all, or in a user, is private.
+    """
+
+    rows: np.ndarray
+    targets: np.ndarray
+    offsets: np.ndarray
+    user_ids: tuple[Hashable, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_layout(self.rows, self.targets, self.offsets)
+        for name in ("rows", "targets", "offsets"):
+            view = np.asarray(getattr(self, name)).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, which is public."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, the intercept's column included."""
+        return int(self.rows.shape[1])
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all users together. Private: do not publish it."""
+        return len(self.rows)
+
+    def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and targets of one user, as read-only views."""
+        if not 0 <= user < self.n_users:
+            raise IndexError(f"Expected 0 <= user={user} < n_users={self.n_users}.")
+        block = slice(self.offsets[user], self.offsets[user + 1])
+        return self.rows[block], self.targets[block]
+
+    def __repr__(self) -> str:
+        return f"UserData(n_users={self.n_users}, n_features={self.n_features}, dtype={self.rows.dtype})"
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike | None,
+        users: Any,
+        *,
+        max_rows_per_user: int | None = None,
+        fit_intercept: bool = False,
+        dtype: npt.DTypeLike | None = None,
+        keep_user_ids: bool = False,
+        insecure_seed: int | None = None,
+    ) -> UserData:
+        """Group a matrix, its targets and one user id a row.
+
+        X in float32 or float64 whose users are already next to each other is used as it is, without a copy; do not
+        change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
+
+        `max_rows_per_user` keeps a uniform random choice of each user's rows. It acts within one user, so whatever
+        it picks, a change of one user still changes one user: a known seed costs no privacy, only reproducible tests
+        need one.
+        """
+        matrix = _numeric_array("X", X, ndim=2)
+        dtype = _float_type(dtype, matrix.dtype)
+        targets = None if y is None else _numeric_array("y", y, ndim=1)
+        if targets is not None and len(targets) != len(matrix):
+            raise ValueError(
+                f"Expected as many targets as rows, got y of length {len(targets)} and X of shape "
+                f"{matrix.shape}: pass one target a row."
+            )
+        groups = Groups.make(users, len(matrix), max_rows_per_user, insecure_seed)
+        if groups.order is None and not fit_intercept:
+            with np.errstate(all="ignore"):
+                rows = np.ascontiguousarray(matrix, dtype=dtype)
+        else:
+            rows = np.empty((groups.n_rows, matrix.shape[1] + fit_intercept), dtype=dtype)
+            groups.gather(matrix, rows[:, : matrix.shape[1]])
+            rows[:, matrix.shape[1] :] = 1.0
+        return cls(rows, groups.targets(targets), groups.offsets, groups.ids(users) if keep_user_ids else None)
+
+    @classmethod
+    def from_table(
+        cls, table: Any, *, user: str, features: str | Sequence[str], target: str | None = None, **options: Any
+    ) -> UserData:
+        """Group a pandas, polars or pyarrow table by its column `user`.
+
+        `features` is a list of column names, or comma-separated patterns such as "x_*,age". Missing values become
+        NaN. Options are those of `from_arrays`.
+        """
+        if hasattr(table, "collect_schema") and hasattr(table, "collect"):  # a lazy polars frame
+            table = table.collect()
+        names = getattr(table, "column_names", None) or getattr(table, "columns", None)
+        if names is None or not hasattr(table, "__getitem__"):
+            raise TypeError(
+                f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
+                f"use UserData.from_arrays for arrays."
+            )
+        return cls._from_columns(list(names), table.__getitem__, user, target, features, **options)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        user: str,
+        features: str | Sequence[str],
+        target: str | None = None,
+        **options: Any,
+    ) -> UserData:
+        """Group a Parquet file, or a directory of them, reading only the columns needed, one at a time.
+
+        Arguments are those of `from_table`.
+        """
+        path = os.fspath(path)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"Expected a Parquet file at {path}, found nothing there: check the path.")
+        broken = f"Expected a readable Parquet file at {path}: it is not Parquet or is damaged; write it again."
+        try:
+            source = pyarrow.dataset.dataset(path, format="parquet")
+        except (pa.ArrowException, OSError):
+            raise ValueError(broken) from None
+
+        def read(name: str) -> pa.ChunkedArray:
+            try:
+                return source.to_table(columns=[name])[name]
+            except (pa.ArrowException, OSError):
+                raise ValueError(broken) from None
+
+        return cls._from_columns(source.schema.names, read, user, target, features, **options)
+
+    @classmethod
+    def _from_columns(
+        cls,
+        names: list[Any],
+        column: Callable[[str], Any],
+        user: str,
+        target: str | None,
+        features: str | Sequence[str],
+        *,
+        max_rows_per_user: int | None = None,
+        fit_intercept: bool = False,
+        dtype: npt.DTypeLike | None = None,
+        keep_user_ids: bool = False,
+        insecure_seed: int | None = None,
+    ) -> UserData:
+        chosen = _choose_features(names, features, exclude=(user, target))
+        for needed in [user, *([] if target is None else [target]), *chosen]:
+            _require_column(names, needed)
+        ids = column(user)
+        groups = Groups.make(ids, len(ids), max_rows_per_user, insecure_seed)
+        rows = np.ones((groups.n_rows, len(chosen) + fit_intercept), _float_type(dtype, np.dtype(np.float64)))
+        for position, name in enumerate(chosen):
+            groups.gather(_numeric_column(name, column(name), len(ids)), rows[:, position])
+        targets = None if target is None else _numeric_column(target, column(target), len(ids))
+        return cls(rows, groups.targets(targets), groups.offsets, groups.ids(ids) if keep_user_ids else None)
+
+
+def _choose_features(names: list[Any], features: str | Sequence[str], exclude: tuple[Any, ...]) -> list[Any]:
+    """Columns named by a list, or by comma-separated patterns (in the table's order, without user and target)."""
+    if not isinstance(features, str):
+        chosen = list(features)
+    else:
+        patterns = [pattern.strip() for pattern in features.split(",") if pattern.strip()]
+        candidates = [name for name in names if name not in exclude]
+        matches = {p: [name for name in candidates if fnmatch.fnmatchcase(str(name), p)] for p in patterns}
+        for pattern, found in matches.items():
+            if not found:
+                _require_column(names, pattern, what="a column that matches")
+        chosen = [name for name in candidates if any(name in found for found in matches.values())]
+    if not chosen:
+        raise ValueError("Expected at least one feature: pass column names or patterns such as 'x_*'.")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError("Expected each feature once: remove the repeated column names.")
+    return chosen
+
+
+def _require_column(names: list[Any], name: Any, what: str = "a column named") -> None:
+    if names.count(name) != 1:
+        problem = "which occurs more than once" if name in names else "found none"
+        raise ValueError(f"Expected {what} {name!r}, {problem}: available are {', '.join(map(str, names))}.")
+
+
+def _numeric_column(name: str, column: Any, n_rows: int) -> np.ndarray:
+    """A table's column as a float array, missing values as NaN."""
+    if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+        try:
+            column = column.to_arrow() if hasattr(column, "to_arrow") else pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError):  # its message could quote a value
+            column = None
+    kind = None if column is None else column.type
+    plain = kind is not None and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind))
+    if not plain and kind not in (pa.float32(), pa.float64()):
+        raise TypeError(
+            f"Expected column {name!r} to be numeric (float32, float64, integer or boolean), got "
+            f"{'mixed types' if kind is None else kind}: convert or drop it."
+        )
+    if len(column) != n_rows:
+        raise ValueError(f"Expected column {name!r} to be as long as the user column: the file changed meanwhile.")
+    if kind != pa.float32():
+        # Unchecked, because a checked cast refuses large integers, and so tells of a value.
+        column = column.cast(pa.float64(), safe=False)
+    return np.asarray(column)
+
+
+def _numeric_array(name: str, values: npt.ArrayLike, ndim: int) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError):
+        raise ValueError(f"Expected {name} to be a rectangular numeric array: its rows differ in length.") from None
+    kind = array.dtype
+    if kind.kind not in "biuf" or kind == np.float16:
+        raise TypeError(
+            f"Expected {name} in float32, float64, integer or boolean, got {kind}: convert it with astype, "
+            f"or use UserData.from_table for tables."
+        )
+    if array.ndim != ndim or (ndim == 2 and array.shape[1] == 0):
+        shape = "(n_rows, n_features)" if ndim == 2 else "(n_rows,)"
+        raise ValueError(f"Expected {name} of shape {shape}, got {array.shape}: reshape it.")
+    return array
+
+
+def _float_type(asked: npt.DTypeLike | None, given: np.dtype) -> np.dtype:
+    """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
+    if asked is None:
+        return np.dtype(np.float32 if given.newbyteorder("=") == np.float32 else np.float64)
+    if np.dtype(asked) not in (np.float32, np.float64):
+        raise TypeError(f"Expected dtype={np.dtype(asked)} to be float32 or float64: pass None to follow the input.")
+    return np.dtype(asked)
+
+
+def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
+    """Refuse arrays that the compiled kernels, which check no bounds, could not read safely."""
+    arrays = {"rows": (rows, 2, "fd"), "targets": (targets, 1, "d"), "offsets": (offsets, 1, "lq")}
+    for name, (array, ndim, kinds) in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.char not in kinds or not array.dtype.isnative:
+            kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+            allowed = " or ".join(np.dtype(char).name for char in dict.fromkeys(kinds))
+            raise TypeError(f"Expected {name} as a {allowed} array, got {kind}: convert it with astype.")
+        if array.ndim != ndim or not array.flags.c_contiguous:
+            raise ValueError(f"Expected {name} with {ndim} dimensions in C order, got shape {array.shape}.")
+    if len(offsets) < 3 or offsets[0] != 0 or np.any(np.diff(offsets) < 0):
+        raise ValueError("Expected offsets to rise from 0, one entry a user and one more, for at least 2 users.")
+    if not len(rows) == len(targets) == offsets[-1]:
+        raise ValueError("Expected as many rows as targets, and the last offset to be their number.")

@@ -1,0 +1,147 @@
+"""Where the weights may lie: a ball or a box, with the projection onto it.
+
+A domain is public: its size comes from declared parameters, never from the data.
+
+>>> Ball(radius=1.0).project([3.0, 4.0])
+array([0.6, 0.8])
+>>> Box(low=[0, 0], high=[1, 1]).project([3.0, 0.5])
+array([1. , 0.5])
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+# A projected point can miss its domain by rounding; this much is called inside.
+_ROUNDING = 1e-12
+
+
+class Domain(Protocol):
+    """A closed convex set of weights."""
+
+    @property
+    def diameter(self) -> float:
+        """Largest distance between two points of the set (R in the paper)."""
+
+    @property
+    def largest_norm(self) -> float:
+        """Largest |w| of the set, which losses with growing slopes need."""
+
+    def project(self, w: npt.ArrayLike) -> np.ndarray:
+        """The point of the set nearest to w."""
+
+    def contains(self, w: npt.ArrayLike) -> bool:
+        """Whether w lies in the set, up to rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """All points within `radius` of `center` (the origin unless given).
+
+    project(w) = center + (w - center) * min(1, radius / |w - center|); diameter 2 * radius.
+    """
+
+    radius: float
+    center: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.radius) and self.radius > 0):
+            raise ValueError(
+                f"Expected radius={self.radius} > 0 and finite: pass the largest distance from the center."
+            )
+        if self.center is not None:
+            object.__setattr__(self, "center", _vector("center", self.center))
+
+    @property
+    def diameter(self) -> float:
+        return 2.0 * self.radius
+
+    @property
+    def largest_norm(self) -> float:
+        return self.radius if self.center is None else self.radius + _norm(self.center)
+
+    def project(self, w: npt.ArrayLike) -> np.ndarray:
+        w = _vector("w", w, like=self.center)
+        half_radius, half_offset = 0.5 * self.radius, self._half_offset(w)
+        largest = float(np.max(np.abs(half_offset), initial=0.0))
+        if largest == 0.0:
+            return w
+        # Divide by the largest entry first: squares of entries near 1e200 would overflow.
+        direction = half_offset / largest
+        length = float(np.linalg.norm(direction))
+        if largest * length <= half_radius:
+            return w
+        step = direction * (self.radius / length)
+        return step if self.center is None else self.center + step
+
+    def contains(self, w: npt.ArrayLike) -> bool:
+        offset = self._half_offset(_vector("w", w, like=self.center))
+        return _norm(offset) <= 0.5 * self.radius * (1.0 + _ROUNDING)
+
+    def _half_offset(self, w: np.ndarray) -> np.ndarray:
+        """(w - center) / 2: the difference of two finite vectors can overflow, half of it cannot."""
+        return 0.5 * w if self.center is None else 0.5 * w - 0.5 * self.center
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """All points whose every coordinate lies between `low` and `high`.
+
+    project(w) clips each coordinate; diameter |high - low|.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def __post_init__(self) -> None:
+        low = _vector("low", self.low)
+        high = _vector("high", self.high, like=low)
+        wrong = np.flatnonzero(low >= high)
+        if wrong.size:
+            first = int(wrong[0])
+            raise ValueError(
+                f"Expected low[{first}]={low[first]} < high[{first}]={high[first]}: "
+                f"swap or widen the bounds ({wrong.size} coordinates are wrong)."
+            )
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
+
+    @property
+    def diameter(self) -> float:
+        return 2.0 * _norm(0.5 * self.high - 0.5 * self.low)
+
+    @property
+    def largest_norm(self) -> float:
+        return _norm(np.maximum(np.abs(self.low), np.abs(self.high)))
+
+    def project(self, w: npt.ArrayLike) -> np.ndarray:
+        clipped: np.ndarray = np.clip(_vector("w", w, like=self.low), self.low, self.high)
+        return clipped
+
+    def contains(self, w: npt.ArrayLike) -> bool:
+        w = _vector("w", w, like=self.low)
+        slack = _ROUNDING * np.maximum(np.abs(self.low), np.abs(self.high))
+        return bool(np.all((self.low - slack <= w) & (w <= self.high + slack)))
+
+
+def _vector(name: str, value: npt.ArrayLike, like: np.ndarray | None = None) -> np.ndarray:
+    """A fresh read-only float64 vector, or an error that says what is wrong with it."""
+    vector = np.array(value, dtype=np.float64)
+    if vector.ndim != 1 or (like is not None and vector.shape != like.shape):
+        shape = "(n_features,)" if like is None else str(like.shape)
+        raise ValueError(f"Expected {name} of shape {shape}, got {vector.shape}: pass one number a feature.")
+    if not np.all(np.isfinite(vector)):
+        raise ValueError(f"Expected finite {name}: it has NaN or infinite entries; use a bounded domain and step.")
+    vector.flags.writeable = False
+    return vector
+
+
+def _norm(vector: np.ndarray) -> float:
+    """Euclidean norm without overflow on the way: it is infinite only if the norm itself is too large."""
+    largest = float(np.max(np.abs(vector), initial=0.0))
+    return largest * float(np.linalg.norm(vector / largest)) if largest > 0.0 else 0.0

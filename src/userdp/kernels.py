@@ -1,0 +1,230 @@
+"""Compiled loops over users' rows: one vector a user, computed from that user's rows alone.
+
+Rows lie in CSR blocks: user u owns rows offsets[u] .. offsets[u+1]. Rows are float32 or float64; sums are always
+float64. Every user is computed by the same sequence of operations whichever thread, chunk or neighbours it has, so
+results do not depend on the number of threads, and NaN or infinity in a row reaches that user's vector only.
+A user without rows gets NaN.
+
+A loss enters as a machine-code pointer that turns a block of predictions into slopes. One compiled kernel so serves
+every loss and is cached on disk, and the indirect call is paid once a block, not once a row.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba import types
+
+# No "nnan" or "ninf": assuming that NaN and infinity never happen would let the compiler drop guards.
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+_F = TypeVar("_F", bound=Callable[..., Any])
+_compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")
+
+_BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
+_CHUNK_USERS = 1024
+_THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
+
+# predictions (n_rows x n_outputs, flat; overwritten by the slopes), targets, n_rows
+_SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.intp)
+
+
+@functools.lru_cache(maxsize=128)
+def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool = False) -> Any:
+    """Machine code that replaces a block of predictions by slopes, from a compiled `slope(prediction, target)`.
+
+    With `may_raise`, an exception in one row makes that row's slope NaN, because an exception that depends on a
+    user's data must not leave; the guard is separate because it keeps loops from vectorising.
+    """
+
+    def plain(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
+        for i in range(n_rows):
+            predictions[i] = slope(predictions[i], targets[i])
+
+    def guarded(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
+        for i in range(n_rows):
+            try:
+                predictions[i] = slope(predictions[i], targets[i])
+            except Exception:
+                predictions[i] = math.nan
+
+    def several_outputs(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
+        for i in range(n_rows):
+            row = predictions[i * n_outputs : (i + 1) * n_outputs]
+            row[:] = slope(row, targets[i])
+
+    chosen = several_outputs if n_outputs > 1 else (guarded if may_raise else plain)
+    return numba.cfunc(_SLOPES_SIGNATURE, nopython=True, error_model="numpy")(chosen)
+
+
+@_compiled
+def slope_of_one(prediction: float, target: float) -> float:
+    """Slope 1 everywhere: the mean gradient of the loss with this slope is the mean of the rows."""
+    return 1.0
+
+
+@_compiled
+def _predict_block(rows: np.ndarray, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
+    """predictions[i, c] = <weights[c], rows[start + i]>, four rows at a time so that weights load once for four."""
+    n_outputs, n_features = weights.shape
+    for c in range(n_outputs):
+        w = weights[c]
+        i = 0
+        while i + 4 <= n_rows:
+            x0, x1, x2, x3 = rows[start + i], rows[start + i + 1], rows[start + i + 2], rows[start + i + 3]
+            s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+            for k in range(n_features):
+                s0 += w[k] * x0[k]
+                s1 += w[k] * x1[k]
+                s2 += w[k] * x2[k]
+                s3 += w[k] * x3[k]
+            predictions[i * n_outputs + c] = s0
+            predictions[(i + 1) * n_outputs + c] = s1
+            predictions[(i + 2) * n_outputs + c] = s2
+            predictions[(i + 3) * n_outputs + c] = s3
+            i += 4
+        while i < n_rows:
+            x0 = rows[start + i]
+            s0 = 0.0
+            for k in range(n_features):
+                s0 += w[k] * x0[k]
+            predictions[i * n_outputs + c] = s0
+            i += 1
+
+
+@_compiled
+def _add_block(
+    rows: np.ndarray, start: int, n_rows: int, slopes: np.ndarray, scale: float, n_outputs: int, gradient: np.ndarray
+) -> None:
+    """gradient[c] += scale * sum over i of slopes[i, c] * rows[start + i], four rows at a time."""
+    n_features = rows.shape[1]
+    for c in range(n_outputs):
+        g = gradient[c * n_features : (c + 1) * n_features]
+        i = 0
+        while i + 4 <= n_rows:
+            x0, x1, x2, x3 = rows[start + i], rows[start + i + 1], rows[start + i + 2], rows[start + i + 3]
+            a0 = scale * slopes[i * n_outputs + c]
+            a1 = scale * slopes[(i + 1) * n_outputs + c]
+            a2 = scale * slopes[(i + 2) * n_outputs + c]
+            a3 = scale * slopes[(i + 3) * n_outputs + c]
+            for k in range(n_features):
+                g[k] += a0 * x0[k] + a1 * x1[k] + a2 * x2[k] + a3 * x3[k]
+            i += 4
+        while i < n_rows:
+            x0 = rows[start + i]
+            a0 = scale * slopes[i * n_outputs + c]
+            for k in range(n_features):
+                g[k] += a0 * x0[k]
+            i += 1
+
+
+@_compiled
+def _mean_gradients(
+    rows: np.ndarray,
+    targets: np.ndarray,
+    offsets: np.ndarray,
+    users: np.ndarray,
+    weights: np.ndarray,
+    slopes: Any,
+    out: np.ndarray,
+) -> None:
+    n_outputs = weights.shape[0]
+    predictions = np.empty(_BLOCK_ROWS * n_outputs)
+    block_targets = np.empty(_BLOCK_ROWS)
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        out[j] = math.nan if first == last else 0.0
+        for start in range(first, last, _BLOCK_ROWS):
+            n_rows = min(_BLOCK_ROWS, last - start)
+            _predict_block(rows, start, n_rows, weights, predictions)
+            for i in range(n_rows):
+                block_targets[i] = targets[start + i]
+            slopes(predictions, block_targets, n_rows)
+            _add_block(rows, start, n_rows, predictions, 1.0 / (last - first), n_outputs, out[j])
+
+
+@_compiled
+def _second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, out: np.ndarray) -> None:
+    n_features = rows.shape[1]
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        moment = out[j]
+        moment[:] = math.nan if first == last else 0.0
+        scale = 1.0 / (last - first)
+        for i in range(first, last):
+            row = rows[i]
+            position = 0
+            for a in range(n_features):
+                moment[position] += scale * row[a] * row[a]
+                factor = scale * math.sqrt(2.0) * row[a]
+                for b in range(a + 1, n_features):
+                    moment[position + b - a] += factor * row[b]
+                position += n_features - a
+
+
+def mean_gradients(
+    rows: np.ndarray,
+    targets: np.ndarray,
+    offsets: np.ndarray,
+    users: np.ndarray,
+    weights: np.ndarray,
+    slopes: Any,
+) -> np.ndarray:
+    """Mean gradient of each listed user's rows, (n_users_listed, n_outputs * n_features) in float64.
+
+    `weights` is (n_outputs, n_features); `slopes` comes from `block_slopes`. Indices are not checked here.
+    """
+    rows, targets, offsets, users, weights = map(_read_only, (rows, targets, offsets, users, weights))
+    out = np.empty((users.size, weights.size))
+
+    def run(chunk: slice) -> None:
+        _mean_gradients(rows, targets, offsets, users[chunk], weights, slopes, out[chunk])
+
+    _over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
+    return out
+
+
+def second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> np.ndarray:
+    """Upper triangle of mean(x x^T) over each listed user's rows, off-diagonal entries times sqrt(2)."""
+    rows, offsets, users = map(_read_only, (rows, offsets, users))
+    n_features = rows.shape[1]
+    out = np.empty((users.size, n_features * (n_features + 1) // 2))
+
+    def run(chunk: slice) -> None:
+        _second_moments(rows, offsets, users[chunk], out[chunk])
+
+    _over_chunks(run, users.size, _entries(rows, offsets, users) * n_features)
+    return out
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """A read-only view: numba compiles again for arrays that may be written, so one kind is enough."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _entries(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> int:
+    """About how many matrix entries the listed users hold, taking users for equal."""
+    return rows.size * users.size // max(1, offsets.size - 1)
+
+
+def _over_chunks(run: Callable[[slice], None], n_users: int, work: int) -> None:
+    """Call `run` on slices that cover all users, on numba's number of threads.
+
+    Plain threads, not numba's parallel loops: kernels hold no lock, compile in a fraction of the time, and may be
+    called from several threads or after a fork. The threads live for one call, so nothing is left to go stale.
+    """
+    n_threads = numba.get_num_threads()
+    if n_threads == 1 or work < _THREADING_PAYS:
+        run(slice(0, n_users))
+        return
+    size = min(_CHUNK_USERS, max(1, n_users // (8 * n_threads)))
+    chunks = [slice(start, start + size) for start in range(0, n_users, size)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(run, chunks))

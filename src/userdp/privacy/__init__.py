@@ -1,0 +1,6 @@
+"""The audited core: everything that touches data on the way out lives here.
+
+Read in this order: `accounting` (what a release costs), `noise` (what is drawn), `neighbours` and `concentration`
+(the filtered mean and its sensitivity), `mechanisms` (tests, releases and searches), `plan` (who is asked what),
+`ledger` (what was spent), `curator` (the gate). The proofs are in docs/proofs.md.
+"""

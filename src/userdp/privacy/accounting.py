@@ -1,0 +1,341 @@
+"""What releases cost, in one convention: swap units.
+
+Neighbours are data sets in which one user's whole data is replaced; the number of users is public. A sensitivity in
+this package is always the largest change under such a swap, and a noise multiplier is std / sensitivity. The one
+exception is a Poisson-sampled step, whose multiplier is in units of the change caused by *adding* one user to the
+batch: that is what the dominating pair of a swap under Poisson sampling is written in (docs/proofs.md, section 6).
+
+A `Cost` says what happened to one set of users; `delta_at` and `epsilon_at` say what that costs. Gaussian and pure
+parts compose in closed form; dp-accounting's privacy loss distributions (PLD) do the rest. Every approximation is an
+upper bound, and a calibrated multiplier is one that has been certified, never interpolated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld import common as pld_common
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy.special import log_ndtr
+
+# Grids of privacy loss. A coarser grid costs epsilon, never privacy: dp-accounting rounds losses up.
+COARSE_GRID = 4e-3
+FINE_GRID = 5e-4
+
+# Held back from every budget: covers the discreteness of sampled noise (docs/proofs.md, section 7) and the rounding
+# of the closed forms below.
+EPSILON_RESERVE = 1e-9
+DELTA_RESERVE = 1e-6
+
+# Up to this many pure parts are composed exactly, over all 2^k signs of their losses.
+_EXACT_PURE_PARTS = 10
+
+_LARGEST_MULTIPLIER = 1e9
+_LARGEST_EPSILON = 1e6
+
+
+class BudgetExceeded(ValueError):
+    """The asked releases cost more than the budget allows; nothing was spent."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The guarantee asked for: (epsilon, delta)-differential privacy of whole users.
+
+    >>> Budget(1.0, 1e-6)
+    Budget(epsilon=1.0, delta=1e-06)
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ValueError(f"Expected epsilon={self.epsilon} to be finite and > 0; 1.0 is a common choice.")
+        if not 0 <= self.delta < 1:
+            raise ValueError(f"Expected 0 <= delta={self.delta} < 1; choose well below 1 / number of users.")
+
+
+@dataclass(frozen=True)
+class Subsampled:
+    """`steps` Gaussian releases, each on a fresh Poisson sample of the users.
+
+    `noise_multiplier` is std / (change caused by adding one user to the batch).
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sampling_probability <= 1:
+            raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise ValueError(f"Expected noise_multiplier={self.noise_multiplier} to be finite and > 0.")
+        if self.steps < 1:
+            raise ValueError(f"Expected steps={self.steps} >= 1.")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What adaptive releases on the same users cost together.
+
+    gaussian: sum over Gaussian releases of (sensitivity / std)^2, that is mu^2 of their joint mu-GDP;
+    pure: epsilons of the pure-DP parts (Laplace tests, AboveThreshold);
+    subsampled: Poisson-sampled Gaussian steps;
+    failure: probability of the events outside the analysis, added to delta.
+
+    >>> Cost(gaussian=1.0) + Cost(pure=(0.5,), failure=1e-9)
+    Cost(gaussian=1.0, pure=(0.5,), subsampled=(), failure=1e-09)
+    """
+
+    gaussian: float = 0.0
+    pure: tuple[float, ...] = ()
+    subsampled: tuple[Subsampled, ...] = field(default=())
+    failure: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(x) and x >= 0 for x in (self.gaussian, self.failure, *self.pure)):
+            raise ValueError(
+                f"Expected finite costs >= 0, got gaussian={self.gaussian}, pure={self.pure}, failure={self.failure}."
+            )
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            _sum_up(self.gaussian, other.gaussian),
+            self.pure + other.pure,
+            self.subsampled + other.subsampled,
+            _sum_up(self.failure, other.failure),
+        )
+
+    @staticmethod
+    def worst(costs: tuple[Cost, ...]) -> Cost:
+        """A cost at least as high as each of `costs`: what a user pays who is in one of several disjoint sets.
+
+        Part by part the largest, with pure parts paired in order of size. Subsampled parts of different sets cannot
+        be compared by a number, so the distinct ones are all kept.
+        """
+        pure = [sorted(cost.pure, reverse=True) for cost in costs]
+        kept: dict[Subsampled, int] = {}
+        for cost in costs:
+            for part in cost.subsampled:
+                kept[part] = max(kept.get(part, 0), cost.subsampled.count(part))
+        return Cost(
+            max((cost.gaussian for cost in costs), default=0.0),
+            tuple(max(parts) for parts in itertools.zip_longest(*pure, fillvalue=0.0)),
+            tuple(part for part, count in kept.items() for _ in range(count)),
+            max((cost.failure for cost in costs), default=0.0),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, for the ledger and for reports."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(record: dict[str, Any]) -> Cost:
+        """Inverse of `to_json`."""
+        parts = tuple(Subsampled(**part) for part in record["subsampled"])
+        return Cost(float(record["gaussian"]), tuple(record["pure"]), parts, float(record["failure"]))
+
+
+def _sum_up(a: float, b: float) -> float:
+    return math.nextafter(a + b, math.inf) if a and b else a + b
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Smallest delta at `epsilon` (any sign) of mu-GDP, for example of one Gaussian release with mu = sensitivity/std.
+
+    delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)   (Balle and Wang 2018, theorem 8).
+
+    >>> round(gaussian_delta(1.0, 1.0), 6)
+    0.126937
+    """
+    if mu == 0:
+        return max(0.0, -math.expm1(epsilon))
+    upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    lower = float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(upper) * -math.expm1(min(0.0, epsilon + lower - upper))
+
+
+def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
+    """An upper bound on delta at `epsilon` (exact up to rounding without subsampled parts).
+
+    A pure part e is dominated by randomised response, whose privacy loss is +e with probability e^e/(1+e^e) and -e
+    otherwise; a Gaussian composed with pure parts therefore has
+        delta(epsilon) = E[gaussian_delta(mu, epsilon - sum of their losses)].
+
+    >>> delta_at(Cost(pure=(1.0,)), 1.0)
+    0.0
+    """
+    if _needs_pld(cost):
+        delta = float(_composed(cost, grid).get_delta_for_epsilon(epsilon))
+    else:
+        mu = math.sqrt(cost.gaussian)
+        delta = 0.0
+        for signs in itertools.product((1.0, -1.0), repeat=len(cost.pure)):
+            losses = [sign * part for sign, part in zip(signs, cost.pure, strict=True)]
+            weight = math.exp(-sum(np.logaddexp(0.0, -loss) for loss in losses))
+            delta += weight * gaussian_delta(mu, epsilon - math.fsum(losses))
+    return min(1.0, _sum_up(delta, cost.failure))
+
+
+def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
+    """An upper bound on epsilon at `delta`; infinite if no epsilon suffices.
+
+    >>> epsilon_at(Cost(pure=(1.0,)), 0.0)
+    1.0
+    """
+    room = delta - cost.failure
+    if room < 0 or (room == 0 and (cost.gaussian or cost.subsampled)):
+        return math.inf
+    if _needs_pld(cost):
+        return float(_composed(cost, grid).get_epsilon_for_delta(room))
+    if room == 0:
+        return math.fsum(cost.pure)
+    counted = replace(cost, failure=0.0)
+    if delta_at(counted, 0.0) <= room:
+        return 0.0
+    low, high = 0.0, 1.0
+    while delta_at(counted, high) > room:
+        low, high = high, 2 * high
+        if high > _LARGEST_EPSILON:
+            return math.inf
+    return _bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
+
+
+def _needs_pld(cost: Cost) -> bool:
+    return bool(cost.subsampled) or len(cost.pure) > _EXACT_PURE_PARTS
+
+
+def fits(cost: Cost, budget: Budget, grid: float = FINE_GRID) -> bool:
+    """True if `cost` is certified to stay within `budget`, with the reserves held back."""
+    if budget.delta == 0:
+        return not (cost.gaussian or cost.subsampled or cost.failure) and math.fsum(cost.pure) <= budget.epsilon
+    return _excess(cost, budget, grid) <= 0
+
+
+def _excess(cost: Cost, budget: Budget, grid: float) -> float:
+    """log(delta needed / delta allowed); at most 0 if the cost fits."""
+    delta = delta_at(cost, budget.epsilon * (1 - EPSILON_RESERVE), grid)
+    return math.log(max(delta, 1e-300) / (budget.delta * (1 - DELTA_RESERVE)))
+
+
+def certify(cost: Cost, budget: Budget, what: str = "The plan") -> None:
+    """Raise `BudgetExceeded` with the figures and the remedy unless `cost` fits into `budget`."""
+    if not fits(cost, budget):
+        raise BudgetExceeded(
+            f"{what} costs delta={delta_at(cost, budget.epsilon):.3g} at epsilon={budget.epsilon:g}, expected "
+            f"<= {budget.delta:g}: ask for fewer releases, more noise, or a larger budget. Nothing was spent."
+        )
+
+
+def gaussian_multiplier(budget: Budget, releases: int = 1, other: Cost | None = None) -> float:
+    """Least noise multiplier for which `releases` Gaussian releases, besides `other`, fit into `budget`.
+
+    >>> round(gaussian_multiplier(Budget(1.0, 1e-6)), 3)
+    4.225
+    """
+    spent = other or Cost()
+    return calibrate(lambda z: spent + Cost(gaussian=math.nextafter(releases / z**2, math.inf)), budget)
+
+
+@lru_cache(maxsize=256)
+def subsampled_multiplier(budget: Budget, sampling_probability: float, steps: int, other: Cost | None = None) -> float:
+    """Least noise multiplier for `steps` Poisson-sampled Gaussian steps, besides `other`, within `budget`.
+
+    In units of the change caused by adding one user. Cached, since planners ask for the same one again and again.
+    """
+    spent = other or Cost()
+    return calibrate(lambda z: spent + Cost(subsampled=(Subsampled(sampling_probability, z, steps),)), budget)
+
+
+def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
+    """Smallest found multiplier z whose `cost_of(z)` is certified within `budget`; the cost must fall with z.
+
+    Found on the coarse grid, then lowered on the fine grid; the answer was certified on the fine grid itself.
+    """
+    if budget.delta == 0 or not fits(cost_of(_LARGEST_MULTIPLIER), budget):
+        raise BudgetExceeded(
+            f"No noise is enough for epsilon={budget.epsilon:g}, delta={budget.delta:g}: Gaussian noise needs "
+            "delta > 0, and tests and failure probabilities must cost less than the whole. Nothing was spent."
+        )
+    exact = not cost_of(1.0).subsampled
+    tolerance = 1e-9 if exact else 1e-3
+
+    def excess(grid: float) -> Callable[[float], float]:
+        return lambda z: _excess(cost_of(z), budget, grid)
+
+    high = 1.0
+    while excess(COARSE_GRID)(high) > 0:
+        high *= 2
+    low = high / 2
+    while low > 1e-3 and excess(COARSE_GRID)(low) <= 0:
+        low, high = low / 2, low
+    high = _narrow(excess(COARSE_GRID), low, high, tolerance)
+    return high if exact else _narrow(excess(FINE_GRID), high / 1.03, high, tolerance)
+
+
+def _narrow(excess: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """A point with excess <= 0 at most `tolerance` (relative) above one with excess > 0, or `low` itself.
+
+    Secant steps between the ends (Illinois), since each evaluation may cost a PLD composition. Expects
+    excess(high) <= 0.
+    """
+    at_low, at_high = excess(low), excess(high)
+    if at_low <= 0:
+        return low
+    while high - low > tolerance * high:
+        step = (high - low) * at_low / (at_low - at_high)
+        # Aim a little above the root: what is kept is the upper end.
+        middle = min(max(low + step + 0.3 * tolerance * high, low + 0.01 * (high - low)), high - 0.01 * (high - low))
+        at_middle = excess(middle)
+        if at_middle <= 0:
+            high, at_high, at_low = middle, at_middle, at_low / 2
+        else:
+            low, at_low, at_high = middle, at_middle, at_high / 2
+    return high
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
+    """The upper end, for which `holds` is known, after narrowing (low, high] to `tolerance` times its size."""
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@lru_cache(maxsize=64)
+def _composed(cost: Cost, grid: float) -> pld.PrivacyLossDistribution:
+    """The PLD of all parts. A Gaussian in swap units is built as REPLACE_SPECIAL: REPLACE_ONE would double it."""
+    total = pld.identity(value_discretization_interval=grid)
+    if cost.gaussian:
+        total = total.compose(
+            pld.from_gaussian_mechanism(
+                1 / math.sqrt(cost.gaussian),
+                value_discretization_interval=grid,
+                neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
+            )
+        )
+    for part in cost.subsampled:
+        # REPLACE_ONE: N(0) mixed with N(+1) against N(0) mixed with N(-1), in units of adding a user.
+        single = pld.from_gaussian_mechanism(
+            part.noise_multiplier,
+            sampling_prob=part.sampling_probability,
+            value_discretization_interval=grid,
+            neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        )
+        total = total.compose(single.self_compose(part.steps))
+    for epsilon in cost.pure:
+        parameters = pld_common.DifferentialPrivacyParameters(epsilon, 0.0)
+        total = total.compose(pld.from_privacy_parameters(parameters, value_discretization_interval=grid))
+    return total

@@ -1,0 +1,203 @@
+"""The ledger: what was spent, on which users, by which mechanism, written down before the data is read.
+
+One SQLite database, in memory for one fit or in a file for a data set's whole life. A charge is one transaction that
+composes everything spent so far with the new plan and refuses it if the budget would be exceeded; the file is safe
+under concurrent processes and sudden death. A plan is charged whole and never refunded, even if it halts.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from userdp.privacy.accounting import Budget, Cost, certify, epsilon_at
+from userdp.privacy.plan import Plan
+
+_FORMAT = 1
+_TABLES = (
+    "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL)",
+    "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
+    "insecure_seed TEXT, costs TEXT NOT NULL)",
+    "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
+    "start INTEGER NOT NULL, stop INTEGER NOT NULL)",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+
+# How long a charge waits for other processes that are charging the same file.
+_PATIENCE_SECONDS = 600
+
+# More alternatives than this are replaced by one that is at least as high as each.
+_MOST_ALTERNATIVES = 64
+
+
+@dataclass(frozen=True)
+class ChargedStep:
+    """One step of a charged plan: the mechanism's record in words, and which users of the random order it is on."""
+
+    label: str
+    mechanism: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One charged plan. `costs` has one entry for each set of users that paid differently."""
+
+    charged_at: str
+    purpose: str
+    costs: tuple[Cost, ...]
+    insecure_seed: int | None
+    steps: tuple[ChargedStep, ...]
+
+    @property
+    def private(self) -> bool:
+        """False for a seeded run: its noise can be reproduced, so it protects nobody."""
+        return self.insecure_seed is None
+
+
+class Ledger:
+    """The budget of one data set and all that was spent of it.
+
+    Guarantee: the charged plans together are within the budget, for every user, at every moment, in any number of
+    processes; a plan whose charge was refused, or cut off by a crash, has released nothing.
+
+    >>> Ledger(Budget(1.0, 1e-6)).spent_epsilon()
+    0.0
+    """
+
+    def __init__(self, budget: Budget, path: str | Path | None = None) -> None:
+        self.budget = budget
+        self.path = None if path is None else Path(path)
+        self._memory = _connect(":memory:") if self.path is None else None
+        with self._transaction() as db:
+            row = db.execute("SELECT epsilon, delta FROM budget").fetchone()
+            if row is None:
+                db.execute("INSERT INTO budget VALUES (1, ?, ?)", (budget.epsilon, budget.delta))
+            elif Budget(*row) != budget:
+                raise ValueError(
+                    f"Expected the ledger {self.path} to hold the budget epsilon={budget.epsilon:g}, "
+                    f"delta={budget.delta:g}; it holds epsilon={row[0]:g}, delta={row[1]:g}. A data set has one "
+                    "lifetime budget: open it with Ledger.open(path)."
+                )
+
+    @classmethod
+    def open(cls, path: str | Path) -> Ledger:
+        """An existing ledger file, with the budget it was made with."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"Expected a ledger file at {path}; Ledger(budget, path) makes a new one.")
+        with _transaction(_connect(path), path) as db:
+            row = db.execute("SELECT epsilon, delta FROM budget").fetchone()
+        if row is None:
+            raise ValueError(f"Expected a budget in the ledger {path}; Ledger(budget, path) writes it.")
+        return cls(Budget(*row), path)
+
+    def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None) -> None:
+        """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
+        with self._transaction() as db:
+            for total in _totals([*_costs(db), plan.costs]):
+                certify(total, self.budget, "With what was spent before, the plan")
+            seed = None if insecure_seed is None else str(insecure_seed)
+            costs = json.dumps([cost.to_json() for cost in plan.costs])
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            run = db.execute(
+                "INSERT INTO runs (charged_at, purpose, insecure_seed, costs) VALUES (?, ?, ?, ?)",
+                (now, purpose, seed, costs),
+            ).lastrowid
+            steps = [(run, s.label, repr(s.mechanism), s.start, s.stop) for s in plan.steps]
+            db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", steps)
+
+    def spent(self) -> tuple[Cost, ...]:
+        """What was spent in all: one cost for each way of being in the charged plans' sets of users."""
+        with self._transaction() as db:
+            return _totals(_costs(db))
+
+    def spent_epsilon(self, delta: float | None = None) -> float:
+        """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own."""
+        at = self.budget.delta if delta is None else delta
+        return max(epsilon_at(cost, at) for cost in self.spent())
+
+    def charges(self) -> tuple[Charge, ...]:
+        """All charged plans, oldest first."""
+        with self._transaction() as db:
+            runs = db.execute("SELECT run, charged_at, purpose, insecure_seed, costs FROM runs ORDER BY run").fetchall()
+            steps = db.execute("SELECT run, label, mechanism, start, stop FROM steps").fetchall()
+        return tuple(
+            Charge(
+                charged_at,
+                purpose,
+                _read_costs(costs),
+                None if seed is None else int(seed),
+                tuple(ChargedStep(*step[1:]) for step in steps if step[0] == run),
+            )
+            for run, charged_at, purpose, seed, costs in runs
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        db = _connect(self.path or ":memory:") if self._memory is None else self._memory
+        with _transaction(db, self.path, close=self._memory is None):
+            yield db
+
+
+def _connect(path: str | Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise ValueError(f"Expected to open a ledger at {path}: {error}. Does its folder exist?") from None
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = True) -> Iterator[sqlite3.Connection]:
+    """All or nothing, and alone: BEGIN IMMEDIATE waits for other writers, a full sync precedes the commit's return."""
+    try:
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            _prepare(db, path)
+            yield db
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise ValueError(
+            f"Expected {path} to be a ledger that can be read and written: {error}. Nothing was charged."
+        ) from None
+    finally:
+        if close:
+            db.close()
+
+
+def _prepare(db: sqlite3.Connection, path: str | Path | None) -> None:
+    """Make the tables of a new file; refuse a database that is not a ledger of this format."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if version == 0 and tables == 0:
+        for statement in _TABLES:
+            db.execute(statement)
+    elif version != _FORMAT:
+        raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
+
+
+def _costs(db: sqlite3.Connection) -> list[tuple[Cost, ...]]:
+    return [_read_costs(costs) for (costs,) in db.execute("SELECT costs FROM runs ORDER BY run").fetchall()]
+
+
+def _read_costs(text: str) -> tuple[Cost, ...]:
+    return tuple(Cost.from_json(record) for record in json.loads(text))
+
+
+def _totals(runs: Iterable[tuple[Cost, ...]]) -> tuple[Cost, ...]:
+    """Every sum of one cost from each run: a user is in some set of users in each, independently of the data."""
+    totals: tuple[Cost, ...] = (Cost(),)
+    for costs in runs:
+        totals = tuple(dict.fromkeys(total + cost for total in totals for cost in costs))
+        if len(totals) > _MOST_ALTERNATIVES:
+            totals = (Cost.worst(totals),)
+    return totals

@@ -1,0 +1,1 @@
+"""Private means: many vectors in, one releasable vector out. One file each."""

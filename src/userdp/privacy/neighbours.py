@@ -1,0 +1,378 @@
+"""Exact neighbour counts: how many vectors lie within a radius of each vector.
+
+    h_j = #{i : |x_j - x_i| <= r}, the vector itself counted.
+
+The counts feed a private test (see `userdp.privacy`), so a pair must get the same answer wherever and beside
+whatever other users it is computed: a tiled GEMM alone can flip ties. Every pair is therefore decided as one
+canonical predicate would decide it. Shortcuts answer only when a rounding-error bound proves that the predicate
+agrees; `docs/neighbour-counts.md` has the proofs, and names the constants below.
+
+Known limit: counts do not depend on the shortcuts, but run time does depend on the data (a timing channel).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["neighbour_counts"]
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+U64, U32 = 2.0**-53, 2.0**-24  # Unit roundoffs of float64 and float32.
+BAND_SHARE = 1 / 64  # A GEMM is used only where its error band is at most this share of the squared radius.
+# The rest cannot alter a count, only its cost.
+CROWD_SHARE = 1 / 16  # A tile with more than this share of its pairs in the band is computed canonically.
+LANES = 16  # Sums that run side by side in a norm.
+SEGMENT = 128  # Columns that the direct kernel advances together: they fit a cache.
+MAX_SPLITS = 2  # How often far-apart groups are split: bounds extra memory.
+
+
+class _Ruler(NamedTuple):
+    """The radius in units of a power of two chosen from the radius alone, so that its square is safe.
+
+    scale = 2^-clip(e, -1000, 1000) with r = f 2^e, 1/2 <= f < 1;  radius = r scale (exact);  limit = fl(radius^2).
+    """
+
+    scale: float
+    radius: float
+    limit: float
+
+
+class _Blocks(NamedTuple):
+    """Tile shape, and the work (pairs times coordinates) below which a plain loop is fastest: performance only."""
+
+    rows: int = 512
+    columns: int = 4096
+    direct: int = 2**20
+
+
+def neighbour_counts(vectors: Floats, radius: float) -> Counts:
+    """Count, for each row of `vectors`, the rows within `radius` of it, itself included.
+
+    h_j = #{i : |x_j - x_i| <= r}. Rows i and j are neighbours when, with the power of two s of `_Ruler`,
+    fl(sum_l ((x_jl - x_il) s)^2) <= fl((r s)^2), the sum taken left to right in float64 without fused
+    operations. A row with a NaN or infinite coordinate is nobody's neighbour and counts itself alone.
+
+    Guarantee: the counts equal those of the quadratic loop over this predicate, for every input, block size and
+    number of threads. The predicate is symmetric and sees one pair only, so replacing one row changes the count
+    of every other row by at most one.
+
+    >>> neighbour_counts(np.array([[0.0], [1.0], [3.0], [np.nan]]), radius=1.0)
+    array([2, 2, 1, 1])
+    """
+    if not isinstance(vectors, np.ndarray):
+        raise TypeError(f"Expected vectors of type {type(vectors).__name__} to be an array: pass a numpy array.")
+    if vectors.ndim != 2:
+        raise ValueError(f"Expected vectors.ndim={vectors.ndim} == 2: pass an array with one row for each vector.")
+    if vectors.dtype != np.float64:
+        raise TypeError(f"Expected vectors.dtype={vectors.dtype} == float64: convert the array before counting.")
+    if not (math.isfinite(radius) and radius > 0):
+        raise ValueError(f"Expected radius={radius} > 0: pass a finite positive distance.")
+    return _counts(np.ascontiguousarray(vectors), float(radius), _Blocks())
+
+
+def _counts(vectors: Floats, radius: float, blocks: _Blocks) -> Counts:
+    """Set aside non-finite rows, choose the scale, count the rest."""
+    exponent = min(max(math.frexp(radius)[1], -1000), 1000)
+    scale = math.ldexp(1.0, -exponent)
+    ruler = _Ruler(scale, radius * scale, (radius * scale) * (radius * scale))
+    counts = np.ones(len(vectors), dtype=np.int64)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        pivot = _mean(vectors, np.ones(len(vectors)))
+        if np.isfinite(pivot).all():  # One non-finite row would have spoilt it: saves a pass in the usual case.
+            return _count_finite(vectors, pivot, ruler, blocks, MAX_SPLITS)
+        finite = np.isfinite(vectors).all(axis=1)
+        kept = vectors[finite]
+        pivot = _finite_mean(kept, np.ones(len(kept)))
+        counts[finite] = _count_finite(kept, pivot, ruler, blocks, MAX_SPLITS)
+    return counts
+
+
+def _mean(vectors: Floats, weights: Floats) -> Floats:
+    """Weighted mean of the rows; dividing first keeps sums of huge rows from overflowing."""
+    mean: Floats = (weights / max(weights.sum(), 1.0)) @ vectors
+    return mean
+
+
+def _finite_mean(vectors: Floats, weights: Floats) -> Floats:
+    """Weighted mean of finite rows. It can still overflow; any finite pivot is correct, so zero will do."""
+    return np.nan_to_num(_mean(vectors, weights), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _count_finite(vectors: Floats, pivot: Floats, ruler: _Ruler, blocks: _Blocks, splits: int) -> Counts:
+    """Counts of finite rows: at once if all lie within r/2 of the pivot, else sorted by distance and tiled."""
+    size, dimension = vectors.shape
+    slack = 2 * (dimension + 16) * U64
+    near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
+    norms = _squared_norms(vectors, pivot, ruler.scale)
+    farthest = math.sqrt(norms.max(initial=0.0)) * (1 + slack)
+    if farthest + farthest <= near:
+        return np.full(size, size, dtype=np.int64)
+    if size * size * dimension <= blocks.direct:
+        return _Tiles(vectors, np.arange(size), norms, pivot, ruler).decide_directly(0, size, 0, size)[0]
+    for _ in range(2):  # Outliers drag the mean: a centre of the bulk certifies more pairs.
+        closest = np.zeros(size)
+        closest[np.argpartition(norms, (size - 1) // 2)[: (size + 1) // 2]] = 1.0
+        pivot = _finite_mean(vectors, closest)
+        norms = _squared_norms(vectors, pivot, ruler.scale)
+    order = np.argsort(norms, kind="stable")
+    distances = np.sqrt(norms[order])
+    upper = distances * (1 + slack)
+    # An infinite norm says only that a square (2^1024) or a difference (2^1024, unscaled) overflowed.
+    lower = np.minimum(distances * (1 - slack), min(2.0**500, 2.0**1023 * ruler.scale))
+
+    counts = np.empty(size, dtype=np.int64)
+    edges = np.flatnonzero(lower[1:] > far + upper[:-1]) + 1
+    starts, stops = np.append(0, edges), np.append(edges, size)
+    rest = np.ones(size, dtype=np.bool_)
+    if splits > 0 and len(edges) > 0:
+        # Groups a certified gap apart share no neighbours: each is a smaller problem with a better pivot.
+        for start, stop in zip(starts, stops, strict=True):
+            if stop - start >= blocks.rows:
+                members = order[start:stop]
+                group = vectors[members]
+                centre = _finite_mean(group, np.ones(len(group)))
+                counts[members] = _count_finite(group, centre, ruler, blocks, splits - 1)
+                rest[start:stop] = False
+    order, upper, lower = order[rest], upper[rest], lower[rest]
+    if len(order) > 0:
+        tiles = _Tiles(vectors, order, norms[order], pivot, ruler)
+        counts[order] = _sweep(tiles, upper, lower, near, far, blocks)
+    return counts
+
+
+def _sweep(tiles: "_Tiles", upper: Floats, lower: Floats, near: float, far: float, blocks: _Blocks) -> Counts:
+    """Counts in sorted order. For each block of rows the later columns are first close, then unsure, then far.
+
+    d_j + d_k <= r certifies close and d_k - d_j > r certifies far; both are monotone along the sorted columns,
+    so one interval of columns is left to compute. Each unordered pair is looked at once.
+    """
+    size = len(upper)
+    counts = np.zeros(size, dtype=np.int64)
+    for start in range(0, size, blocks.rows):
+        stop = min(start + blocks.rows, size)
+        reach = upper[stop - 1]
+        close_to = int(np.searchsorted(upper, near - reach, side="right"))
+        far_from = int(np.searchsorted(lower, far + reach, side="right"))
+        if close_to >= stop:
+            counts[start:stop] += close_to - start
+            counts[stop:close_to] += stop - start
+        else:
+            counts[start:stop] += tiles.decide(start, stop, start, stop)[0]
+        for first in range(max(close_to, stop), far_from, blocks.columns):
+            last = min(first + blocks.columns, far_from)
+            row_hits, column_hits = tiles.decide(start, stop, first, last)
+            counts[start:stop] += row_hits
+            counts[first:last] += column_hits
+    return counts
+
+
+class _Tiles:
+    """Decides tiles of pairs of sorted rows: float32 GEMM, else float64 GEMM, else the canonical predicate."""
+
+    def __init__(self, vectors: Floats, order: NDArray[np.intp], norms: Floats, pivot: Floats, ruler: _Ruler) -> None:
+        self.vectors, self.order, self.norms, self.pivot, self.ruler = vectors, order, norms, pivot, ruler
+        self.single: NDArray[np.float32] | None = None
+        self.buffer = np.empty(0)
+
+    def decide(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
+        """Hits of each row start..stop among the columns first..last, and of each column among the rows."""
+        scale, limit = self.ruler.scale, self.ruler.limit
+        rows, columns = self.order[start:stop], self.order[first:last]
+        row_hits = np.empty(stop - start, dtype=np.int64)
+        column_hits = np.empty(last - first, dtype=np.int32)
+        for single in (True, False):
+            # The tile's largest column norm bounds them all; norms are sorted.
+            width = _band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
+            if not width[-1] <= BAND_SHARE * limit:
+                continue
+            dtype: Any = np.float32 if single else np.float64
+            products = self._products(start, stop, first, last, single)
+            bias = self.norms[start:stop] / 2 - limit / 4
+            column_bias = (self.norms[first:last] / 2 - limit / 4).astype(dtype)
+            surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
+            crowd = int(CROWD_SHARE * products.size)
+            band = (surely, maybe, column_bias, crowd)
+            if _tally(products, *band, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
+                return row_hits, column_hits.astype(np.int64)
+        return self.decide_directly(start, stop, first, last)
+
+    def decide_directly(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
+        """The same hits from the canonical predicate alone."""
+        row_hits, column_hits = np.zeros(stop - start, dtype=np.int64), np.zeros(last - first, dtype=np.int64)
+        rows, columns = self.order[start:stop], self.order[first:last]
+        _count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit, row_hits, column_hits)
+        return row_hits, column_hits
+
+    def _products(self, start: int, stop: int, first: int, last: int, single: bool) -> NDArray[Any]:
+        """Inner products of centred rows, in a buffer that tiles share: fresh pages cost as much as a small GEMM."""
+        shape = (stop - start, last - first)
+        if self.buffer.size < shape[0] * shape[1]:
+            self.buffer = np.empty(shape[0] * shape[1])
+        flat = self.buffer.view(np.float32) if single else self.buffer
+        products: NDArray[Any] = flat[: shape[0] * shape[1]].reshape(shape)
+        left, right = self._centred(start, stop, single), self._centred(first, last, single)
+        return np.matmul(left, right.T, out=products)
+
+    def _centred(self, start: int, stop: int, single: bool) -> NDArray[Any]:
+        """Rows (x - pivot) scale; float32 copies are kept, float64 ones are rare and made when needed."""
+        if not single:
+            double = np.empty((stop - start, len(self.pivot)))
+            _centre(self.vectors, self.order[start:stop], self.pivot, self.ruler.scale, double)
+            return double
+        if self.single is None:
+            self.single = np.empty((len(self.order), len(self.pivot)), dtype=np.float32)
+            _centre(self.vectors, self.order, self.pivot, self.ruler.scale, self.single)
+        return self.single[start:stop]
+
+
+def _band(norms: Floats, largest: float, dimension: int, limit: float, single: bool) -> Floats:
+    """Half-width of the band within which a GEMM may not decide a pair, for each row of a tile.
+
+    w_j = 1.05 (d + 8) (v + u) ((n_j + n_max) / 2 + limit) + tiny, v the GEMM's unit roundoff, u float64's.
+
+    Guarantee: where |g - (n_j + n_k - limit) / 2| > w_j, its sign is the canonical predicate's answer.
+    """
+    unit, tiny = (U32, 2.0**-74) if single else (U64, 2.0**-970)
+    kappa = 1.05 * (dimension + 8) * (unit + U64)
+    width: Floats = kappa * ((norms + largest) / 2 + limit) + dimension * tiny
+    return width
+
+
+# No kernel of this file may use fastmath: a callee compiled first for a fastmath caller takes over its flags, even
+# in the cache, and the canonical predicate would then depend on who called it first.
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _term(a: float, b: float, scale: float) -> float:
+    """One coordinate's share of the canonical squared distance: ((a - b) scale)^2.
+
+    Scaling the difference, not the coordinates, keeps duplicates of huge vectors at distance 0.
+    """
+    difference = (a - b) * scale
+    return difference * difference
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _squared_distance(a: Floats, b: Floats, scale: float) -> float:
+    """The canonical squared distance: float64 terms summed left to right."""
+    total = 0.0
+    for coordinate in range(len(a)):
+        total += _term(a[coordinate], b[coordinate], scale)
+    return total
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
+    """Squared distances of all rows to the pivot, in scaled units, up to rounding.
+
+    Any order of summation will do here. LANES sums side by side vectorise without fastmath, which a function
+    compiled on behalf of this one would inherit: the canonical predicate among them.
+    """
+    norms = np.empty(len(vectors))
+    lanes = np.empty(LANES)
+    whole = len(pivot) - len(pivot) % LANES
+    for row in range(len(vectors)):
+        vector = vectors[row]
+        lanes[:] = 0.0
+        for first in range(0, whole, LANES):
+            for lane in range(LANES):
+                lanes[lane] += _term(vector[first + lane], pivot[first + lane], scale)
+        total = 0.0
+        for lane in range(LANES):
+            total += lanes[lane]
+        for coordinate in range(whole, len(pivot)):
+            total += _term(vector[coordinate], pivot[coordinate], scale)
+        norms[row] = total
+    return norms
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float, centred: NDArray[Any]) -> None:
+    """Write (x - pivot) scale for the rows in order, rounded to the type of `centred`."""
+    for row in range(len(order)):
+        source, target = vectors[order[row]], centred[row]
+        for coordinate in range(len(pivot)):
+            target[coordinate] = (source[coordinate] - pivot[coordinate]) * scale
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _tally(
+    products: NDArray[Any],
+    surely: NDArray[Any],
+    maybe: NDArray[Any],
+    bias: NDArray[Any],
+    crowd: int,
+    vectors: Floats,
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    scale: float,
+    limit: float,
+    row_hits: Counts,
+    column_hits: NDArray[np.int32],
+) -> bool:
+    """Count a tile's neighbours from its inner products; False, and no result, if the band holds a crowd.
+
+    close if g - bias_k >= surely_j;  far if g - bias_k < maybe_j;  else the canonical predicate.
+    """
+    column_hits[:] = 0
+    unsure = np.zeros(len(rows), dtype=np.int64)
+    total = 0
+    for row in range(len(rows)):
+        above, below = surely[row], maybe[row]
+        close, candidates = 0, 0
+        for column in range(len(columns)):
+            value = products[row, column] - bias[column]
+            hit = value >= above
+            close += hit
+            candidates += value >= below
+            column_hits[column] += hit
+        row_hits[row] = close
+        unsure[row] = candidates - close
+        total += unsure[row]
+        if total > crowd:
+            return False
+    for row in range(len(rows)):
+        if unsure[row] > 0:
+            for column in range(len(columns)):
+                value = products[row, column] - bias[column]
+                if maybe[row] <= value < surely[row]:
+                    hit = _squared_distance(vectors[rows[row]], vectors[columns[column]], scale) <= limit
+                    row_hits[row] += hit
+                    column_hits[column] += hit
+    return True
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _count_directly(
+    vectors: Floats,
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    scale: float,
+    limit: float,
+    row_hits: Counts,
+    column_hits: Counts,
+) -> None:
+    """Count a tile's neighbours by the canonical predicate alone.
+
+    Many columns advance together, so that each pair's sum stays in canonical order yet vectorises.
+    """
+    across = np.empty((vectors.shape[1], SEGMENT))
+    totals = np.empty(SEGMENT)
+    for first in range(0, len(columns), SEGMENT):
+        width = min(SEGMENT, len(columns) - first)
+        for column in range(width):
+            for coordinate in range(vectors.shape[1]):
+                across[coordinate, column] = vectors[columns[first + column], coordinate]
+        for row in range(len(rows)):
+            totals[:] = 0.0
+            for coordinate in range(vectors.shape[1]):
+                value = vectors[rows[row], coordinate]
+                for column in range(width):
+                    totals[column] += _term(value, across[coordinate, column], scale)
+            for column in range(width):
+                hit = totals[column] <= limit
+                row_hits[row] += hit
+                column_hits[first + column] += hit

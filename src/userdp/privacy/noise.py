@@ -1,0 +1,164 @@
+"""Randomness that protects users: noise drawn by OpenDP, permutations and samples from the operating system.
+
+Floating-point noise added naively leaks through its low bits (Mironov 2012). OpenDP rounds the query to a grid and
+adds exactly sampled discrete noise on that grid. The rounding enlarges the sensitivity by grid * sqrt(d); OpenDP's own
+privacy map charges it, and `gaussian` enlarges the noise until that map certifies the multiplier asked for. A grid of
+2^-40 standard deviations makes the rest (discrete against continuous Gaussian) cost less than the accountant's
+reserve: docs/proofs.md, section 7.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import opendp.prelude as dp
+from numpy.typing import NDArray
+
+dp.enable_features("contrib")
+
+Vector = NDArray[np.float64]
+
+# The grid is 2^-40 times the largest power of two that is <= the noise scale.
+GRID_BITS = 40
+
+
+class Noise(Protocol):
+    """What mechanisms may draw."""
+
+    @property
+    def seed(self) -> int | None:
+        """None if the draws are private; otherwise the seed that makes them NOT PRIVATE."""
+
+    def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
+        """query + N(0, (multiplier * sensitivity)^2 I), rounded towards privacy."""
+
+    def laplace(self, query: Vector, sensitivity: float, epsilon: float) -> Vector:
+        """query + Laplace(sensitivity / epsilon) in each coordinate, rounded towards privacy; l1-sensitivity."""
+
+    def integer_laplace(self, query: int, scale: float) -> int:
+        """query + discrete Laplace: P(k) proportional to exp(-|k|/scale)."""
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """A uniformly random order of 0..n-1."""
+
+    def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
+        """Independent coins, true with these probabilities (rounded down to multiples of 2^-53)."""
+
+
+class SecureNoise:
+    """The only private source: OpenDP's samplers and the operating system's random bytes.
+
+    Guarantee: `gaussian` satisfies rho-zCDP with rho <= 1/(2 multiplier^2) and, up to the accountant's reserve,
+    (1/multiplier)-GDP, for queries of this l2-sensitivity; `laplace` and `integer_laplace` are pure epsilon-DP.
+    """
+
+    seed = None
+
+    def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
+        std = gaussian_std(sensitivity, multiplier, query.size)
+        return np.asarray(_measurement("gaussian", std, query.size)(query.tolist()), dtype=np.float64)
+
+    def laplace(self, query: Vector, sensitivity: float, epsilon: float) -> Vector:
+        scale = laplace_scale(sensitivity, epsilon, query.size)
+        return np.asarray(_measurement("laplace", scale, query.size)(query.tolist()), dtype=np.float64)
+
+    def integer_laplace(self, query: int, scale: float) -> int:
+        return int(_integer_measurement(scale)(int(query)))
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        keys = _random_words(n)
+        order = np.argsort(keys, kind="stable").astype(np.int64)
+        # Equal keys would favour the original order. With 64-bit keys this is once in 10^7 for a million users.
+        return order if np.all(np.diff(keys[order]) != 0) else self.permutation(n)
+
+    def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
+        uniform = (_random_words(len(probabilities)) >> np.uint64(11)).astype(np.float64)
+        return np.asarray(uniform < np.floor(probabilities * 2.0**53))
+
+
+class SeededNoise:
+    """NOT PRIVATE: reproducible draws for tests and research. Anyone who knows the seed can remove the noise."""
+
+    def __init__(self, insecure_seed: int) -> None:
+        self.seed = insecure_seed
+        self._generator = np.random.default_rng(insecure_seed)
+
+    def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
+        std = gaussian_std(sensitivity, multiplier, query.size)
+        return np.asarray(query + self._generator.normal(0.0, std, query.shape))
+
+    def laplace(self, query: Vector, sensitivity: float, epsilon: float) -> Vector:
+        return np.asarray(query + self._generator.laplace(0.0, sensitivity / epsilon, query.shape))
+
+    def integer_laplace(self, query: int, scale: float) -> int:
+        # The difference of two geometric variables is discrete Laplace.
+        success = -math.expm1(-1 / scale)
+        return int(query + self._generator.geometric(success) - self._generator.geometric(success))
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        return self._generator.permutation(n).astype(np.int64)
+
+    def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
+        return np.asarray(self._generator.random(len(probabilities)) < probabilities)
+
+
+def noise_source(insecure_seed: int | None = None) -> Noise:
+    """The private source, or a reproducible one that is NOT PRIVATE if `insecure_seed` is given."""
+    return SecureNoise() if insecure_seed is None else SeededNoise(insecure_seed)
+
+
+def gaussian_std(sensitivity: float, multiplier: float, dimension: int) -> float:
+    """Least found standard deviation >= multiplier * sensitivity that also pays for OpenDP's grid.
+
+    >>> 5.0 < gaussian_std(1.0, 5.0, 1000) < 5.0 * (1 + 1e-8)
+    True
+    """
+    _check_positive(sensitivity=sensitivity, multiplier=multiplier)
+    return _certified_scale("gaussian", sensitivity * multiplier, sensitivity, 1 / (2 * multiplier**2), dimension)
+
+
+def laplace_scale(sensitivity: float, epsilon: float, dimension: int) -> float:
+    """Least found Laplace scale >= sensitivity / epsilon that also pays for OpenDP's grid.
+
+    >>> 2.0 < laplace_scale(1.0, 0.5, 10) < 2.0 * (1 + 1e-8)
+    True
+    """
+    _check_positive(sensitivity=sensitivity, epsilon=epsilon)
+    return _certified_scale("laplace", sensitivity / epsilon, sensitivity, epsilon, dimension)
+
+
+@lru_cache(maxsize=1024)
+def _certified_scale(kind: str, scale: float, sensitivity: float, allowed: float, dimension: int) -> float:
+    """`scale`, enlarged until OpenDP's privacy map (rho for Gaussian, epsilon for Laplace) is at most `allowed`."""
+    enlarged, extra = scale, 2.0**-GRID_BITS
+    while not _measurement(kind, enlarged, dimension).map(sensitivity) <= allowed:
+        enlarged, extra = scale * (1 + extra), 2 * extra
+    return enlarged
+
+
+@lru_cache(maxsize=64)
+def _integer_measurement(scale: float) -> dp.Measurement:
+    return dp.m.make_laplace(dp.atom_domain(T="i64"), dp.absolute_distance(T="i64"), scale=scale)
+
+
+@lru_cache(maxsize=64)
+def _measurement(kind: str, scale: float, dimension: int) -> dp.Measurement:
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=dimension)
+    grid = math.frexp(scale)[1] - 1 - GRID_BITS
+    if kind == "gaussian":
+        return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid)
+    return dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale, k=grid)
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"Expected {name}={number} to be finite and > 0.")
+
+
+def _random_words(n: int) -> NDArray[np.uint64]:
+    return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)

@@ -1,0 +1,218 @@
+"""Statistics: what is computed from users' data before privacy is added.
+
+A statistic is a picklable callable
+
+    statistic(data, users, n_groups) -> float64 array (n_groups, dim)
+
+where `users` lists user indices, split in the order given into n_groups contiguous near-equal groups.
+
+Guarantee: vector j depends on the data of group j's users only. Privacy rests on this, so nothing else may leave
+either: no exception, warning or message that depends on a user's data. Whatever goes wrong within one user makes
+that user's vector NaN, which the private mean treats as "far from everyone". Programming errors are caught before
+data is touched, by `check`, on made-up rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from userdp import kernels
+from userdp.data import UserData
+from userdp.losses import Loss
+
+
+class Statistic(Protocol):
+    """A callable from users to vectors; see the module's guarantee."""
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray: ...
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        """Raise a clear error if the statistic fails on made-up rows of this shape and type."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeanGradient:
+    """Mean gradient of a loss over each user's rows, at given weights.
+
+    g_u = (1/m_u) sum over the rows (x, y) of u of slope(<w, x>, y) x; NaN for a user without rows.
+    One vector a user: n_groups must be len(users). With several outputs the weights are a flattened matrix.
+
+    Guarantee: vector j is a function of user users[j]'s rows and the weights.
+    """
+
+    loss: Loss
+    weights: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", _weights(self.weights))
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = _one_user_a_group(data, users, n_groups)
+        self._check_size(data.n_features)
+        if not self.loss.compiled:
+            slow = UserGradients(functools.partial(_python_mean_gradient, self.loss.slope), self.weights)
+            return slow(data, users, n_groups)
+        slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
+        weights = self.weights.reshape(self.loss.n_outputs, data.n_features)
+        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, weights, slopes)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self._check_size(n_features)
+        made_up = _made_up_data(n_features, dtype)
+        predictions = (0.5, -0.5) if self.loss.n_outputs == 1 else (np.linspace(-1, 1, self.loss.n_outputs),)
+        try:
+            for prediction in predictions:
+                self.loss.slope(prediction, 1.0)
+        except Exception as error:
+            raise ValueError(f"Expected the {self.loss.name} loss to have a slope at 0.5: it raised.") from error
+        if not np.all(np.isfinite(self(made_up, np.arange(made_up.n_users), made_up.n_users))):
+            raise ValueError(
+                f"Expected finite gradients of the {self.loss.name} loss on made-up rows with targets 0 and 1: "
+                f"check its slope."
+            )
+
+    def _check_size(self, n_features: int) -> None:
+        expected = self.loss.n_outputs * n_features
+        if self.weights.size != expected:
+            raise ValueError(
+                f"Expected weights of length {expected} for the {self.loss.name} loss on {n_features} features, got "
+                f"{self.weights.size}: count the intercept's feature, and all outputs."
+            )
+
+
+@dataclass(frozen=True)
+class UserMean:
+    """Mean of each user's rows, for private means; NaN for a user without rows.
+
+    Guarantee: vector j is a function of user users[j]'s rows.
+    """
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = _one_user_a_group(data, users, n_groups)
+        nowhere = np.zeros((1, data.n_features))
+        slopes = kernels.block_slopes(kernels.slope_of_one)
+        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, nowhere, slopes)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        _made_up_data(n_features, dtype)
+
+
+@dataclass(frozen=True)
+class SecondMoment:
+    """Second moment of each user's rows, as a vector whose norm is the matrix's Frobenius norm.
+
+    M_u = (1/m_u) sum of x x^T; the upper triangle row by row, off-diagonal entries times sqrt(2): d(d+1)/2 numbers.
+
+    Guarantee: vector j is a function of user users[j]'s rows.
+    """
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = _one_user_a_group(data, users, n_groups)
+        return kernels.second_moments(data.rows, data.offsets, users)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        _made_up_data(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class UserGradients:
+    """Your own vector a user: function(weights, rows, targets) -> vector as long as the weights.
+
+    It is called once a user with that user's rows and targets only, so any autodiff library can stand behind it. It
+    must keep no state from call to call, print nothing, and be picklable for engines on other machines. An
+    exception, a wrong shape or a non-finite entry makes that user's vector NaN, silently; warnings are swallowed.
+    A user without rows is NaN, without a call.
+
+    Guarantee: vector j is a function of user users[j]'s rows and the weights, if `function` keeps no state.
+    """
+
+    function: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
+    weights: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", _weights(self.weights))
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = _one_user_a_group(data, users, n_groups)
+        out = np.full((users.size, self.weights.size), math.nan)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for j, user in enumerate(users):
+                rows, targets = data.rows_of(user)
+                if not len(rows):
+                    continue
+                try:
+                    vector = self._vector(rows, targets)
+                except Exception:  # it may depend on the user's data, so it must not leave
+                    continue
+                if vector.shape == self.weights.shape and np.all(np.isfinite(vector)):
+                    out[j] = vector
+        return out
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        made_up = _made_up_data(n_features, dtype)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        for user in range(made_up.n_users):
+            rows, targets = made_up.rows_of(user)
+            try:
+                vector = self._vector(rows, targets)
+            except Exception as error:
+                raise ValueError(
+                    f"Expected {name} to return a vector for made-up rows of shape {rows.shape} in {rows.dtype}: "
+                    f"it raised {type(error).__name__}."
+                ) from error
+            if vector.shape != self.weights.shape or not np.all(np.isfinite(vector)):
+                raise ValueError(
+                    f"Expected {name} to return finite numbers of shape {self.weights.shape} for made-up rows of "
+                    f"shape {rows.shape}, got shape {vector.shape}: return one number a weight."
+                )
+
+    def _vector(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return np.asarray(self.function(self.weights, rows, targets), dtype=np.float64)
+
+
+def _python_mean_gradient(
+    slope: Callable[[float, float], float], weights: np.ndarray, rows: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """Mean gradient of one user by a slope in plain Python."""
+    rows = rows.astype(np.float64)
+    slopes = [float(slope(p, y)) for p, y in zip((rows @ weights).tolist(), targets.tolist(), strict=True)]
+    gradient: np.ndarray = np.array(slopes) @ rows / len(rows)
+    return gradient
+
+
+def _weights(weights: npt.ArrayLike) -> np.ndarray:
+    """A read-only float64 copy, checked. Weights are public, so an error may speak of them."""
+    vector = np.array(weights, dtype=np.float64)
+    if vector.ndim != 1:
+        raise ValueError(f"Expected weights of shape (dim,), got {vector.shape}: flatten them.")
+    if not np.all(np.isfinite(vector)):
+        raise ValueError("Expected finite weights: project them onto a domain.")
+    vector.flags.writeable = False
+    return vector
+
+
+def _one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
+    """User indices as int64, checked because kernels do not check bounds."""
+    indices = np.asarray(users)
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        raise TypeError(f"Expected users as a vector of integers, got shape {indices.shape} of {indices.dtype}.")
+    if n_groups != indices.size:
+        raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector a user here.")
+    if indices.size and not (indices.min() >= 0 and indices.max() < data.n_users):
+        raise IndexError(f"Expected user indices from 0 to n_users - 1 = {data.n_users - 1}.")
+    return np.ascontiguousarray(indices, dtype=np.int64)
+
+
+def _made_up_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
+    """Three users with 1, 2 and 3 fixed small rows, targets 0 and 1: to try a statistic without any data."""
+    rows = 0.1 * np.cos(np.arange(1.0, 6 * n_features + 1).reshape(6, n_features))
+    return UserData(rows.astype(dtype), np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0]), np.array([0, 1, 3, 6]))

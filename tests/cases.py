@@ -1,0 +1,57 @@
+"""Every loss and domain once: tests parametrise over these, so a new one inherits every contract test."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import settings
+
+from userdp import losses
+from userdp.domains import Ball, Box
+
+# A first call compiles, so the time of one example says nothing.
+settings.register_profile("userdp", deadline=None)
+settings.load_profile("userdp")
+
+
+def log_cosh_value(prediction, target):
+    error = abs(prediction - target)
+    return error + math.log1p(math.exp(-2.0 * error)) - math.log(2.0)
+
+
+def log_cosh_slope(prediction, target):
+    return math.tanh(prediction - target)
+
+
+def uncompiled_slope(prediction, target):
+    return float(str(math.tanh(prediction - target)))  # numba cannot parse a float from a string
+
+
+compiled_custom = losses.custom("log_cosh", log_cosh_value, log_cosh_slope, lipschitz=1.0, smoothness=1.0)
+python_custom = losses.custom("log_cosh_python", log_cosh_value, uncompiled_slope, lipschitz=1.0, smoothness=1.0)
+
+CLASSIFICATION = [losses.logistic, losses.hinge, losses.smoothed_hinge(0.3)]
+REGRESSION = [
+    losses.squared,
+    losses.huber(0.5),
+    losses.absolute,
+    losses.quantile(0.8),
+    compiled_custom,
+    python_custom,
+]
+SCALAR_LOSSES = CLASSIFICATION + REGRESSION
+MULTINOMIAL = losses.multinomial(4)
+ALL_LOSSES = [*SCALAR_LOSSES, MULTINOMIAL]
+
+# Three dimensions each.
+DOMAINS = [
+    Ball(radius=1.5),
+    Ball(radius=2.0, center=np.array([1.0, -3.0, 0.5])),
+    Box(low=np.array([-1.0, 0.0, 2.0]), high=np.array([1.0, 0.5, 5.0])),
+]
+
+
+def name(case: object) -> str:
+    """Readable test ids."""
+    return getattr(case, "name", None) or type(case).__name__

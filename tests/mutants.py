@@ -1,0 +1,211 @@
+"""Planted privacy bugs: each must make the tests that are named beside it fail.
+
+`python tests/mutants.py` plants them one after the other in a copy of the package and prints which were caught;
+`test_mutants.py` does the same within the test suite.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "src" / "userdp"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = [
+    Mutant(
+        "Gaussian noise halved",
+        "privacy/noise.py",
+        '(_measurement("gaussian", std, query.size)(query.tolist()), dtype=np.float64)',
+        '(_measurement("gaussian", std / 2, query.size)(query.tolist()), dtype=np.float64)',
+        "test_noise.py test_outlier_removal.py",
+    ),
+    Mutant(
+        "integer Laplace noise halved",
+        "privacy/noise.py",
+        "return int(_integer_measurement(scale)(int(query)))",
+        "return int(_integer_measurement(scale / 2)(int(query)))",
+        "test_noise.py",
+    ),
+    Mutant(
+        "grid of the noise not paid for",
+        "privacy/noise.py",
+        "while not _measurement(kind, enlarged, dimension).map(sensitivity) <= allowed:",
+        "while False:",
+        "test_noise.py",
+    ),
+    Mutant(
+        "released mean gets half its noise multiplier",
+        "privacy/means/outlier_removal.py",
+        "return self._noise.gaussian(mean, sensitivity, self._record.noise_multiplier)",
+        "return self._noise.gaussian(mean, sensitivity, self._record.noise_multiplier / 2)",
+        "test_outlier_removal.py",
+    ),
+    Mutant(
+        "ledger not charged",
+        "privacy/curator.py",
+        "        ledger.charge(plan, purpose, insecure_seed)\n",
+        "",
+        "test_curator.py",
+    ),
+    Mutant(
+        "ledger charged after the data was taken",
+        "privacy/curator.py",
+        "        ledger.charge(plan, purpose, insecure_seed)\n",
+        "        data.rows\n        ledger.charge(plan, purpose, insecure_seed)\n",
+        "test_curator.py",
+    ),
+    Mutant(
+        "score where the h-index is meant",
+        "privacy/means/outlier_removal.py",
+        "c.h_index(counts)",
+        "round(c.score(counts))",
+        "test_outlier_removal.py",
+    ),
+    Mutant(
+        "self not counted",
+        "privacy/concentration.py",
+        "    falling = np.sort(counts)[::-1]\n",
+        "    falling = np.sort(counts - 1)[::-1]\n",
+        "test_concentration.py",
+    ),
+    Mutant(
+        "test skipped",
+        "privacy/means/outlier_removal.py",
+        "        if not self._gate.passes(c.h_index(counts)):\n            raise Halted\n",
+        "",
+        "test_outlier_removal.py",
+    ),
+    Mutant(
+        "ramp starts at K/2",
+        "privacy/concentration.py",
+        "return Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)",
+        "return Ramp(n_vectors / 2, 2 * n_vectors / 3)",
+        "test_concentration.py",
+    ),
+    Mutant(
+        "sensitivity without the slack's share",
+        "privacy/concentration.py",
+        "return 2 * radius / (n_vectors - slack) * (1 + slack / (ramp.high - ramp.low))",
+        "return 2 * radius / n_vectors",
+        "test_concentration.py",
+    ),
+    Mutant(
+        "threshold noise forgotten",
+        "privacy/gates.py",
+        "self._threshold = noise.integer_laplace(threshold, 2 / epsilon)",
+        "self._threshold = threshold",
+        "test_gates.py",
+    ),
+    Mutant(
+        "a halted stream answers again",
+        "privacy/gates.py",
+        '            raise RuntimeError("This test has halted and gives no more answers.")\n',
+        "            pass\n",
+        "test_gates.py",
+    ),
+    Mutant(
+        "sampled steps accounted as add-or-remove",
+        "privacy/accounting.py",
+        "neighboring_relation=NeighboringRelation.REPLACE_ONE,",
+        "neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,",
+        "test_accounting.py",
+    ),
+    Mutant(
+        "failure probability not added to delta",
+        "privacy/accounting.py",
+        "return min(1.0, _sum_up(delta, cost.failure))",
+        "return min(1.0, delta)",
+        "test_accounting.py",
+    ),
+    Mutant(
+        "deficit released for free",
+        "privacy/means/sampled_outlier_removal.py",
+        "precision = 1 / self.deficit_std**2 + 1 / self.noise_multiplier**2",
+        "precision = 1 / self.noise_multiplier**2",
+        "test_sampled_outlier_removal.py",
+    ),
+    Mutant(
+        "the same sample in every round",
+        "privacy/means/sampled_outlier_removal.py",
+        "        return users[coins]\n",
+        "        return users[: coins.sum()]\n",
+        "test_sampled_outlier_removal.py",
+    ),
+    Mutant(
+        "a used-up round is given again",
+        "privacy/curator.py",
+        "        self._rounds_left -= 1\n",
+        "",
+        "test_curator.py",
+    ),
+    Mutant(
+        "only the first users' cost is certified",
+        "privacy/plan.py",
+        "edges if edge < self.n_users))",
+        "edges[:1] if edge < self.n_users))",
+        "test_plan.py",
+    ),
+    Mutant(
+        "earlier runs forgotten",
+        "privacy/ledger.py",
+        "for total in _totals([*_costs(db), plan.costs]):",
+        "for total in _totals([plan.costs]):",
+        "test_ledger.py",
+    ),
+    Mutant(
+        "seed not recorded",
+        "privacy/curator.py",
+        "ledger.charge(plan, purpose, insecure_seed)",
+        "ledger.charge(plan, purpose)",
+        "test_curator.py",
+    ),
+]
+
+
+def is_caught(mutant: Mutant) -> bool:
+    """Whether a named test fails with the mutant planted. An error of collection is not a catch."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "userdp"
+        shutil.copytree(PACKAGE, copy)
+        file = copy / mutant.file
+        text = file.read_text()
+        if text.count(mutant.old) != 1:
+            raise ValueError(f"{mutant.name}: its text stands {text.count(mutant.old)} times in {mutant.file}")
+        file.write_text(text.replace(mutant.old, mutant.new))
+        paths = [str(TESTS / "privacy" / name) for name in mutant.tests.split()]
+        search = os.pathsep.join([folder, str(TESTS), str(TESTS / "privacy")])
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
+        run = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": search}, cwd=TESTS.parent, capture_output=True, text=True
+        )
+        return run.returncode == 1 and "failed" in run.stdout
+
+
+def main() -> int:
+    missed = 0
+    for mutant in MUTANTS:
+        caught = is_caught(mutant)
+        missed += not caught
+        print(f"{'caught' if caught else 'MISSED'}  {mutant.name:45} by {mutant.tests}", flush=True)
+    print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} planted bugs caught")
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

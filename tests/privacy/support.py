@@ -1,0 +1,109 @@
+"""Tools shared by the privacy tests: brute force, adversarial neighbours, noise that records, and a small audit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.stats import beta
+
+from userdp.privacy.accounting import Cost, epsilon_at
+
+
+def brute_counts(vectors, radius):
+    """Neighbour counts by definition."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = ((vectors[:, None, :] - vectors[None, :, :]) ** 2).sum(axis=2) <= radius**2
+    np.fill_diagonal(near, True)
+    return near.sum(axis=1)
+
+
+def climb(objective, start, rng, steps=400):
+    """Hill climbing over point sets by moving, swapping and duplicating single points; returns the best value."""
+    best, value = start, objective(start)
+    for _ in range(steps):
+        points = best.copy()
+        moved = rng.integers(len(points))
+        kind = rng.integers(4)
+        if kind == 0:
+            points[moved] = points[rng.integers(len(points))]
+        elif kind == 1:
+            points[moved] += rng.normal(0, 10.0 ** rng.uniform(-3, 0.3), points.shape[1])
+        elif kind == 2:
+            direction = rng.normal(size=points.shape[1])
+            points[moved] = points[rng.integers(len(points))] + direction / np.linalg.norm(direction)
+        else:
+            points[moved] = np.round(points[moved])
+        new = objective(points)
+        if new >= value:
+            best, value = points, new
+    return value
+
+
+class SilentNoise:
+    """Adds nothing and writes down what it was asked for, so that tests can see scales and values."""
+
+    seed = None
+
+    def __init__(self, permutation=None, shifts=()):
+        self.asked = []
+        self._shifts = list(shifts)
+
+    def _shift(self):
+        return self._shifts.pop(0) if self._shifts else 0
+
+    def gaussian(self, query, sensitivity, multiplier):
+        self.asked.append(("gaussian", sensitivity, multiplier))
+        return query + self._shift()
+
+    def laplace(self, query, sensitivity, epsilon):
+        self.asked.append(("laplace", sensitivity, epsilon))
+        return query + self._shift()
+
+    def integer_laplace(self, query, scale):
+        self.asked.append(("integer_laplace", scale))
+        return query + self._shift()
+
+    def permutation(self, n):
+        return np.arange(n)
+
+    def coins(self, probabilities):
+        self.asked.append(("coins", float(np.mean(probabilities))))
+        return np.arange(len(probabilities)) < probabilities * len(probabilities)
+
+
+def audited_epsilon(outcomes, others, delta, confidence=0.999):
+    """Lower bound on epsilon, at this confidence, from two samples of a scalar output on neighbouring data sets.
+
+    The best of a few one-sided threshold attacks; the threshold is chosen on the first half, the bound is computed on
+    the second (Clopper-Pearson).
+    """
+    half = len(outcomes) // 2
+    best = 0.0
+    for first, second in ((outcomes, others), (others, outcomes)):
+        for sign in (1.0, -1.0):
+            x, y = sign * first, sign * second
+            cuts = np.quantile(np.concatenate([x[:half], y[:half]]), np.linspace(0.02, 0.98, 49), method="lower")
+            gains = [
+                math.log(max(np.mean(x[:half] >= cut) - delta, 1e-9) / (np.mean(y[:half] >= cut) + 1 / half))
+                for cut in cuts
+            ]
+            cut = cuts[int(np.argmax(gains))]
+            hits, misses = int(np.sum(x[half:] >= cut)), int(np.sum(y[half:] >= cut))
+            trials, alpha = len(x) - half, (1 - confidence) / 8
+            low = beta.ppf(alpha, hits, trials - hits + 1) if hits else 0.0
+            high = beta.ppf(1 - alpha, misses + 1, trials - misses) if misses < trials else 1.0
+            if low > delta:
+                best = max(best, math.log((low - delta) / high))
+    return best
+
+
+def audited_gaussian_epsilon(outcomes, others, delta, sigmas=4.0):
+    """Lower bound on epsilon for outputs that are Gaussian with equal spread: the shift in standard deviations.
+
+    Far stronger than thresholds for few runs: mu is estimated to sqrt(2/runs), then converted at `delta`.
+    """
+    x, y = outcomes[np.isfinite(outcomes)], others[np.isfinite(others)]
+    spread = math.sqrt((x.var() + y.var()) / 2)
+    mu = abs(x.mean() - y.mean()) / spread - sigmas * math.sqrt(1 / len(x) + 1 / len(y))
+    return epsilon_at(Cost(gaussian=max(0.0, mu) ** 2), delta)

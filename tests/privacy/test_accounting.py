@@ -1,0 +1,303 @@
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation, dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from userdp.privacy import accounting as a
+from userdp.privacy.accounting import Budget, Cost, Subsampled
+
+# --- closed forms ---------------------------------------------------------------------------------------------------
+
+
+def hockey_stick(density, other, epsilon, low=-60.0, high=60.0):
+    """E[max(0, 1 - e^(epsilon - loss))] by quadrature."""
+    grid = np.linspace(low, high, 400_001)
+    return float(np.trapezoid(np.maximum(0.0, density(grid) - math.exp(epsilon) * other(grid)), grid))
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("epsilon", [-1.0, 0.0, 0.3, 2.0])
+def test_gaussian_delta_is_the_hockey_stick_divergence_of_two_normals(mu, epsilon):
+    expected = hockey_stick(norm(mu).pdf, norm(0.0).pdf, epsilon)
+    assert a.gaussian_delta(mu, epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_gaussian_delta_without_a_shift_is_that_of_equal_distributions():
+    assert a.gaussian_delta(0.0, 0.5) == 0.0
+    assert a.gaussian_delta(0.0, -0.5) == pytest.approx(1 - math.exp(-0.5))
+
+
+def test_gaussian_composition_is_closed():
+    """T releases of multiplier z are one of multiplier z / sqrt(T), as dp-accounting's PLD says in swap units."""
+    cost = Cost(gaussian=10 / 7.0**2)
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(dp_event.GaussianDpEvent(7.0), 10)
+    assert a.delta_at(cost, 1.0) == pytest.approx(accountant.get_delta(1.0), rel=1e-4)
+    assert a.epsilon_at(cost, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-4)
+
+
+def test_the_convention_is_swap_units_where_dp_accounting_has_two():
+    """REPLACE_ONE doubles the sensitivity in dp-accounting's PLD and not in its RDP: ours is std / swap sensitivity."""
+    ours = a.epsilon_at(Cost(gaussian=1 / 4.0**2), 1e-6)
+    doubled = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+    doubled.compose(dp_event.GaussianDpEvent(8.0))
+    assert ours == pytest.approx(doubled.get_epsilon(1e-6), rel=1e-3)
+    rdp = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    rdp.compose(dp_event.GaussianDpEvent(4.0))
+    assert ours <= rdp.get_epsilon(1e-6) <= 1.3 * ours
+
+
+@pytest.mark.parametrize("pure", [(0.3,), (0.2, 0.2), (0.5, 0.1, 0.05)])
+@pytest.mark.parametrize("mu", [0.0, 0.2, 1.0])
+def test_pure_parts_compose_like_randomised_response(pure, mu):
+    """Against direct enumeration of the product distribution with the Gaussian integrated numerically."""
+    for epsilon in (0.1, 0.5, 1.0):
+        expected = 0.0
+        for outcome in np.ndindex(*(2,) * len(pure)):
+            one = math.prod((math.exp(e) if o else 1.0) / (1 + math.exp(e)) for e, o in zip(pure, outcome, strict=True))
+            other = math.prod(
+                (1.0 if o else math.exp(e)) / (1 + math.exp(e)) for e, o in zip(pure, outcome, strict=True)
+            )
+            if mu:
+                expected += hockey_stick(
+                    lambda x, p=one: p * norm.pdf(x, mu), lambda x, q=other: q * norm.pdf(x), epsilon, -12, 14
+                )
+            else:
+                expected += max(0.0, one - math.exp(epsilon) * other)
+        assert a.delta_at(Cost(gaussian=mu**2, pure=pure), epsilon) == pytest.approx(expected, rel=1e-5, abs=1e-10)
+
+
+@pytest.mark.parametrize("cost", [Cost(gaussian=0.04, pure=(0.3,)), Cost(gaussian=0.2, pure=(0.3, 0.1, 0.05))])
+def test_mixed_closed_form_agrees_with_dp_accounting(cost):
+    composed = a._composed(cost, 1e-4)
+    assert a.delta_at(cost, 1.0) == pytest.approx(composed.get_delta_for_epsilon(1.0), rel=1e-4)
+    assert a.epsilon_at(cost, 1e-6) == pytest.approx(composed.get_epsilon_for_delta(1e-6), rel=1e-4)
+
+
+def test_laplace_under_dp_accounting_is_never_above_our_pure_part():
+    laplace = pld.from_laplace_mechanism(1 / 0.5).self_compose(3)
+    for epsilon in (0.5, 1.0, 1.4):
+        assert laplace.get_delta_for_epsilon(epsilon) <= a.delta_at(Cost(pure=(0.5, 0.5, 0.5)), epsilon) + 1e-9
+
+
+def test_many_pure_parts_go_through_the_pld_and_agree_with_the_binomial_sum():
+    cost = Cost(pure=(0.1,) * 12)
+    expected = sum(
+        math.comb(12, k) * max(0.0, math.exp(0.1 * k) - math.exp(0.7 + 0.1 * (12 - k))) / (1 + math.exp(0.1)) ** 12
+        for k in range(13)
+    )
+    assert a.delta_at(cost, 0.7) == pytest.approx(expected, rel=0.02)
+    assert a.delta_at(cost, 0.7) >= expected * (1 - 1e-9)
+
+
+def test_failure_is_added_to_delta():
+    assert a.delta_at(Cost(gaussian=1.0, failure=0.01), 1.0) == pytest.approx(a.gaussian_delta(1.0, 1.0) + 0.01)
+    assert a.delta_at(Cost(failure=1.0, gaussian=1.0), 0.0) == 1.0
+
+
+# --- Poisson-sampled steps ------------------------------------------------------------------------------------------
+
+
+def test_one_sampled_step_is_the_swap_of_its_dominating_pair():
+    q, z, epsilon = 0.2, 1.5, 0.2
+    one = lambda x: (1 - q) * norm.pdf(x, 0, z) + q * norm.pdf(x, 1, z)  # noqa: E731
+    other = lambda x: (1 - q) * norm.pdf(x, 0, z) + q * norm.pdf(x, -1, z)  # noqa: E731
+    expected = hockey_stick(one, other, epsilon)
+    assert a.delta_at(Cost(subsampled=(Subsampled(q, z, 1),)), epsilon) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("length", "angle"), [(1.0, 2.6), (1.0, 1.5), (0.7, math.pi), (0.4, 0.5)])
+def test_no_two_vectors_in_the_plane_beat_the_opposite_pair(length, angle):
+    """The adversary's two versions of a user may move the mean in any two directions (docs/proofs.md, section 6)."""
+    q, z, epsilon = 0.3, 1.0, 0.3
+
+    def gain(y, x, v, w):
+        base = norm.pdf(x, 0, z) * norm.pdf(y, 0, z)
+        one = (1 - q) * base + q * norm.pdf(x, v[0], z) * norm.pdf(y, v[1], z)
+        other = (1 - q) * base + q * norm.pdf(x, w[0], z) * norm.pdf(y, w[1], z)
+        return np.maximum(0.0, one - math.exp(epsilon) * other)
+
+    grid = np.linspace(-9, 9, 1201)
+    x, y = np.meshgrid(grid, grid)
+
+    def divergence(v, w):
+        return float(gain(y, x, v, w).sum()) * (grid[1] - grid[0]) ** 2
+
+    bound = divergence((1.0, 0.0), (-1.0, 0.0))
+    assert divergence((1.0, 0.0), (length * math.cos(angle), length * math.sin(angle))) < bound
+    assert divergence((length, 0.0), (math.cos(angle), math.sin(angle))) <= bound * (1 + 1e-9)
+
+
+def test_sampled_steps_agree_with_dp_accounting_under_replacement():
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp_event.PoissonSampledDpEvent(0.05, dp_event.GaussianDpEvent(2.0)), 200)
+    cost = Cost(subsampled=(Subsampled(0.05, 2.0, 200),))
+    assert a.epsilon_at(cost, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
+    assert a.epsilon_at(cost, 1e-6) >= accountant.get_epsilon(1e-6) * (1 - 1e-6)
+
+
+def test_sampling_everyone_is_a_gaussian_of_twice_the_added_user_change():
+    sampled = Cost(subsampled=(Subsampled(1.0, 10.0, 4),))
+    assert a.epsilon_at(sampled, 1e-6) == pytest.approx(
+        a.epsilon_at(Cost(gaussian=4 * (2 / 10.0) ** 2), 1e-6), rel=1e-3
+    )
+
+
+# --- costs ----------------------------------------------------------------------------------------------------------
+
+costs = st.builds(
+    Cost,
+    gaussian=st.floats(0, 2),
+    pure=st.lists(st.floats(0, 1), max_size=3).map(tuple),
+    failure=st.floats(0, 1e-3),
+)
+
+
+@given(costs, costs, st.floats(0, 3))
+def test_more_releases_cost_more(one, other, epsilon):
+    assert a.delta_at(one + other, epsilon) >= a.delta_at(one, epsilon) * (1 - 1e-9)
+
+
+@settings(deadline=None)
+@given(costs, costs, st.floats(0, 3))
+def test_the_worst_of_two_costs_is_above_both(one, other, epsilon):
+    worst = Cost.worst((one, other))
+    assert a.delta_at(worst, epsilon) >= max(a.delta_at(one, epsilon), a.delta_at(other, epsilon)) * (1 - 1e-9)
+
+
+def test_the_worst_keeps_every_different_sampled_part():
+    one, two = Subsampled(0.1, 2.0, 10), Subsampled(0.2, 2.0, 10)
+    worst = Cost.worst((Cost(subsampled=(one, one)), Cost(subsampled=(one, two))))
+    assert sorted(worst.subsampled, key=lambda s: s.sampling_probability) == [one, one, two]
+
+
+@given(costs)
+def test_costs_survive_json(cost):
+    sampled = cost + Cost(subsampled=(Subsampled(0.1, 2.0, 3),))
+    assert Cost.from_json(sampled.to_json()) == sampled
+
+
+@given(costs, st.floats(1e-9, 0.5))
+def test_epsilon_and_delta_are_inverse_and_rounded_up(cost, delta):
+    epsilon = a.epsilon_at(cost, delta)
+    if math.isfinite(epsilon):
+        assert a.delta_at(cost, epsilon) <= delta * (1 + 1e-9)
+        if epsilon > 1e-3:
+            assert a.delta_at(cost, epsilon * (1 - 1e-6)) >= delta * (1 - 1e-3) - 1e-12
+    else:
+        assert cost.failure >= delta
+
+
+def test_epsilon_is_infinite_when_no_epsilon_is_enough():
+    assert a.epsilon_at(Cost(failure=1e-3), 1e-6) == math.inf
+    assert a.epsilon_at(Cost(gaussian=1.0, failure=1e-6), 1e-6) == math.inf
+    assert a.epsilon_at(Cost(pure=(0.3, 0.4)), 0.0) == pytest.approx(0.7)
+    assert a.epsilon_at(Cost(), 1e-6) == 0.0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
+def test_impossible_budgets_are_refused(epsilon):
+    with pytest.raises(ValueError, match="epsilon"):
+        Budget(epsilon, 1e-6)
+
+
+@pytest.mark.parametrize("delta", [-1e-9, 1.0, math.nan])
+def test_impossible_deltas_are_refused(delta):
+    with pytest.raises(ValueError, match="delta"):
+        Budget(1.0, delta)
+
+
+@pytest.mark.parametrize("arguments", [(0.0, 1.0, 1), (1.1, 1.0, 1), (0.5, 0.0, 1), (0.5, math.inf, 1), (0.5, 1.0, 0)])
+def test_impossible_sampled_parts_are_refused(arguments):
+    with pytest.raises(ValueError, match="Expected"):
+        Subsampled(*arguments)
+
+
+def test_impossible_costs_are_refused():
+    with pytest.raises(ValueError, match="finite costs"):
+        Cost(gaussian=math.nan)
+
+
+# --- certification and calibration ----------------------------------------------------------------------------------
+
+
+def test_certification_holds_back_the_reserves():
+    budget = Budget(1.0, 1e-6)
+    exact = brent_multiplier(budget)
+    assert not a.fits(Cost(gaussian=1 / exact**2), budget)
+    assert a.fits(Cost(gaussian=1 / (exact * (1 + 1e-6)) ** 2), budget)
+
+
+def brent_multiplier(budget):
+    low, high = 0.1, 100.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if a.gaussian_delta(1 / middle, budget.epsilon) <= budget.delta else (middle, high)
+    return high
+
+
+def test_a_pure_budget_takes_pure_costs_only():
+    budget = Budget(1.0, 0.0)
+    assert a.fits(Cost(pure=(0.5, 0.5)), budget)
+    assert not a.fits(Cost(pure=(0.6, 0.5)), budget)
+    assert not a.fits(Cost(gaussian=1e-9), budget)
+    with pytest.raises(a.BudgetExceeded, match="delta > 0"):
+        a.gaussian_multiplier(budget)
+
+
+def test_exceeding_says_what_it_costs_and_what_to_do():
+    with pytest.raises(a.BudgetExceeded, match=r"delta=.* expected <= 1e-06: ask for fewer releases"):
+        a.certify(Cost(gaussian=1.0), Budget(1.0, 1e-6))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("releases", [1, 300])
+def test_gaussian_calibration_is_certified_and_not_wasteful(epsilon, releases):
+    budget = Budget(epsilon, 1e-6)
+    z = a.gaussian_multiplier(budget, releases)
+    assert a.fits(Cost(gaussian=releases / z**2), budget)
+    assert z == pytest.approx(brent_multiplier(budget) * math.sqrt(releases), rel=1e-6)
+    assert not a.fits(Cost(gaussian=releases / (z * (1 - 1e-5)) ** 2), budget)
+
+
+def test_calibration_leaves_room_for_what_else_is_spent():
+    budget, other = Budget(1.0, 1e-6), Cost(pure=(0.25,), failure=1e-7)
+    z = a.gaussian_multiplier(budget, 5, other)
+    assert a.fits(other + Cost(gaussian=5 / z**2), budget)
+    assert not a.fits(other + Cost(gaussian=5 / (z * (1 - 1e-5)) ** 2), budget)
+
+
+@pytest.mark.parametrize(("q", "steps", "epsilon"), [(0.01, 1000, 1.0), (0.2, 50, 0.5), (0.05, 100, 8.0)])
+def test_sampled_calibration_is_certified_by_dp_accounting_and_not_wasteful(q, steps, epsilon):
+    z = a.subsampled_multiplier(Budget(epsilon, 1e-6), q, steps)
+
+    def theirs(multiplier):
+        accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+        accountant.compose(dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(multiplier)), steps)
+        return accountant.get_epsilon(1e-6)
+
+    assert theirs(z) <= epsilon
+    assert theirs(z * 0.99) > epsilon
+
+
+def test_calibration_refuses_when_tests_alone_cost_too_much():
+    with pytest.raises(a.BudgetExceeded, match="No noise is enough"):
+        a.gaussian_multiplier(Budget(1.0, 1e-6), other=Cost(pure=(1.5,)))
+    with pytest.raises(a.BudgetExceeded, match="No noise is enough"):
+        a.subsampled_multiplier(Budget(1.0, 1e-6), 0.1, 10, Cost(failure=1e-5))
+
+
+def test_narrowing_returns_the_lower_end_when_that_already_holds():
+    assert a._narrow(lambda z: -1.0, 1.0, 2.0, 1e-3) == 1.0
+    assert 1.5 <= a._narrow(lambda z: 1.5 - z, 1.0, 2.0, 1e-6) <= 1.5 * (1 + 1e-6)
+
+
+def test_epsilon_beyond_all_use_is_called_infinite():
+    assert a.epsilon_at(Cost(gaussian=1e14), 1e-6) == math.inf

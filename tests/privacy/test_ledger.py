@@ -1,0 +1,172 @@
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from userdp.privacy import accounting, ledger
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.plan import Plan, Step
+
+BUDGET = Budget(1.0, 1e-5)
+
+
+def plan(z=40.0, test_epsilon=0.1, size=1000):
+    return Plan(size, (Step("only", 0, size, OutlierRemoval(size, z, test_epsilon, 1e-7, 0.01)),))
+
+
+def charge_until_refused(book):
+    accepted = 0
+    while True:
+        try:
+            book.charge(plan())
+        except BudgetExceeded:
+            return accepted
+        accepted += 1
+
+
+@pytest.fixture(params=["memory", "file"])
+def book(request, tmp_path):
+    return Ledger(BUDGET, None if request.param == "memory" else tmp_path / "ledger.db")
+
+
+def test_charges_are_written_down_and_composed(book):
+    book.charge(plan(), "first")
+    book.charge(plan(20.0), "second", insecure_seed=2**70)
+    assert book.spent() == (plan().costs[0] + plan(20.0).costs[0],)
+    first, second = book.charges()
+    assert (first.purpose, second.purpose) == ("first", "second")
+    assert first.private
+    assert not second.private
+    assert second.insecure_seed == 2**70
+    (step,) = first.steps
+    assert (step.label, step.start, step.stop) == ("only", 0, 1000)
+    assert "noise_multiplier=40.0" in step.mechanism
+    assert book.spent_epsilon() == accounting.epsilon_at(book.spent()[0], 1e-5)
+    assert book.spent_epsilon(1e-3) < book.spent_epsilon()
+
+
+def test_over_budget_is_refused_and_nothing_is_written(book):
+    accepted = charge_until_refused(book)
+    assert 2 <= accepted < 20
+    assert len(book.charges()) == accepted
+    total = sum((plan().costs[0] for _ in range(accepted)), Cost())
+    assert accounting.fits(total, BUDGET)
+    assert not accounting.fits(total + plan().costs[0], BUDGET)
+    with pytest.raises(BudgetExceeded, match="With what was spent before"):
+        book.charge(plan())
+
+
+def test_users_who_paid_less_in_one_plan_do_not_hide_those_who_paid_more(book):
+    """Two plans with cheap and dear users: the next charge is judged by users who were dear in both."""
+    mixed = Plan(
+        2000,
+        (
+            Step("cheap", 0, 1000, OutlierRemoval(1000, 400.0, 0.1, 1e-7, 0.01)),
+            Step("dear", 1000, 2000, OutlierRemoval(1000, 10.0, 0.1, 1e-7, 0.01)),
+        ),
+    )
+    book.charge(mixed)
+    book.charge(mixed)
+    assert len(book.spent()) == 3
+    dear = mixed.cost_of(1500)
+    assert book.spent_epsilon() == pytest.approx(accounting.epsilon_at(dear + dear, 1e-5))
+
+
+def test_many_alternatives_are_replaced_by_one_that_is_above_all(monkeypatch):
+    costs = tuple(Cost(gaussian=0.001 * k, pure=(0.01 / k,)) for k in (1, 2, 3))
+    exact = ledger._totals([costs] * 3)
+    monkeypatch.setattr(ledger, "_MOST_ALTERNATIVES", 5)
+    fewer = ledger._totals([costs] * 3)
+    assert len(fewer) < len(exact)
+    highest = max(accounting.delta_at(total, 0.3) for total in fewer)
+    assert all(highest >= accounting.delta_at(total, 0.3) for total in exact)
+
+
+def test_a_file_is_shared_by_many_ledgers_and_keeps_its_budget(tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger(BUDGET, path).charge(plan(), "from one process")
+    again = Ledger.open(path)
+    assert again.budget == BUDGET
+    again.charge(plan(), "from another")
+    assert [charge.purpose for charge in Ledger(BUDGET, path).charges()] == ["from one process", "from another"]
+    with pytest.raises(ValueError, match="one lifetime budget"):
+        Ledger(Budget(2.0, 1e-5), path)
+
+
+def test_sampled_costs_survive_the_file(tmp_path):
+    sampled = Plan(2000, (Step("s", 0, 2000, SampledOutlierRemoval(2000, 0.2, 40.0, 5.0, 1e-6, rounds=3)),))
+    Ledger(Budget(4.0, 1e-5), tmp_path / "ledger.db").charge(sampled)
+    assert Ledger.open(tmp_path / "ledger.db").spent() == sampled.costs
+
+
+def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match="makes a new one"):
+        Ledger.open(tmp_path / "absent.db")
+    with pytest.raises(ValueError, match="folder exist"):
+        Ledger(BUDGET, tmp_path / "no" / "folder.db")
+    (tmp_path / "text.db").write_text("this is not a database, but long enough to be looked at " * 20)
+    with pytest.raises(ValueError, match="to be a ledger that can be read"):
+        Ledger(BUDGET, tmp_path / "text.db")
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE something (x)")
+    other.close()
+    with pytest.raises(ValueError, match="userdp ledger of format 1"):
+        Ledger.open(tmp_path / "other.db")
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(ValueError, match="Expected a budget"):
+        Ledger.open(tmp_path / "empty.db")
+
+
+WORKER = textwrap.dedent(
+    """
+    import sys
+    from test_ledger import BUDGET, plan
+    from userdp.privacy.accounting import BudgetExceeded
+    from userdp.privacy.ledger import Ledger
+    book = Ledger(BUDGET, sys.argv[1])
+    print("ready", flush=True)
+    for attempt in range(int(sys.argv[2])):
+        try:
+            book.charge(plan(), f"attempt {attempt}")
+        except BudgetExceeded:
+            break
+        print("charged", flush=True)
+    """
+)
+
+
+def worker(path, attempts):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    command = [sys.executable, "-c", WORKER, str(path), str(attempts)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_concurrent_processes_never_overspend(tmp_path):
+    path = tmp_path / "ledger.db"
+    room = charge_until_refused(Ledger(BUDGET))
+    workers = [worker(path, 100) for _ in range(4)]
+    outputs = [process.communicate(timeout=120)[0] for process in workers]
+    assert sum(output.count("charged") for output in outputs) == room
+    assert len(Ledger.open(path).charges()) == room
+
+
+def test_a_killed_process_has_charged_at_least_what_it_went_on_with(tmp_path):
+    """SIGKILL at changing moments: every charge it reported is in the file, and the file is whole."""
+    for milliseconds in (0, 1, 3, 7, 20):
+        path = tmp_path / f"{milliseconds}.db"
+        process = worker(path, 100)
+        process.stdout.readline()
+        time.sleep(milliseconds / 1000)
+        process.send_signal(signal.SIGKILL)
+        reported = process.communicate()[0].count("charged")
+        charges = Ledger(BUDGET, path).charges()
+        assert reported <= len(charges) <= reported + 1
+        assert all(charge.steps for charge in charges)

@@ -1,0 +1,167 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, kstest, norm
+from support import SilentNoise, audited_gaussian_epsilon
+
+from userdp.privacy import accounting, gates
+from userdp.privacy import concentration as c
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanism import Halted
+from userdp.privacy.noise import SecureNoise, SeededNoise
+
+RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_halt=0.01)
+
+
+def with_h_index(size, h_index, dimension=1):
+    """`h_index` equal vectors, and the others far from everyone: the h-index is `h_index` if that is >= 1."""
+    rows = np.zeros((size, dimension))
+    rows[h_index:, 0] = 10.0 * np.arange(1, size - h_index + 1)
+    return rows
+
+
+@pytest.mark.parametrize("rounds", [1, 30])
+def test_margin_and_slack_follow_from_the_noise_tails(rounds):
+    record = OutlierRemoval(400, 5.0, 0.5, 1e-6, 1e-2, rounds)
+    tail = gates.laplace_tail if rounds == 1 else gates.above_threshold_tail
+    assert tail(0.5, record.margin + 1) <= 1e-6 < tail(0.5, record.margin)
+    halting = record.slack - record.margin + 1
+    assert tail(0.5, halting) <= 1e-2 / rounds < tail(0.5, halting - 1)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_test_is_on_the_h_index_at_its_threshold(rounds):
+    record = OutlierRemoval(400, 5.0, 0.5, 1e-4, 0.01, rounds)
+    threshold = 400 - record.slack + record.margin
+    assert record.start(SilentNoise()).release(with_h_index(400, threshold), 1.0) == 0.0
+    with pytest.raises(Halted, match="larger radius"):
+        record.start(SilentNoise()).release(with_h_index(400, threshold - 1), 1.0)
+
+
+def test_what_leaves_is_the_tight_filtered_mean_with_noise_of_the_tight_sensitivity():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(0, 0.1, (200, 3))
+    vectors[:5] = [np.nan, 50.0, 0.0]
+    noise = SilentNoise()
+    released = RECORD.start(noise).release(vectors, 1.0)
+    rows = c.comparable(vectors, 1.0)
+    counts = c.neighbour_counts(rows, 1.0)
+    np.testing.assert_allclose(released, c.filtered_mean(rows, counts, c.tight_ramp(200, RECORD.slack)))
+    np.testing.assert_allclose(released, vectors[5:].mean(axis=0))
+    kind, sensitivity, multiplier = noise.asked[-1]
+    assert (kind, multiplier) == ("gaussian", 5.0)
+    assert 1.0 <= sensitivity / c.sensitivity(200, RECORD.slack, 1.0) < 1 + 1e-4
+
+
+def test_released_noise_is_normal_with_multiplier_times_sensitivity():
+    vectors = np.zeros((200, 3000))
+    released = RECORD.start(SecureNoise()).release(vectors, 2.0)
+    std = 5.0 * c.sensitivity(200, RECORD.slack, 2.0)
+    assert kstest(released, norm(0, std).cdf).pvalue > 1e-6
+    assert abs(released.std() / std - 1) < 0.07
+
+
+def test_the_cost_is_the_pure_test_the_gaussians_and_the_failure():
+    record = OutlierRemoval(400, 8.0, 0.5, 1e-7, 0.01, rounds=16)
+    assert record.cost.pure == (0.5,)
+    assert record.cost.gaussian == pytest.approx(0.25, rel=1e-12)
+    assert record.cost.gaussian >= 0.25
+    assert record.cost.failure == 1e-7
+    assert record.cost.subsampled == ()
+
+
+def test_passing_below_the_slack_is_as_rare_as_claimed():
+    record = OutlierRemoval(100, 5.0, 1.0, 0.05, 0.05)
+    noise, passed = SeededNoise(0), 0
+    vectors = with_h_index(100, 100 - record.slack - 1)
+    for _ in range(2000):
+        try:
+            record.start(noise).release(vectors, 1.0)
+            passed += 1
+        except Halted:
+            pass
+    assert binomtest(passed, 2000, 0.05, alternative="greater").pvalue > 1e-6
+    assert passed > 10
+
+
+def test_passing_below_the_slack_is_not_multiplied_by_the_rounds():
+    """Forty rounds, each of them bad: only the first matters, because a bad round that fails ends the session."""
+    record = OutlierRemoval(160, 5.0, 1.0, 0.05, 0.2, rounds=40)
+    noise, passed = SeededNoise(1), 0
+    vectors = with_h_index(160, 160 - record.slack - 1)
+    for _ in range(2000):
+        try:
+            record.start(noise).release(vectors, 1.0)
+            passed += 1
+        except Halted:
+            pass
+    assert passed > 10
+    assert binomtest(passed, 2000, 0.05, alternative="greater").pvalue > 1e-6
+
+
+def test_concentrated_vectors_halt_as_rarely_as_asked():
+    record = OutlierRemoval(200, 5.0, 1.0, 0.01, 0.1, rounds=10)
+    noise, halted, vectors = SeededNoise(2), 0, np.zeros((200, 1))
+    for _ in range(1000):
+        session = record.start(noise)
+        try:
+            for _ in range(record.rounds):
+                session.release(vectors, 1.0)
+        except Halted:
+            halted += 1
+    assert binomtest(halted, 1000, 0.1, alternative="greater").pvalue > 1e-6
+
+
+def test_a_halted_stream_gives_nothing_more():
+    session = OutlierRemoval(400, 5.0, 0.5, 1e-4, 0.01, rounds=5).start(SilentNoise())
+    with pytest.raises(Halted):
+        session.release(with_h_index(400, 10), 1.0)
+    with pytest.raises(RuntimeError, match="no more answers"):
+        session.release(np.zeros((400, 1)), 1.0)
+
+
+def test_all_users_take_part():
+    users = np.arange(7)
+    assert RECORD.start(SilentNoise()).choose(users) is users
+
+
+def test_audit_of_test_and_release():
+    """A user at one edge of the ball against the other edge, everyone else in the middle: the bound's worst case."""
+    runs, delta, epsilon = 3000, 1e-2, 1.0
+
+    def outcomes(place, multiplier):
+        record = OutlierRemoval(1500, multiplier, 0.1, 1e-3, 0.05)
+        vectors = np.zeros((1500, 1))
+        vectors[0] = place
+        noise, values = SeededNoise(int(9 + place)), np.zeros(runs)
+        for run in range(runs):
+            try:
+                values[run] = record.start(noise).release(vectors, 1.0)[0]
+            except Halted:
+                values[run] = math.inf
+        return values
+
+    def audited(multiplier):
+        return audited_gaussian_epsilon(outcomes(1.0, multiplier), outcomes(-1.0, multiplier), delta)
+
+    other = accounting.Cost(pure=(0.1,), failure=1e-3)
+    multiplier = accounting.gaussian_multiplier(accounting.Budget(epsilon, delta), 1, other)
+    assert 0.45 * epsilon < audited(multiplier) <= epsilon
+    assert audited(multiplier / 2) > epsilon
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_vectors": 20}, r"n_vectors=20 >= \d+"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"test_epsilon": math.inf}, "test_epsilon"),
+        ({"rounds": 0}, "rounds"),
+        ({"failure": 0.0}, "probability"),
+    ],
+)
+def test_impossible_records_are_refused_with_the_remedy(change, message):
+    arguments = {"n_vectors": 200, "noise_multiplier": 5.0, "test_epsilon": 0.5, "failure": 1e-4} | change
+    with pytest.raises(ValueError, match=message):
+        OutlierRemoval(**arguments)

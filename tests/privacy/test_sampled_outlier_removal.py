@@ -1,0 +1,137 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom, kstest, norm
+from support import SilentNoise, audited_epsilon
+from test_outlier_removal import with_h_index
+
+from userdp.privacy import accounting
+from userdp.privacy import concentration as c
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanism import Halted
+from userdp.privacy.noise import SecureNoise, SeededNoise
+
+RECORD = SampledOutlierRemoval(
+    n_vectors=2000, sampling_probability=0.2, noise_multiplier=4.0, deficit_std=5.0, failure=1e-6, rounds=10
+)
+
+
+def test_batches_are_poisson_samples():
+    users = np.arange(20_000)
+    chosen = RECORD.start(SecureNoise()).choose(users)
+    assert abs(len(chosen) - 4000) < 6 * math.sqrt(20_000 * 0.2 * 0.8)
+    assert np.all(np.diff(chosen) > 0)
+    again = RECORD.start(SecureNoise()).choose(users)
+    assert len(np.intersect1d(chosen, again)) < 1200, "two samples share a fifth of their users"
+    assert abs(np.mean(chosen) / 10_000 - 1) < 0.06
+
+
+def test_smallest_batch_is_the_largest_that_is_rare_enough_to_fall_below():
+    chance = RECORD.failure / 2 / RECORD.rounds
+    assert binom.cdf(RECORD.smallest_batch - 1, 1999, 0.2) <= chance < binom.cdf(RECORD.smallest_batch, 1999, 0.2)
+
+
+def test_margin_and_slack_follow_from_the_normal_tails():
+    assert norm.sf((RECORD.margin + 1) / 5.0) == pytest.approx(RECORD.failure / 2, rel=1e-3)
+    assert norm.sf((RECORD.margin + 1) / 5.0) <= RECORD.failure / 2
+    assert norm.sf((RECORD.slack - RECORD.margin) / 5.0) <= RECORD.false_halt / RECORD.rounds
+    assert norm.sf((RECORD.slack - 1 - RECORD.margin) / 5.0) > RECORD.false_halt / RECORD.rounds
+
+
+def test_deficit_and_mean_are_one_gaussian_release():
+    cost = RECORD.cost
+    (part,) = cost.subsampled
+    assert 1 / part.noise_multiplier**2 == pytest.approx(1 / 25 + 1 / 16)
+    assert 1 / part.noise_multiplier**2 >= 1 / 25 + 1 / 16
+    assert (part.sampling_probability, part.steps) == (0.2, 10)
+    assert cost.failure == RECORD.failure
+    assert cost.gaussian == 0
+    assert cost.pure == ()
+
+
+def test_what_leaves_is_the_filtered_mean_with_noise_that_does_not_tell_the_batch_size():
+    sensitivities = set()
+    for batch in (RECORD.smallest_batch, 400, 520):
+        rng = np.random.default_rng(batch)
+        vectors = rng.normal(0, 0.1, (batch, 2))
+        vectors[0] = np.inf
+        noise = SilentNoise()
+        released = RECORD.start(noise).release(vectors, 1.0)
+        np.testing.assert_allclose(released, vectors[1:].mean(axis=0))
+        (_, one, deficit_std), (_, sensitivity, multiplier) = noise.asked
+        assert (one, deficit_std, multiplier) == (1.0, 5.0, 4.0)
+        sensitivities.add(sensitivity)
+    (sensitivity,) = sensitivities
+    exact = c.added_user_sensitivity(RECORD.smallest_batch, RECORD.slack, 1.0, RECORD.share)
+    assert 1.0 <= sensitivity / exact < 1 + 1e-3
+
+
+def test_released_noise_is_normal_with_multiplier_times_sensitivity():
+    released = RECORD.start(SecureNoise()).release(np.zeros((400, 3000)), 0.5)
+    std = 4.0 * RECORD.sensitivity(0.5, 3000)
+    assert kstest(released, norm(0, std).cdf).pvalue > 1e-6
+    assert abs(released.std() / std - 1) < 0.07
+
+
+def test_a_deficit_above_slack_minus_margin_halts_and_closes_the_session():
+    allowed = math.floor(RECORD.slack - RECORD.margin)
+    session = RECORD.start(SilentNoise())
+    session.release(with_h_index(400, 400 - allowed), 1.0)
+    with pytest.raises(Halted, match="not concentrated"):
+        session.release(with_h_index(400, 400 - allowed - 1), 1.0)
+    with pytest.raises(RuntimeError, match="halted"):
+        session.release(np.zeros((400, 1)), 1.0)
+
+
+def test_a_batch_that_is_too_small_halts_for_a_reason_that_is_not_the_data():
+    with pytest.raises(Halted, match="not due to the data"):
+        RECORD.start(SilentNoise()).release(np.zeros((RECORD.smallest_batch - 1, 1)), 1.0)
+
+
+def test_audit_of_a_sampled_step():
+    runs, delta, epsilon, q = 4000, 1e-2, 1.0, 0.5
+
+    def outcomes(place, shrink):
+        joint = accounting.subsampled_multiplier(accounting.Budget(epsilon, delta), q, 1, accounting.Cost(failure=1e-3))
+        z = math.sqrt(2) * joint / shrink
+        record = SampledOutlierRemoval(1500, q, z, math.sqrt(2) * joint, failure=1e-3, false_halt=0.05)
+        vectors = np.zeros((1500, 1))
+        vectors[0] = place
+        noise, values = SeededNoise(int(3 + place)), np.zeros(runs)
+        for run in range(runs):
+            session = record.start(noise)
+            batch = vectors[session.choose(np.arange(1500))]
+            try:
+                values[run] = session.release(batch, 1.0)[0]
+            except Halted:
+                values[run] = math.inf
+        return values
+
+    assert audited_epsilon(outcomes(1.0, 1.0), outcomes(-1.0, 1.0), delta) <= epsilon
+    assert audited_epsilon(outcomes(1.0, 8.0), outcomes(-1.0, 8.0), delta) > epsilon
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sampling_probability": 1.0}, "OutlierRemoval"),
+        ({"sampling_probability": 0.0}, "sampling_probability"),
+        ({"deficit_std": -1.0}, "deficit_std"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier"),
+        ({"failure": 0.0}, "failure"),
+        ({"false_halt": 1.0}, "false_halt"),
+        ({"rounds": 0}, "rounds"),
+        ({"n_vectors": 100}, "sample more users"),
+    ],
+)
+def test_impossible_records_are_refused_with_the_remedy(change, message):
+    arguments = {
+        "n_vectors": 2000,
+        "sampling_probability": 0.2,
+        "noise_multiplier": 4.0,
+        "deficit_std": 5.0,
+        "failure": 1e-6,
+    } | change
+    with pytest.raises(ValueError, match=message):
+        SampledOutlierRemoval(**arguments)

@@ -1,0 +1,320 @@
+"""UserData: grouping is right for every kind of id and table, errors are clear, and nothing private is shown."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from userdp.data import UserData
+
+SECRET = 31337.25  # a value that no message may show
+
+
+def by_user(data: UserData) -> list[list[float]]:
+    return [data.rows_of(u)[0][:, 0].tolist() for u in range(data.n_users)]
+
+
+def grouped(ids, **options) -> UserData:
+    n = len(ids)
+    return UserData.from_arrays(np.arange(2.0 * n).reshape(n, 2), np.arange(float(n)), ids, **options)
+
+
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=60).filter(lambda ids: len(set(ids)) > 1))
+def test_grouping_keeps_every_row_with_its_user_in_order(ids):
+    expected = {u: [2.0 * i for i, v in enumerate(ids) if v == u] for u in dict.fromkeys(ids)}
+    for kind in (list, np.array, lambda ids: np.array(ids, dtype="U3"), lambda ids: pa.array(ids)):
+        data = grouped(kind(ids), keep_user_ids=True)
+        assert by_user(data) == list(expected.values())
+        assert [str(u) for u in data.user_ids] == [str(u) for u in expected]
+        assert all(np.array_equal(data.rows_of(u)[0][:, 0], 2 * data.rows_of(u)[1]) for u in range(data.n_users))
+
+
+day = datetime.datetime(2024, 2, 28, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["a", "b", "a", "c"],
+        [1, "1", 1, 2.5],
+        [("a", 1), ("a", 2), ("a", 1), ("b", 1)],
+        [1.5, -0.0, 1.5, 7.0],
+        [day, day.replace(day=1), day, day.replace(year=2025)],
+        np.array(["2024-01-01", "2024-01-02", "2024-01-01", "2025-01-01"], dtype="datetime64[D]"),
+        [True, False, True, "x"],
+        [frozenset({1}), b"b", frozenset({1}), "c"],
+        np.array([2**63, 1, 2**63, 2], dtype=np.uint64),
+        pa.array(["a", "b", "a", "c"]).dictionary_encode(),
+        pa.chunked_array([["a", "b"], ["a", "c"]]),
+        pa.array([day, day.replace(day=1), day, day.replace(year=2025)]),
+        pa.array([0.5, 0.25, 0.5, 8.0]),
+    ],
+    ids=lambda ids: type(ids).__name__,
+)
+def test_ids_of_any_type(ids):
+    assert by_user(grouped(ids)) == [[0.0, 4.0], [2.0], [6.0]]
+
+
+def test_ids_that_python_calls_equal_are_one_user():
+    assert grouped([1, 1.0, True, "1", 0.0, -0.0]).n_users == 3
+    assert grouped(np.array([0.0, 1.0, -0.0])).n_users == 2
+    assert grouped(pa.array([0.0, 1.0, -0.0])).n_users == 2
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1.0, math.nan, 2.0],
+        np.array([1.0, math.nan, 2.0]),
+        ["a", None, "b"],
+        [("a", math.nan), ("a", 1), "b"],
+        np.array(["2024", "NaT", "2025"], dtype="datetime64[Y]"),
+        pa.array([1, None, 2]),
+        pa.array([1.0, math.nan, 2.0]),
+        pa.array(["a", None, "b"]),
+    ],
+    ids=lambda ids: type(ids).__name__,
+)
+def test_missing_ids_are_refused(ids):
+    with pytest.raises(ValueError, match="Expected a user id in every row: some are missing"):
+        grouped(ids)
+
+
+def test_contiguous_input_is_used_as_it_is():
+    X, y = np.ones((6, 2), dtype=np.float32), np.zeros(6)
+    assert np.shares_memory(UserData.from_arrays(X, y, [3, 3, 1, 1, 1, 2]).rows, X)
+    assert not np.shares_memory(UserData.from_arrays(X, y, [3, 1, 3, 1, 1, 2]).rows, X)
+    assert X.flags.writeable  # the caller's own array is left alone
+
+
+def test_memory_mapped_rows_stay_mapped(tmp_path):
+    X = np.memmap(tmp_path / "rows", dtype=np.float64, mode="w+", shape=(4, 2))
+    X[:] = 1.0
+    data = UserData.from_arrays(X, np.zeros(4), [0, 0, 1, 1])
+    assert np.shares_memory(data.rows, X)
+    assert type(data.rows) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("given_type", "asked", "kept"),
+    [
+        (np.float32, None, np.float32),
+        (np.float64, None, np.float64),
+        (np.int8, None, np.float64),
+        (bool, None, np.float64),
+        (">f4", None, np.float32),
+        (np.longdouble, None, np.float64),
+        (np.uint64, np.float32, np.float32),
+        (np.float64, "float32", np.float32),
+    ],
+)
+@pytest.mark.parametrize("ids", [[0, 0, 1], [0, 1, 0]])
+def test_types_of_rows(given_type, asked, kept, ids):
+    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(given_type)
+    data = UserData.from_arrays(X, [1, 0, 1], ids, dtype=asked)
+    assert data.rows.dtype == kept
+    assert data.rows.dtype.isnative
+    assert data.targets.dtype == np.float64
+    np.testing.assert_array_equal(data.rows, X[np.argsort(ids, kind="stable")].astype(float))
+
+
+def test_anything_in_the_values_is_accepted_silently():
+    X = np.array([[math.nan, 1e300], [math.inf, -math.inf], [1.0, 2.0]])
+    for ids in ([0, 0, 1], [0, 1, 0]):
+        data = UserData.from_arrays(X, [math.nan, math.inf, 1.0], ids, dtype=np.float32)
+        assert np.isinf(data.rows).sum() == 3
+
+
+def test_intercept_and_absent_targets():
+    data = UserData.from_arrays([[5.0], [6.0], [7.0]], None, ["a", "b", "a"], fit_intercept=True)
+    np.testing.assert_array_equal(data.rows, [[5, 1], [7, 1], [6, 1]])
+    assert np.all(np.isnan(data.targets))
+    assert data.n_features == 2
+
+
+def test_cap_keeps_a_uniform_choice_of_each_users_rows():
+    ids = ["a"] * 5 + ["b"] * 2 + ["a", "c"]
+    counts = np.zeros(9)
+    for seed in range(2000):
+        data = grouped(ids, max_rows_per_user=3, insecure_seed=seed)
+        kept = by_user(data)
+        assert [len(rows) for rows in kept] == [3, 2, 1]
+        assert kept == [sorted(rows) for rows in kept]  # in their old order
+        assert all(np.array_equal(data.rows_of(u)[0][:, 0], 2 * data.rows_of(u)[1]) for u in range(3))
+        np.add.at(counts, (data.rows[:, 0] / 2).astype(int), 1)
+    np.testing.assert_array_equal(counts[[5, 6, 8]], 2000)
+    np.testing.assert_allclose(counts[[0, 1, 2, 3, 4, 7]], 1000, atol=120)  # half of six rows; 5 standard deviations
+
+
+def test_cap_is_random_without_a_seed_and_repeatable_with_one():
+    ids = [0] * 400 + [1]
+    assert by_user(grouped(ids, max_rows_per_user=200)) != by_user(grouped(ids, max_rows_per_user=200))
+    seeded = [by_user(grouped(ids, max_rows_per_user=200, insecure_seed=7)) for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    assert by_user(grouped(ids, max_rows_per_user=400)) == by_user(grouped(ids))
+
+
+TABLE = {
+    "who": ["b", "a", "b", "c"],
+    "label": [1, 0, None, 1],
+    "x_1": [0.5, None, 2.5, math.nan],
+    "x_2": [1, None, 3, 4],
+    "flag": [True, False, True, None],
+    "note": ["p", "q", "r", "s"],
+}
+
+
+def as_pandas(table):
+    return pytest.importorskip("pandas").DataFrame(table)
+
+
+def as_polars(table):
+    return pytest.importorskip("polars").DataFrame(table, strict=False, nan_to_null=False)
+
+
+def as_lazy_polars(table):
+    return as_polars(table).lazy()
+
+
+tables = pytest.mark.parametrize("make", [pa.table, as_pandas, as_polars, as_lazy_polars])
+
+
+@tables
+@pytest.mark.parametrize("features", ["x_*,flag", "x_2, flag,x_1", ["x_1", "x_2", "flag"]])
+def test_tables(make, features):
+    data = UserData.from_table(make(TABLE), user="who", target="label", features=features)
+    nan = math.nan
+    np.testing.assert_array_equal(data.rows, [[0.5, 1, 1], [2.5, 3, 1], [nan, nan, 0], [nan, 4, nan]])
+    np.testing.assert_array_equal(data.targets, [1, nan, 0, 1])
+    np.testing.assert_array_equal(data.offsets, [0, 2, 3, 4])
+    assert data.user_ids is None
+
+
+@tables
+def test_a_star_takes_neither_user_nor_target(make):
+    table = make({name: TABLE[name] for name in ("who", "label", "x_1")})
+    data = UserData.from_table(table, user="who", target="label", features="*", fit_intercept=True, dtype="float32")
+    assert (data.n_features, data.rows.dtype) == (2, np.float32)
+    assert np.all(data.rows[:, 1] == 1)
+
+
+def test_pandas_kinds_of_columns():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"who": [1, "1", 1], "x": pd.array([1, None, 3], dtype="Int64")})
+    data = UserData.from_table(frame, user="who", features=["x"], keep_user_ids=True)
+    np.testing.assert_array_equal(data.rows[:, 0], [1, 3, math.nan])
+    assert data.user_ids == (1, "1")
+    for missing in (pd.NA, None, math.nan, pd.NaT):
+        with pytest.raises(ValueError, match="some are missing"):
+            UserData.from_table(pd.DataFrame({"who": ["a", missing], "x": [1, 2]}), user="who", features="x")
+    frame["who"] = pd.Categorical(["u", "v", "u"])
+    assert UserData.from_table(frame, user="who", features="x").n_users == 2
+
+
+def test_large_integers_are_rounded_silently():
+    table = pa.table({"who": [1, 2], "x": [2**62 + 1, 0]})
+    assert UserData.from_table(table, user="who", features="x").rows[0, 0] == 2.0**62
+
+
+def test_parquet_reads_files_and_directories(tmp_path):
+    pq.write_table(pa.table(TABLE), tmp_path / "part-0.parquet", row_group_size=2)
+    expected = UserData.from_table(pa.table(TABLE), user="who", target="label", features="x_*")
+    for path in (tmp_path / "part-0.parquet", str(tmp_path)):
+        data = UserData.from_parquet(path, user="who", target="label", features="x_*")
+        np.testing.assert_array_equal(data.rows, expected.rows)
+        np.testing.assert_array_equal(data.offsets, expected.offsets)
+
+
+def test_broken_parquet_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"Expected a Parquet file at .*none.parquet, found nothing"):
+        UserData.from_parquet(tmp_path / "none.parquet", user="who", features="x")
+    path = tmp_path / "bad.parquet"
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(ValueError, match="not Parquet or is damaged"):
+        UserData.from_parquet(path, user="who", features="x")
+    pq.write_table(pa.table({"who": list(range(500)), "x": np.random.default_rng(0).random(500)}), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40] + b"\xff" * 4000 + whole[4040:])
+    with pytest.raises(ValueError, match="not Parquet or is damaged"):
+        UserData.from_parquet(path, user="who", features="x")
+
+
+X3, Y3, U3 = np.full((3, 2), SECRET), np.full(3, SECRET), [1, 2, 1]
+MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UserData.from_arrays(X3, Y3[:2], U3), r"y of length 2 and X of shape \(3, 2\)"),
+        (lambda: UserData.from_arrays(X3, Y3, U3[:2]), r"as many user ids as rows, got 2 and 3"),
+        (lambda: UserData.from_arrays(X3, Y3, [1, 1, 1]), r"n_users=1 >= 2"),
+        (lambda: UserData.from_arrays(X3[:0], Y3[:0], []), r"at least one row"),
+        (lambda: UserData.from_arrays(Y3, Y3, U3), r"X of shape \(n_rows, n_features\), got \(3,\)"),
+        (lambda: UserData.from_arrays(X3[:, :0], Y3, U3), r"X of shape .* got \(3, 0\)"),
+        (lambda: UserData.from_arrays(X3, X3, U3), r"y of shape \(n_rows,\), got \(3, 2\)"),
+        (lambda: UserData.from_arrays([[SECRET], [1, 2]], Y3, U3), r"rows differ in length"),
+        (lambda: UserData.from_arrays(X3, Y3, X3), r"users of shape \(n_rows,\), got \(3, 2\)"),
+        (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=0), r"max_rows_per_user=0 .* >= 1"),
+        (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=1.5), r"max_rows_per_user=1.5"),
+        (lambda: UserData.from_arrays(X3.astype(np.float16), Y3, U3), r"X in float32.* got float16"),
+        (lambda: UserData.from_arrays(X3.astype(complex), Y3, U3), r"X in float32.* got complex128"),
+        (lambda: UserData.from_arrays(X3.astype(object), Y3, U3), r"X in float32.* got object"),
+        (lambda: UserData.from_arrays(X3, ["a", "b", "c"], U3), r"y in float32.* got <U1"),
+        (lambda: UserData.from_arrays(X3, Y3, U3, dtype="int32"), r"dtype=int32 to be float32 or float64"),
+        (lambda: UserData.from_arrays(X3, Y3, "abc"), r"one id a row, got str"),
+        (lambda: UserData.from_arrays(X3, Y3, 5), r"one id a row, got int"),
+        (lambda: UserData.from_arrays(X3, Y3, [[SECRET], [2], [3]]), r"hashable user ids, got one of type list"),
+        (lambda: UserData.from_table(X3, user="who", features="x"), r"pandas, polars or pyarrow table, got ndarray"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="id", features="x"), r"named 'id', .* who, x, name"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="y_*"), r"matches 'y_\*', .* who, x, name"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["q"]), r"named 'q', .* who, x, name"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", target="t", features="x"), r"named 't'"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="*"), r"'name' to be numeric .* string"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=""), r"at least one feature"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["x", "x"]), r"each feature once"),
+        (
+            lambda: UserData.from_table(pa.table(MIXED).slice(0, 0), user="who", features="x"),
+            r"at least one row, got an empty table",
+        ),
+        (
+            lambda: UserData.from_table(as_pandas({"who": [1, 2], "x": [SECRET, "b"]}), user="who", features="x"),
+            r"'x' to be numeric .* mixed types",
+        ),
+        (lambda: UserData(X3, Y3, np.array([0, 2, 4])), r"last offset"),
+        (lambda: UserData(X3, Y3, np.array([0, 3])), r"at least 2 users"),
+        (lambda: UserData(X3, Y3, np.array([0, 3, 2, 3])), r"rise from 0"),
+        (lambda: UserData(X3[:, ::-1], Y3, np.array([0, 2, 3])), r"C order"),
+        (lambda: UserData(X3.astype(int), Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array, got int64"),
+        (lambda: grouped(U3).rows_of(2), r"0 <= user=2 < n_users=2"),
+    ],
+)
+def test_errors_are_clear_and_show_no_value(make, message):
+    with pytest.raises((ValueError, TypeError, IndexError), match=message) as caught:
+        make()
+    assert str(SECRET) not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert str(caught.value).endswith(".")
+
+
+def test_printing_shows_public_shape_only():
+    data = UserData.from_arrays(X3, Y3, ["private-a", "private-b", "private-a"], keep_user_ids=True)
+    for text in (repr(data), str(data), f"{data}"):
+        assert text == "UserData(n_users=2, n_features=2, dtype=float64)"
+
+
+def test_read_only_and_picklable():
+    data = grouped([1, 2, 1])
+    with pytest.raises(ValueError, match="read-only"):
+        data.rows[0, 0] = 1.0
+    again = pickle.loads(pickle.dumps(data))
+    np.testing.assert_array_equal(again.rows, data.rows)
+    assert data.n_rows == 3

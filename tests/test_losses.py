@@ -1,0 +1,212 @@
+"""Losses: slopes are derivatives, values are convex, constants hold and are tight, extremes are harmless."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from cases import ALL_LOSSES, CLASSIFICATION, MULTINOMIAL, SCALAR_LOSSES, compiled_custom, name, python_custom
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from userdp import losses
+from userdp.losses import _exp_of_negative
+
+scalar = pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=name)
+number = st.floats(-4.0, 4.0)
+label = st.sampled_from([-1.0, 1.0])
+vector = st.lists(st.floats(-30.0, 30.0), min_size=4, max_size=4).map(np.array)
+
+
+def target_of(loss, number, label):
+    return label if loss in CLASSIFICATION else number
+
+
+@scalar
+@given(p=number, t=number, s=label)
+def test_slope_is_the_derivative_of_the_value(loss, p, t, s):
+    t, h = target_of(loss, t, s), 1e-4
+    difference = (loss.value(p + h, t) - loss.value(p - h, t)) / (2 * h)
+    # A convex function's difference quotient lies between its slopes at both ends, kinks included.
+    assert loss.slope(p - h, t) - 1e-9 <= difference <= loss.slope(p + h, t) + 1e-9
+
+
+@scalar
+@given(p=number, q=number, t=number, s=label)
+def test_value_lies_above_every_tangent(loss, p, q, t, s):
+    t = target_of(loss, t, s)
+    assert loss.value(q, t) >= loss.value(p, t) + loss.slope(p, t) * (q - p) - 1e-12
+    assert loss.value(p, t) >= -1e-15
+
+
+@scalar
+@given(p=number, q=number, t=number, s=label)
+@example(p=-4.0, q=4.0, t=4.0, s=1.0)
+@example(p=4.0, q=3.9, t=-4.0, s=-1.0)
+@example(p=0.01, q=-0.01, t=0.0, s=1.0)
+@example(p=0.8, q=0.9, t=0.8, s=1.0)
+def test_constants_bound_slope_and_curvature(loss, p, q, t, s):
+    t, row_norm = target_of(loss, t, s), 3.0
+    lipschitz = loss.lipschitz(row_norm, target_bound=4.0, weight_norm=4.0 / row_norm)
+    assert abs(loss.slope(p, t)) * row_norm <= lipschitz * (1 + 1e-12)
+    if loss.smooth:
+        change = abs(loss.slope(p, t) - loss.slope(q, t)) * row_norm
+        assert change <= loss.smoothness(row_norm) * abs(p - q) / row_norm * (1 + 1e-9) + 1e-12
+
+
+@scalar
+def test_constants_are_tight(loss):
+    predictions = np.arange(-4096, 4097) / 1024.0
+    targets = [-1.0, 1.0] if loss in CLASSIFICATION else [-4.0, 0.0, 4.0]
+    slopes = np.array([[loss.slope(p, t) for p in predictions] for t in targets])
+    bound = loss.lipschitz(1.0, target_bound=4.0, weight_norm=4.0)
+    assert 0.98 * bound <= np.abs(slopes).max() <= bound
+    if loss.smooth:
+        steepest = np.abs(np.diff(slopes)).max() * 1024.0
+        assert 0.98 * loss.smoothness(1.0) <= steepest <= loss.smoothness(1.0) * (1 + 1e-9)
+    else:
+        assert loss.smoothness(1.0) == math.inf
+
+
+@given(p=vector, q=vector, target=st.integers(0, 3))
+@settings(max_examples=300)
+@example(p=np.array([30.0, -30, -30, -30]), q=np.zeros(4), target=1)
+@example(p=np.array([0.01, -0.01, -30, -30]), q=np.array([-0.01, 0.01, -30, -30]), target=0)
+def test_multinomial_is_convex_and_its_constants_hold(p, q, target):
+    loss, slope = MULTINOMIAL, MULTINOMIAL.slope(p, target)
+    assert loss.value(q, target) >= loss.value(p, target) + slope @ (q - p) - 1e-10
+    assert np.linalg.norm(slope) * 3.0 <= loss.lipschitz(row_norm=3.0) * (1 + 1e-12)
+    change = np.linalg.norm(slope - loss.slope(q, target)) * 3.0
+    assert change <= loss.smoothness(row_norm=3.0) * np.linalg.norm(p - q) / 3.0 * (1 + 1e-9) + 1e-12
+
+
+def test_multinomial_constants_are_tight():
+    loss = MULTINOMIAL
+    wrong_and_sure = np.linalg.norm(loss.slope(np.array([30.0, 0.0, 0.0, 0.0]), 1.0))
+    assert wrong_and_sure > 0.999 * loss.lipschitz(1.0)
+    tie = np.array([1e-4, -1e-4, -40.0, -40.0])
+    steepness = np.linalg.norm(loss.slope(tie, 0.0) - loss.slope(tie[[1, 0, 2, 3]], 0.0))
+    assert steepness / (2e-4 * math.sqrt(2)) > 0.999 * loss.smoothness(1.0)
+
+
+def test_multinomial_agrees_with_jax():
+    jax = pytest.importorskip("jax")
+
+    def value(p, target):
+        return jax.nn.logsumexp(p) - p[target]
+
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        p, target = 5 * rng.standard_normal(4).astype(np.float32), int(rng.integers(4))
+        assert MULTINOMIAL.value(p.astype(float), target) == pytest.approx(float(value(p, target)), rel=1e-5, abs=1e-6)
+        expected = np.asarray(jax.grad(value)(p, target))
+        np.testing.assert_allclose(MULTINOMIAL.slope(p.astype(float), target), expected, atol=1e-6)
+
+
+def test_multinomial_with_two_classes_is_logistic():
+    for p in np.linspace(-50, 50, 101):
+        both = np.array([0.0, p])
+        assert losses.multinomial(2).value(both, 1.0) == pytest.approx(losses.logistic.value(p, 1.0), rel=1e-12)
+        assert losses.multinomial(2).slope(both, 1.0)[1] == pytest.approx(losses.logistic.slope(p, 1.0), rel=1e-12)
+
+
+@scalar
+@pytest.mark.parametrize("prediction", [1e300, -1e300, 1e20, -1e20, 0.0])
+@pytest.mark.parametrize("target", [1.0, -1.0, 0.0])
+def test_huge_predictions_give_no_nan(loss, prediction, target):
+    value = loss.value(prediction, target)
+    assert math.isfinite(value) or (loss is losses.squared and value == math.inf)  # a square can leave the range
+    assert math.isfinite(loss.slope(prediction, target))
+
+
+@scalar
+def test_nan_in_gives_nan_out(loss):
+    for arguments in [(math.nan, 1.0), (0.3, math.nan), (math.nan, math.nan)]:
+        assert math.isnan(loss.value(*arguments))
+        assert math.isnan(loss.slope(*arguments))
+
+
+def test_multinomial_extremes():
+    huge = np.array([1e300, -1e300, 1e300, 0.0])
+    assert MULTINOMIAL.value(huge, 0.0) == pytest.approx(math.log(2))
+    np.testing.assert_allclose(MULTINOMIAL.slope(huge, 0.0), [-0.5, 0, 0.5, 0])
+    for predictions, target in [(huge, 4.0), (huge, -1.0), (huge, 0.5), (huge, math.nan), (huge * math.nan, 1.0)]:
+        assert math.isnan(MULTINOMIAL.value(predictions, target))
+        assert np.all(np.isnan(MULTINOMIAL.slope(predictions, target)))
+
+
+@pytest.mark.parametrize("loss", CLASSIFICATION, ids=name)
+def test_zero_one_labels_mean_minus_one_plus_one(loss):
+    for p in np.linspace(-3, 3, 13):
+        assert loss.value(p, 0.0) == loss.value(p, -1.0)
+        assert loss.slope(p, 0.0) == loss.slope(p, -1.0)
+
+
+def test_values_at_known_points():
+    assert losses.squared.value(3.0, 1.0) == 2.0
+    assert losses.huber(0.5).value(3.0, 1.0) == 0.5 * (2 - 0.25)
+    assert losses.hinge.value(0.25, 1.0) == 0.75
+    assert losses.smoothed_hinge(0.5).value(0.0, 1.0) == 0.75
+    assert losses.absolute.value(1.0, 3.0) == 2.0
+    assert losses.quantile(0.9).value(0.0, 1.0) == 0.9
+    assert losses.logistic.slope(0.0, 1.0) == -0.5
+
+
+def test_own_exponential_is_accurate_to_the_last_bits():
+    for x in np.concatenate([np.linspace(-50, 0, 4001), -np.logspace(1.7, 2.849, 200)]):
+        assert _exp_of_negative(x) == pytest.approx(math.exp(x), rel=5e-16)
+    assert 0.0 <= _exp_of_negative(-1e300) < 1e-300
+    assert math.isnan(_exp_of_negative(math.nan))
+
+
+def test_custom_is_compiled_when_possible_and_kept_otherwise():
+    assert compiled_custom.compiled
+    assert not python_custom.compiled
+    assert python_custom.slope(0.5, 0.0) == compiled_custom.slope(0.5, 0.0)
+    grows = losses.custom("cube", abs, lambda p, t: p * p, lipschitz=lambda p, t: p * p)
+    assert grows.lipschitz(2.0, target_bound=1.0, weight_norm=1.5) == 2.0 * 9.0
+    assert not grows.smooth
+
+
+@pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
+def test_losses_survive_pickling(loss):
+    again = pickle.loads(pickle.dumps(loss))
+    prediction = 0.3 if loss.n_outputs == 1 else np.linspace(-1, 1, loss.n_outputs)
+    np.testing.assert_array_equal(again.slope(prediction, 1.0), loss.slope(prediction, 1.0))
+    assert (again.name, again.curvature) == (loss.name, loss.curvature)
+
+
+def test_registry():
+    assert losses.loss("logistic") is losses.logistic
+    assert losses.loss("huber", threshold=2.0).slope_bound == 2.0
+    assert losses.loss("multinomial", n_classes=3).n_outputs == 3
+    with pytest.raises(ValueError, match=r"loss='logit' to be one of absolute, .*logistic.*squared"):
+        losses.loss("logit")
+    with pytest.raises(TypeError, match="no parameters for the hinge loss, got width"):
+        losses.loss("hinge", width=1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: losses.huber(-1.0), r"threshold=-1.0 > 0"),
+        (lambda: losses.smoothed_hinge(math.nan), r"width=nan > 0"),
+        (lambda: losses.quantile(1.0), r"0 < level=1.0 < 1"),
+        (lambda: losses.multinomial(1), r"n_classes=1 to be an integer >= 2"),
+        (lambda: losses.logistic.lipschitz(0.0), r"row_norm=0.0 > 0"),
+        (lambda: losses.logistic.smoothness(math.inf), r"row_norm=inf > 0"),
+        (lambda: losses.squared.lipschitz(1.0), r"target_bound=None and weight_norm=None"),
+        (lambda: losses.custom("c", abs, abs, lipschitz=-1.0), r"lipschitz=-1.0 > 0"),
+        (lambda: losses.custom("c", abs, abs, lipschitz=1.0, smoothness=0.0), r"smoothness=0.0 > 0"),
+    ],
+)
+def test_errors_name_the_value_and_the_bound(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_custom_needs_functions():
+    with pytest.raises(TypeError, match="to be functions"):
+        losses.custom("c", 1.0, abs, lipschitz=1.0)
