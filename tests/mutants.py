@@ -17,6 +17,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "src" / "userdp"
 
+_PATIENCE_SECONDS = 300
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -59,15 +61,15 @@ MUTANTS = [
     Mutant(
         "ledger not charged",
         "privacy/curator.py",
-        "        ledger.charge(plan, purpose, insecure_seed)\n",
+        "        ledger.charge(plan, purpose, seed)\n",
         "",
         "test_curator.py",
     ),
     Mutant(
         "ledger charged after the data was taken",
         "privacy/curator.py",
-        "        ledger.charge(plan, purpose, insecure_seed)\n",
-        "        data.rows\n        ledger.charge(plan, purpose, insecure_seed)\n",
+        "        ledger.charge(plan, purpose, seed)\n",
+        "        data.rows\n        ledger.charge(plan, purpose, seed)\n",
         "test_curator.py",
     ),
     Mutant(
@@ -93,6 +95,13 @@ MUTANTS = [
     ),
     Mutant(
         "ramp starts at K/2",
+        "privacy/concentration.py",
+        "return Ramp((n_vectors + 1) / 2, n_vectors - slack - 1)",
+        "return Ramp(n_vectors / 2, n_vectors - slack - 1)",
+        "test_concentration.py",
+    ),
+    Mutant(
+        "the paper's ramp starts at K/2",
         "privacy/concentration.py",
         "return Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)",
         "return Ramp(n_vectors / 2, 2 * n_vectors / 3)",
@@ -150,8 +159,8 @@ MUTANTS = [
     Mutant(
         "a used-up round is given again",
         "privacy/curator.py",
-        "        self._rounds_left -= 1\n",
-        "",
+        "            self._rounds_left -= 1\n            users",
+        "            users",
         "test_curator.py",
     ),
     Mutant(
@@ -171,9 +180,94 @@ MUTANTS = [
     Mutant(
         "seed not recorded",
         "privacy/curator.py",
-        "ledger.charge(plan, purpose, insecure_seed)",
+        "ledger.charge(plan, purpose, seed)",
         "ledger.charge(plan, purpose)",
         "test_curator.py",
+    ),
+    Mutant(
+        "neighbours counted at twice the radius",
+        "privacy/means/outlier_removal.py",
+        "counts = c.neighbour_counts(rows, radius)",
+        "counts = c.neighbour_counts(rows, 2 * radius)",
+        "test_outlier_removal.py",
+    ),
+    Mutant(
+        "neighbours of a sample counted at twice the radius",
+        "privacy/means/sampled_outlier_removal.py",
+        "counts = c.neighbour_counts(rows, radius)",
+        "counts = c.neighbour_counts(rows, 2 * radius)",
+        "test_sampled_outlier_removal.py",
+    ),
+    Mutant(
+        "outliers keep their weights",
+        "privacy/means/outlier_removal.py",
+        "self._ramp = c.tight_ramp(record.n_vectors, record.slack)",
+        "self._ramp = c.Ramp(1.0, record.n_vectors - record.slack - 1)",
+        "test_outlier_removal.py",
+    ),
+    Mutant(
+        "outliers of a sample keep their weights",
+        "privacy/means/sampled_outlier_removal.py",
+        "c.minibatch_ramp(batch, record.slack, record.share)",
+        "c.Ramp(1.0, batch - record.slack - 1)",
+        "test_sampled_outlier_removal.py",
+    ),
+    Mutant(
+        "a failed round is given back",
+        "privacy/curator.py",
+        "        except Exception:\n            vectors = None\n",
+        "        except Exception:\n            self._rounds_left += 1\n",
+        "test_curator.py",
+    ),
+    Mutant(
+        "no lock around a release",
+        "privacy/curator.py",
+        "        with self._lock:\n            step, session = self._open(label)\n            self._rounds_left -= 1\n",
+        "        step, session = self._open(label)\n        __import__('time').sleep(0.01)\n"
+        "        self._rounds_left -= 1\n        if True:\n",
+        "test_curator.py",
+    ),
+    Mutant(
+        "only the first combination of runs is certified",
+        "privacy/ledger.py",
+        "for total in _totals([*_costs(db), plan.costs]):",
+        "for total in _totals([*_costs(db), plan.costs])[:1]:",
+        "test_ledger.py",
+    ),
+    Mutant(
+        "a vanished ledger begins anew",
+        "privacy/ledger.py",
+        "'rwc' if create else 'rw'",
+        "'rwc'",
+        "test_ledger.py",
+    ),
+    Mutant(
+        "Gaussian parts beside sampled ones forgotten",
+        "privacy/accounting.py",
+        "    if cost.gaussian:\n        total",
+        "    if cost.gaussian and not cost.subsampled:\n        total",
+        "test_accounting.py",
+    ),
+    Mutant(
+        "pure parts beside sampled ones forgotten",
+        "privacy/accounting.py",
+        "    for epsilon in cost.pure:\n",
+        "    for epsilon in () if cost.subsampled else cost.pure:\n",
+        "test_accounting.py",
+    ),
+    Mutant(
+        "coins rounded up",
+        "privacy/noise.py",
+        "uniform < np.floor(probabilities * 2.0**53)",
+        "uniform <= np.floor(probabilities * 2.0**53)",
+        "test_noise.py",
+    ),
+    Mutant(
+        "no epsilon held back",
+        "privacy/accounting.py",
+        "epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)",
+        "epsilon = budget.epsilon",
+        "test_accounting.py",
     ),
 ]
 
@@ -191,8 +285,9 @@ def is_caught(mutant: Mutant) -> bool:
         paths = [str(TESTS / "privacy" / name) for name in mutant.tests.split()]
         search = os.pathsep.join([folder, str(TESTS), str(TESTS / "privacy")])
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
+        environment = os.environ | {"PYTHONPATH": search}
         run = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": search}, cwd=TESTS.parent, capture_output=True, text=True
+            command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=_PATIENCE_SECONDS
         )
         return run.returncode == 1 and "failed" in run.stdout
 

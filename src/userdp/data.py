@@ -34,6 +34,7 @@ class UserData:
     targets: np.ndarray
     offsets: np.ndarray
     user_ids: tuple[Hashable, ...] | None = None
+    insecure_seed: int | None = None
 
     def __post_init__(self) -> None:
         _check_layout(self.rows, self.targets, self.offsets)
@@ -85,9 +86,9 @@ class UserData:
         X in float32 or float64 whose users are already next to each other is used as it is, without a copy; do not
         change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
 
-        `max_rows_per_user` keeps a uniform random choice of each user's rows. It acts within one user, so whatever
-        it picks, a change of one user still changes one user: a known seed costs no privacy, only reproducible tests
-        need one.
+        `max_rows_per_user` keeps a uniform random choice of each user's rows. With `insecure_seed` the choice can be
+        repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
+        what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
         """
         matrix = _numeric_array("X", X, ndim=2)
         dtype = _float_type(dtype, matrix.dtype)
@@ -105,7 +106,8 @@ class UserData:
             rows = np.empty((groups.n_rows, matrix.shape[1] + fit_intercept), dtype=dtype)
             groups.gather(matrix, rows[:, : matrix.shape[1]])
             rows[:, matrix.shape[1] :] = 1.0
-        return cls(rows, groups.targets(targets), groups.offsets, groups.ids(users) if keep_user_ids else None)
+        kept_ids = groups.ids(users) if keep_user_ids else None
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed)
 
     @classmethod
     def from_table(
@@ -181,7 +183,8 @@ class UserData:
         for position, name in enumerate(chosen):
             groups.gather(_numeric_column(name, column(name), len(ids)), rows[:, position])
         targets = None if target is None else _numeric_column(target, column(target), len(ids))
-        return cls(rows, groups.targets(targets), groups.offsets, groups.ids(ids) if keep_user_ids else None)
+        kept_ids = groups.ids(ids) if keep_user_ids else None
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed)
 
 
 def _choose_features(names: list[Any], features: str | Sequence[str], exclude: tuple[Any, ...]) -> list[Any]:

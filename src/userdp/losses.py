@@ -56,6 +56,10 @@ class Loss:
     n_outputs: int = 1
     may_raise: bool = False
 
+    def __post_init__(self) -> None:
+        if self.may_raise and self.n_outputs > 1:
+            raise ValueError("Expected a loss of several outputs whose kernels never raise: use UserGradients instead.")
+
     @property
     def smooth(self) -> bool:
         """Whether the gradient is Lipschitz."""

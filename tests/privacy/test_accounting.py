@@ -301,3 +301,33 @@ def test_narrowing_returns_the_lower_end_when_that_already_holds():
 
 def test_epsilon_beyond_all_use_is_called_infinite():
     assert a.epsilon_at(Cost(gaussian=1e14), 1e-6) == math.inf
+
+
+def test_extreme_arguments_give_upper_bounds_not_errors():
+    assert a.gaussian_delta(0.0, 800.0) == 0.0
+    assert a.fits(Cost(), Budget(800.0, 1e-6))
+    assert a.gaussian_delta(1e-12, 0.0) >= 1e-12 / math.sqrt(2 * math.pi)
+    assert a.gaussian_delta(1e-12, 0.0) == a.gaussian_delta(1e-4, 0.0)
+
+
+def test_epsilon_is_held_back_too():
+    """A pure cost of exactly epsilon fits a pure budget, but not one with delta, where noise may be discrete."""
+    budget = Budget(1.0, 1e-12)
+    room = budget.delta * (1 - 2e-6)
+    exact = a.epsilon_at(Cost(gaussian=0.02), room)
+    assert a.delta_at(Cost(gaussian=0.02), exact) <= room
+    assert not a.fits(Cost(gaussian=0.02), Budget(exact * (1 + 1e-10), room / (1 - 1e-6)))
+    assert a.fits(Cost(gaussian=0.02), Budget(exact * (1 + 1e-8), room / (1 - 1e-6)))
+
+
+def test_gaussian_and_pure_parts_beside_sampled_ones_are_all_counted():
+    """Sampling everyone is a Gaussian of known mu, so the mixture has a closed form."""
+    sampled = Cost(subsampled=(Subsampled(1.0, 20.0, 4),))
+    for other in (Cost(gaussian=0.09), Cost(pure=(0.3,)), Cost(gaussian=0.09, pure=(0.3, 0.2), failure=1e-7)):
+        closed = Cost(gaussian=4 * (2 / 20.0) ** 2) + other
+        assert a.epsilon_at(sampled + other, 1e-6) == pytest.approx(a.epsilon_at(closed, 1e-6), rel=2e-3)
+        assert a.epsilon_at(sampled + other, 1e-6) >= a.epsilon_at(closed, 1e-6) * (1 - 1e-9)
+
+
+def test_narrowing_raises_an_upper_end_that_does_not_hold():
+    assert 2.5 <= a._narrow(lambda z: 2.5 - z, 1.0, 2.0, 1e-6) <= 2.5 * (1 + 1e-6)

@@ -108,6 +108,10 @@ def test_too_few_vectors_for_the_slack_are_refused():
 # --- sensitivities: no neighbour beats the bound --------------------------------------------------------------------
 
 
+# Vectors are moved away from the origin, so that a mean that lost all its weights (and became 0) is seen.
+FAR = 1000.0
+
+
 def tight_ratio(rows, slack):
     """|mean - mean'| / bound if the pair of data sets is in the pass region, else 0. Row 0 is the replacement."""
     one, other = rows[1:], np.vstack([rows[:1], rows[2:]])
@@ -116,7 +120,7 @@ def tight_ratio(rows, slack):
     if max(c.h_index(counts), c.h_index(counts_other)) < size - slack:
         return 0.0
     ramp = c.tight_ramp(size, slack)
-    moved = c.filtered_mean(one, counts, ramp) - c.filtered_mean(other, counts_other, ramp)
+    moved = c.filtered_mean(one + FAR, counts, ramp) - c.filtered_mean(other + FAR, counts_other, ramp)
     return float(np.linalg.norm(moved)) / c.sensitivity(size, slack, 1.0)
 
 
@@ -126,7 +130,7 @@ def soft_ratio(rows):
     if max(c.score(brute_counts(one, 0.5)), c.score(brute_counts(other, 0.5))) < 2 * size / 3:
         return 0.0
     ramp = c.paper_ramp(size)
-    means = [c.filtered_mean(x, brute_counts(x, 1.0), ramp) for x in (one, other)]
+    means = [c.filtered_mean(x + FAR, brute_counts(x, 1.0), ramp) for x in (one, other)]
     return float(np.linalg.norm(means[0] - means[1])) / c.soft_selection_sensitivity(size, 1.0)
 
 
@@ -137,8 +141,8 @@ def added_ratio(rows, slack, share):
     counts, counts_more = brute_counts(base, 1.0), brute_counts(more, 1.0)
     if size - c.h_index(counts) > slack:
         return 0.0
-    mean = c.filtered_mean(base, counts, c.minibatch_ramp(size, slack, share))
-    mean_more = c.filtered_mean(more, counts_more, c.minibatch_ramp(size + 1, slack, share))
+    mean = c.filtered_mean(base + FAR, counts, c.minibatch_ramp(size, slack, share))
+    mean_more = c.filtered_mean(more + FAR, counts_more, c.minibatch_ramp(size + 1, slack, share))
     return float(np.linalg.norm(mean - mean_more)) / c.added_user_sensitivity(size, slack, 1.0, share)
 
 
@@ -157,7 +161,7 @@ def clustered(rng, size, dimension):
 def test_tight_sensitivity_holds_for_random_neighbours(seed, dimension, slack, extra):
     rng = np.random.default_rng(seed)
     size = 2 * slack + 4 + extra
-    assert tight_ratio(clustered(rng, size + 1, dimension), slack) <= 1 + 1e-12
+    assert tight_ratio(clustered(rng, size + 1, dimension), slack) <= 1 + 1e-9
 
 
 @settings(max_examples=400, deadline=None)
@@ -165,7 +169,7 @@ def test_tight_sensitivity_holds_for_random_neighbours(seed, dimension, slack, e
 def test_tight_sensitivity_holds_with_ties_at_the_radius(places, slack):
     rows = np.array(places, dtype=float)[:, None] / 2
     if len(rows) - 1 >= 2 * slack + 4:
-        assert tight_ratio(rows, slack) <= 1 + 1e-12
+        assert tight_ratio(rows, slack) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("slack", [0, 1, 2])
@@ -174,7 +178,7 @@ def test_tight_sensitivity_holds_under_hill_climbing(slack, dimension):
     rng = np.random.default_rng(10 * slack + dimension)
     for size in (2 * slack + 4, 2 * slack + 5, 2 * slack + 9):
         start = rng.normal(0, 0.1, (size + 1, dimension))
-        assert climb(lambda rows: tight_ratio(rows, slack), start, rng) <= 1 + 1e-12
+        assert climb(lambda rows: tight_ratio(rows, slack), start, rng) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("size", [4, 5, 8, 21])
@@ -196,16 +200,16 @@ def test_tight_sensitivity_is_approached_with_slack(slack):
             rows[0], rows[1], rows[2 : 2 + slack] = 1.0, -1.0, -1.0
             rows[2 + slack : 2 + slack + inner] = 1e-9
             best = max(best, tight_ratio(rows, slack))
-    assert 0.75 <= best <= 1 + 1e-12
+    assert 0.75 <= best <= 1 + 1e-9
 
 
 def test_odd_numbers_need_the_corrected_start_of_the_ramp():
-    """With the paper's a = K/2, K = 5, two weighted vectors of neighbouring sets can share no neighbour: 4 r apart."""
+    """With the paper's a = K/2, K = 5, two weighted vectors of neighbouring sets can share no neighbour: 3 r apart."""
     one = np.array([[0.0], [0.0], [1.0], [3.0], [3.0]])
     other = one.copy()
     other[2] = 2.0
     counts, counts_other = brute_counts(one, 1.0), brute_counts(other, 1.0)
-    printed, corrected = c.Ramp(5 / 2, 10 / 3), c.paper_ramp(5)
+    printed, corrected = c.Ramp(5 / 2, 10 / 3), c.tight_ramp(5, 0)
     assert printed.weights(counts)[0] > 0
     assert printed.weights(counts_other)[3] > 0
     assert abs(one[0] - other[3]) > 2
@@ -213,15 +217,15 @@ def test_odd_numbers_need_the_corrected_start_of_the_ramp():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(4, 24))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(10, 24))
 def test_soft_selection_sensitivity_holds_for_random_neighbours(seed, dimension, size):
-    assert soft_ratio(clustered(np.random.default_rng(seed), size + 1, dimension)) <= 1 + 1e-12
+    assert soft_ratio(clustered(np.random.default_rng(seed), size + 1, dimension)) <= 1 + 1e-9
 
 
 def test_soft_selection_sensitivity_holds_under_hill_climbing():
     rng = np.random.default_rng(5)
-    worst = max(climb(soft_ratio, rng.normal(0, 0.1, (size + 1, 2)), rng) for size in (4, 6, 7, 9, 12, 15))
-    assert 0.05 < worst <= 1 + 1e-12
+    worst = max(climb(soft_ratio, rng.normal(0, 0.1, (size + 1, 2)), rng) for size in (10, 11, 12, 15))
+    assert 0.05 < worst <= 1 + 1e-9
 
 
 def test_random_selection_changes_at_most_as_many_coins_as_its_binomial_quantile():
@@ -240,10 +244,10 @@ def test_random_selection_changes_at_most_as_many_coins_as_its_binomial_quantile
         coins = [uniforms < w for w in weights]
         changed = np.sum(coins[0][1:] != coins[1][1:])
         means = [
-            c.filtered_mean(x, np.zeros(size, dtype=np.int64), ramp, s)
+            c.filtered_mean(x + FAR, np.zeros(size, dtype=np.int64), ramp, s)
             for x, s in zip((one, other), coins, strict=True)
         ]
-        assert np.linalg.norm(means[0] - means[1]) <= 3 / size * (1 + changed) * (1 + 1e-12)
+        assert np.linalg.norm(means[0] - means[1]) <= 3 / size * (1 + changed) * (1 + 1e-9)
 
 
 def test_random_selection_sensitivity_takes_the_exact_binomial_quantile():
@@ -260,7 +264,7 @@ def test_added_user_sensitivity_holds_for_random_neighbours(seed, dimension, sla
     size = 2 * slack + 6 + extra
     share = rng.choice([0.5, 0.6, c.best_share(size, slack)])
     if share * size + 1 < size - slack - 1:
-        assert added_ratio(clustered(rng, size + 1, dimension), slack, share) <= 1 + 1e-12
+        assert added_ratio(clustered(rng, size + 1, dimension), slack, share) <= 1 + 1e-9
 
 
 def test_added_user_sensitivity_holds_under_hill_climbing_and_is_not_idle():
@@ -270,7 +274,7 @@ def test_added_user_sensitivity_holds_under_hill_climbing_and_is_not_idle():
         share = c.best_share(size, slack)
         start = rng.normal(0, 0.1, (size + 1, 2))
         worst = max(worst, climb(lambda rows: added_ratio(rows, slack, share), start, rng))  # noqa: B023
-    assert 0.6 < worst <= 1 + 1e-12
+    assert 0.6 < worst <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("slack", [0, 5, 40])
@@ -300,3 +304,56 @@ def test_sensitivities_scale_with_the_radius():
     ):
         assert bound(0.3) == pytest.approx(0.3 * bound(1.0), rel=1e-12)
         assert bound(1.0) > 0
+
+
+def test_the_papers_ramp_starts_where_the_proof_needs_it():
+    assert (c.paper_ramp(11).low, c.paper_ramp(12).low, c.paper_ramp(12).high) == (6.0, 6.5, 8.0)
+
+
+def test_the_papers_ramp_needs_ten_vectors():
+    """With five, swapping one user can take away all weights: four vectors at one place, one far away."""
+    one = np.array([[0.0]] * 4 + [[50.0]])
+    other = np.array([[-50.0]] + [[0.0]] * 3 + [[50.0]])
+    assert c.score(brute_counts(one, 0.5)) >= 10 / 3
+    assert c.Ramp(3.0, 10 / 3).weights(brute_counts(other, 1.0)).sum() == 0
+    with pytest.raises(ValueError, match="n_vectors=5 >= 10"):
+        c.paper_ramp(5)
+    with pytest.raises(ValueError, match="use more"):
+        c.random_selection_sensitivity(12, 1.0, 1e-9)
+
+
+def test_two_vectors_within_the_score_radius_of_a_third_are_within_the_radius_as_computed():
+    rng = np.random.default_rng(8)
+    near = c.score_radius(1.0, 3)
+    for _ in range(2000):
+        middle = rng.normal(0, 100, 3)
+        step = rng.normal(size=3)
+        step *= near / np.linalg.norm(step)
+        rows = np.array([middle - step, middle, middle + step])
+        counts = c.neighbour_counts(rows, near)
+        if counts[1] == 3:
+            assert c.neighbour_counts(rows, 1.0).tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, 1e-200, 1e200, math.inf, math.nan])
+def test_radii_that_could_overflow_are_refused(radius):
+    with pytest.raises(ValueError, match="radius"):
+        c.check_radius(radius)
+
+
+@pytest.mark.parametrize("radius", [2.0**-500, 2.0**500])
+def test_means_at_extreme_radii_are_finite_and_within_their_bound(radius):
+    rows = np.zeros((600, 2))
+    rows[:300], rows[300:] = 0.3 * radius, -0.3 * radius
+    other = rows.copy()
+    other[300] = 0.3 * radius
+    means = []
+    for vectors in (rows, other):
+        vectors = c.comparable(vectors, c.check_radius(radius))
+        means.append(c.filtered_mean(vectors, c.neighbour_counts(vectors, radius), c.tight_ramp(600, 0)) / radius)
+    assert np.all(np.isfinite(means))
+    assert 0 < np.linalg.norm(means[0] - means[1]) <= c.sensitivity(600, 0, 1.0)
+
+
+def test_check_radius_gives_a_plain_float():
+    assert type(c.check_radius(np.float32(0.5))) is float

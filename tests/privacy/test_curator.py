@@ -1,3 +1,8 @@
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from support import SilentNoise
@@ -35,7 +40,9 @@ def plan_of(*mechanisms):
 
 
 class Explosive:
-    """Data that explodes when touched; only its public number of users may be asked for."""
+    """Data that explodes when touched; only its public number of users, and whether it is seeded, may be asked for."""
+
+    insecure_seed = None
 
     def __init__(self, n_users=None):
         self._n_users = n_users
@@ -80,6 +87,10 @@ def test_a_seed_is_recorded_as_not_private():
     assert not book.charges()[0].private
     Curator(make_data(), plan_of(mean()), book)
     assert book.charges()[1].private
+    data = make_data()
+    seeded = UserData(data.rows, data.targets, data.offsets, insecure_seed=4)
+    Curator(seeded, plan_of(mean()), book)
+    assert book.charges()[2].insecure_seed == 4
 
 
 def test_releases_are_close_to_the_truth_and_random():
@@ -138,6 +149,80 @@ def test_bad_calls_do_not_use_up_a_round():
     with pytest.raises(ValueError, match="Expected"):
         curator.release("step 0", MeanGradient(logistic, np.zeros(5)), 0.5)
     curator.release("step 0", UserMean(), 0.5)
+
+
+class FailingEngine:
+    """Fails in its first call, then works; `result` is what it gives instead of failing."""
+
+    def __init__(self, result=None):
+        self.result, self.calls = result, 0
+
+    def vectors(self, statistic, data, users, n_groups):
+        self.calls += 1
+        if self.calls == 1:
+            if self.result is None:
+                raise ValueError(f"user's value {data.rows[0, 0]}")
+            return self.result
+        return np.zeros((n_groups, 1))
+
+
+WRONG = [None, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]
+
+
+@pytest.mark.parametrize("result", WRONG, ids=["exception", "too many", "flat", "no coordinates", "text"])
+def test_a_failing_statistic_uses_up_the_round_and_says_the_same_whatever_the_data(result):
+    engine = FailingEngine(result)
+    curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET), engine=engine)
+    with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector a group") as error:
+        curator.release("step 0", UserMean(), 0.5)
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__
+    with pytest.raises(RuntimeError, match="used up"):
+        curator.release("step 0", UserMean(), 0.5)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_curator_has_no_copies(duplicate):
+    with pytest.raises(TypeError, match="charged once"):
+        duplicate(Curator(make_data(), plan_of(mean()), Ledger(BUDGET)))
+
+
+def test_a_forked_process_cannot_release(monkeypatch):
+    curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET))
+    monkeypatch.setattr(module.os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="process that made it"):
+        curator.release("step 0", UserMean(), 0.5)
+
+
+def test_threads_share_the_rounds():
+    """Eight threads hammer a step of two rounds: exactly two releases leave."""
+    curator = Curator(make_data(), plan_of(mean(rounds=2)), Ledger(BUDGET), engine=RecordingEngine())
+
+    def attempt(_):
+        try:
+            curator.release("step 0", UserMean(), 0.5)
+            return True
+        except RuntimeError:
+            return False
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(attempt, range(64))) == 2
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_statistic_cannot_change_the_users_order():
+    class Meddling(RecordingEngine):
+        def vectors(self, statistic, data, users, n_groups):
+            users[:] = 7
+
+    curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET), engine=Meddling())
+    with pytest.raises(RuntimeError, match="Expected the statistic"):
+        curator.release("step 0", UserMean(), 0.5)
+    assert sorted(curator._order) == list(range(SIZE))
 
 
 class RecordingEngine:

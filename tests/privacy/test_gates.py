@@ -122,3 +122,8 @@ def test_audit_of_above_threshold():
     one, other = [1] * 8, [0] * 8
     assert audited_epsilon(halting_times(one, epsilon), halting_times(other, epsilon), 0.0) <= epsilon
     assert audited_epsilon(halting_times(one, 4 * epsilon), halting_times(other, 4 * epsilon), 0.0) > epsilon
+
+
+def test_probabilities_beyond_the_reach_of_the_tail_bound_are_refused():
+    with pytest.raises(ValueError, match="larger probability"):
+        gates.least_excess(gates.above_threshold_tail, 1.0, 1e-30)

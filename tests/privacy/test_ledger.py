@@ -1,3 +1,4 @@
+import math
 import os
 import signal
 import sqlite3
@@ -23,13 +24,12 @@ def plan(z=40.0, test_epsilon=0.1, size=1000):
 
 
 def charge_until_refused(book):
-    accepted = 0
-    while True:
+    for accepted in range(100):
         try:
             book.charge(plan())
         except BudgetExceeded:
             return accepted
-        accepted += 1
+    pytest.fail("the ledger never refuses")
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -49,8 +49,13 @@ def test_charges_are_written_down_and_composed(book):
     (step,) = first.steps
     assert (step.label, step.start, step.stop) == ("only", 0, 1000)
     assert "noise_multiplier=40.0" in step.mechanism
+    assert book.spent_epsilon() == math.inf, "a seeded run protects nobody"
+
+
+def test_what_was_spent_is_told_at_any_delta(book):
+    book.charge(plan())
     assert book.spent_epsilon() == accounting.epsilon_at(book.spent()[0], 1e-5)
-    assert book.spent_epsilon(1e-3) < book.spent_epsilon()
+    assert book.spent_epsilon(1e-3) < book.spent_epsilon() < 1
 
 
 def test_over_budget_is_refused_and_nothing_is_written(book):
@@ -78,6 +83,26 @@ def test_users_who_paid_less_in_one_plan_do_not_hide_those_who_paid_more(book):
     assert len(book.spent()) == 3
     dear = mixed.cost_of(1500)
     assert book.spent_epsilon() == pytest.approx(accounting.epsilon_at(dear + dear, 1e-5))
+    assert accounting.fits(mixed.cost_of(0) + mixed.cost_of(0) + plan(5.5).costs[0], BUDGET)
+    with pytest.raises(BudgetExceeded):
+        book.charge(plan(5.5))
+
+
+def test_a_ledger_that_vanished_or_was_replaced_is_not_begun_anew(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    book = Ledger(BUDGET, "ledger.db")
+    book.charge(plan())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    book.charge(plan())
+    assert len(Ledger.open(tmp_path / "ledger.db").charges()) == 2
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    (tmp_path / "ledger.db").unlink()
+    with pytest.raises(ValueError, match="Was it moved"):
+        book.charge(plan())
+    Ledger(Budget(50.0, 1e-5), tmp_path / "ledger.db")
+    with pytest.raises(ValueError, match="Nothing was charged"):
+        book.charge(plan())
 
 
 def test_many_alternatives_are_replaced_by_one_that_is_above_all(monkeypatch):
@@ -110,7 +135,7 @@ def test_sampled_costs_survive_the_file(tmp_path):
 def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match="makes a new one"):
         Ledger.open(tmp_path / "absent.db")
-    with pytest.raises(ValueError, match="folder exist"):
+    with pytest.raises(ValueError, match="folder not exist"):
         Ledger(BUDGET, tmp_path / "no" / "folder.db")
     (tmp_path / "text.db").write_text("this is not a database, but long enough to be looked at " * 20)
     with pytest.raises(ValueError, match="to be a ledger that can be read"):

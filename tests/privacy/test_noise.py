@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import chisquare, kstest, norm
 
 from userdp.privacy import noise as n
+from userdp.privacy.accounting import LEAST_EPSILON_RESERVE
 
 
 @pytest.fixture(params=["secure", "seeded"])
@@ -67,7 +68,21 @@ def test_discrete_and_continuous_gaussian_differ_by_less_than_the_reserve():
     """The bound of docs/proofs.md, section 7, for a million coordinates drawn a thousand times."""
     ratio = 2.0**-n.GRID_BITS
     log_ratio = (40**2 / 24 + 1 / 8) * ratio**2
-    assert 2 * 1e9 * log_ratio < 1e-12
+    assert 2 * 1e9 * log_ratio < LEAST_EPSILON_RESERVE
+
+
+@pytest.mark.parametrize("share", [0.25, 0.1, 1 / 3])
+def test_coins_round_their_probability_down(monkeypatch, share):
+    """Of the 2^53 equally likely values exactly floor(share 2^53) are heads."""
+    edge = math.floor(share * 2**53)
+    words = np.array([edge - 1, edge], dtype=np.uint64) << np.uint64(11)
+    monkeypatch.setattr(n, "_random_words", lambda size: words)
+    assert n.SecureNoise().coins(np.full(2, share)).tolist() == [True, False]
+
+
+def test_secure_coins_are_fresh():
+    draws = {n.SecureNoise().coins(np.full(64, 0.5)).tobytes() for _ in range(3)}
+    assert len(draws) == 3
 
 
 @pytest.mark.parametrize("rho", [0.3, 0.1, 0.03])

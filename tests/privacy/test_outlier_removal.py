@@ -158,6 +158,8 @@ def test_audit_of_test_and_release():
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"test_epsilon": math.inf}, "test_epsilon"),
         ({"rounds": 0}, "rounds"),
+        ({"rounds": 1.5}, "whole number"),
+        ({"n_vectors": 200.0}, "whole number"),
         ({"failure": 0.0}, "probability"),
     ],
 )
@@ -165,3 +167,36 @@ def test_impossible_records_are_refused_with_the_remedy(change, message):
     arguments = {"n_vectors": 200, "noise_multiplier": 5.0, "test_epsilon": 0.5, "failure": 1e-4} | change
     with pytest.raises(ValueError, match=message):
         OutlierRemoval(**arguments)
+
+
+def test_vectors_one_and_a_half_radii_apart_are_not_neighbours():
+    vectors = np.zeros((200, 1))
+    vectors[100:] = 1.5
+    with pytest.raises(Halted):
+        RECORD.start(SilentNoise()).release(vectors, 1.0)
+    assert RECORD.start(SilentNoise()).release(vectors, 1.6) == 0.75
+
+
+@pytest.mark.parametrize("radius", [1.0, 1e3])
+def test_the_released_mean_moves_by_at_most_its_sensitivity_for_swaps_with_partial_weights(radius):
+    """Through the whole session: vectors on the edge keep part of their weight, and a user is swapped."""
+    record = OutlierRemoval(60, 5.0, 2.0, 1e-3, 0.05)
+    partial = 0
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        vectors = rng.normal(0, 0.05, (61, 1))
+        edge = rng.integers(1, record.slack)
+        vectors[:edge] = 1.0 + rng.normal(0, 0.04, (edge, 1))
+        one, other = radius * (1000 + vectors[1:]), radius * (1000 + np.vstack([vectors[:1], vectors[2:]]))
+        weights = c.tight_ramp(60, record.slack).weights(c.neighbour_counts(one, radius))
+        partial += bool(np.any((weights > 0) & (weights < 1)))
+        released = []
+        for rows in (one, other):
+            noise = SilentNoise(shifts=[100])  # pass the test in any case
+            released.append(record.start(noise).release(rows, radius))
+            assert noise.asked[-1] == ("gaussian", record.sensitivity(radius, 1), 5.0)
+        expected = (weights[:, None] * (one - one[-1])).sum(axis=0) / weights.sum() + one[-1]
+        np.testing.assert_allclose(released[0], expected, rtol=1e-12)
+        if max(c.h_index(c.neighbour_counts(x, radius)) for x in (one, other)) >= 60 - record.slack:
+            assert np.linalg.norm(released[0] - released[1]) <= record.sensitivity(radius, 1)
+    assert partial > 50

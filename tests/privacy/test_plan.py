@@ -55,6 +55,12 @@ def test_steps_that_do_not_fit_their_mechanism_cannot_be_made(arguments, message
         Step(*arguments)
 
 
+def test_a_mechanism_that_samples_users_takes_no_groups():
+    sampled = SampledOutlierRemoval(2000, 0.2, 4.0, 5.0, 1e-6)
+    with pytest.raises(ValueError, match="samples single users"):
+        Step("a", 0, 4000, sampled, n_groups=2000)
+
+
 def test_plans_that_make_no_sense_cannot_be_made():
     with pytest.raises(ValueError, match="at least one step"):
         Plan(10, ())

@@ -122,6 +122,7 @@ def test_audit_of_a_sampled_step():
         ({"failure": 0.0}, "failure"),
         ({"false_halt": 1.0}, "false_halt"),
         ({"rounds": 0}, "rounds"),
+        ({"rounds": 2.5}, "whole number"),
         ({"n_vectors": 100}, "sample more users"),
     ],
 )
@@ -135,3 +136,26 @@ def test_impossible_records_are_refused_with_the_remedy(change, message):
     } | change
     with pytest.raises(ValueError, match=message):
         SampledOutlierRemoval(**arguments)
+
+
+def test_vectors_one_and_a_half_radii_apart_are_not_neighbours():
+    vectors = np.zeros((400, 1))
+    vectors[200:] = 1.5
+    with pytest.raises(Halted):
+        RECORD.start(SilentNoise()).release(vectors, 1.0)
+    assert RECORD.start(SilentNoise()).release(vectors, 1.6) == 0.75
+
+
+@pytest.mark.parametrize("batch", [330, 400])
+def test_partial_weights_follow_the_ramp_of_the_batch(batch):
+    """Vectors on the edge of the radius have some neighbours: their weight is that of the batch's own ramp."""
+    partial = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        vectors = rng.normal(0, 0.05, (batch, 1))
+        vectors[:20] = 1.0 + rng.normal(0, 0.05, (20, 1))
+        weights = c.minibatch_ramp(batch, RECORD.slack, RECORD.share).weights(c.neighbour_counts(vectors, 1.0))
+        partial += bool(np.any((weights > 0) & (weights < 1)))
+        released = RECORD.start(SilentNoise(shifts=[-1000])).release(vectors, 1.0)
+        np.testing.assert_allclose(released, weights @ vectors / weights.sum(), rtol=1e-9)
+    assert partial > 10

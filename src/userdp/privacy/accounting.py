@@ -29,13 +29,17 @@ from scipy.special import log_ndtr
 COARSE_GRID = 4e-3
 FINE_GRID = 5e-4
 
-# Held back from every budget: covers the discreteness of sampled noise (docs/proofs.md, section 7) and the rounding
-# of the closed forms below.
+# Held back from every budget, relative to it (epsilon at least absolutely): covers the discreteness of sampled noise
+# (docs/proofs.md, section 7) and the rounding of the closed forms below.
 EPSILON_RESERVE = 1e-9
+LEAST_EPSILON_RESERVE = 1e-12
 DELTA_RESERVE = 1e-6
 
 # Up to this many pure parts are composed exactly, over all 2^k signs of their losses.
 _EXACT_PURE_PARTS = 10
+
+# The closed form loses digits below this mu, so a smaller one is priced like this one.
+_SMALLEST_MU = 1e-4
 
 _LARGEST_MULTIPLIER = 1e9
 _LARGEST_EPSILON = 1e6
@@ -158,7 +162,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     0.126937
     """
     if mu == 0:
-        return max(0.0, -math.expm1(epsilon))
+        return -math.expm1(min(0.0, epsilon))
+    mu = max(mu, _SMALLEST_MU)
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = float(log_ndtr(-mu / 2 - epsilon / mu))
     return math.exp(upper) * -math.expm1(min(0.0, epsilon + lower - upper))
@@ -223,7 +228,8 @@ def fits(cost: Cost, budget: Budget, grid: float = FINE_GRID) -> bool:
 
 def _excess(cost: Cost, budget: Budget, grid: float) -> float:
     """log(delta needed / delta allowed); at most 0 if the cost fits."""
-    delta = delta_at(cost, budget.epsilon * (1 - EPSILON_RESERVE), grid)
+    epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)
+    delta = delta_at(cost, epsilon, grid)
     return math.log(max(delta, 1e-300) / (budget.delta * (1 - DELTA_RESERVE)))
 
 
@@ -285,12 +291,15 @@ def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
 def _narrow(excess: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
     """A point with excess <= 0 at most `tolerance` (relative) above one with excess > 0, or `low` itself.
 
-    Secant steps between the ends (Illinois), since each evaluation may cost a PLD composition. Expects
-    excess(high) <= 0.
+    Secant steps between the ends (Illinois), since each evaluation may cost a PLD composition. `high` is raised first
+    if it was found on another grid and does not hold on this one.
     """
     at_low, at_high = excess(low), excess(high)
     if at_low <= 0:
         return low
+    while at_high > 0:
+        low, at_low, high = high, at_high, 1.01 * high
+        at_high = excess(high)
     while high - low > tolerance * high:
         step = (high - low) * at_low / (at_low - at_high)
         # Aim a little above the root: what is kept is the upper end.

@@ -28,6 +28,7 @@ __all__ = [
     "Ramp",
     "added_user_sensitivity",
     "best_share",
+    "check_radius",
     "comparable",
     "filtered_mean",
     "h_index",
@@ -37,6 +38,7 @@ __all__ = [
     "random_selection_sensitivity",
     "rounded_sensitivity",
     "score",
+    "score_radius",
     "sensitivity",
     "soft_selection_sensitivity",
     "tight_ramp",
@@ -48,6 +50,11 @@ Counts = NDArray[np.int64]
 # A vector with a coordinate beyond this many radii counts as far from everyone: otherwise the rounding of its sum with
 # others could exceed the sensitivity.
 _LARGEST_COORDINATE = 2.0**20
+
+_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-500, 2.0**500
+
+# Below this the paper's ramp may leave a neighbouring data set without any weight.
+_FEWEST_FOR_PAPER_RAMP = 10
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,17 @@ def paper_ramp(n_vectors: int) -> Ramp:
     Paper: Alg. 1, line 15; Alg. 2, line 11.
     Differs: starts at (K+1)/2, not K/2, because for odd K two vectors with K/2 neighbours need not share one.
     """
+    if n_vectors < _FEWEST_FOR_PAPER_RAMP:
+        raise ValueError(f"Expected n_vectors={n_vectors} >= {_FEWEST_FOR_PAPER_RAMP} for the paper's ramp.")
     return Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)
+
+
+def score_radius(radius: float, dimension: int) -> float:
+    """The radius at which the paper's score is taken: half the weights', less what the predicate may round.
+
+    Two vectors within this of a third are then within `radius` of each other, as computed.
+    """
+    return radius / 2 * (1 - (dimension + 4) * 2.0**-50)
 
 
 def minibatch_ramp(batch: int, slack: int, share: float) -> Ramp:
@@ -144,6 +161,16 @@ def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp, selected: NDArra
     return np.asarray(pivot + (weights[kept] @ offsets) / weights[kept].sum())
 
 
+def check_radius(radius: float) -> float:
+    """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
+    radius = float(radius)
+    if not _SMALLEST_RADIUS <= radius <= _LARGEST_RADIUS:
+        raise ValueError(
+            f"Expected {_SMALLEST_RADIUS:g} <= radius={radius} <= {_LARGEST_RADIUS:g}: rescale the features."
+        )
+    return radius
+
+
 def sensitivity(n_vectors: int, slack: int, radius: float) -> float:
     """How far swapping one of K vectors moves the tight mean when the h-index is at least K - M in one data set.
 
@@ -178,6 +205,10 @@ def random_selection_sensitivity(n_vectors: int, radius: float, failure: float) 
     """
     ramp = paper_ramp(n_vectors)
     changed = binom.isf(failure, n_vectors - 1, min(1.0, 1 / (ramp.high - ramp.low)))
+    if changed >= 2 * n_vectors / 3 - 1:
+        raise ValueError(
+            f"Expected n_vectors={n_vectors} to keep some vectors except with probability {failure:g}: use more."
+        )
     return 3 * radius / n_vectors * (1 + float(changed))
 
 

@@ -1,16 +1,20 @@
 """The curator: the only holder of data and randomness. It releases what a certified plan says, in order.
 
 Everything that leaves goes through `release`. A solver holds the curator, not the data: with a bug it can waste
-accuracy, but not privacy.
+accuracy, but not privacy. (Python hides nothing from code that means harm: the gate is against mistakes.)
 """
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+import os
+import threading
+from typing import NoReturn, Protocol
+
+import numpy as np
 
 from userdp.data import UserData
 from userdp.engines.local import LocalEngine
+from userdp.privacy.concentration import check_radius
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Halted, Session, Users, Vectors
 from userdp.privacy.noise import noise_source
@@ -32,7 +36,8 @@ class Curator:
     only. With `insecure_seed` nothing is private, and the ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
-    only then draw the users' order and look at data.
+    only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:
+    each copy would release what was charged once.
     """
 
     def __init__(
@@ -51,13 +56,18 @@ class Curator:
                 f"Expected data of n_users={plan.n_users}, as the plan was made for; it has {data.n_users}. "
                 "Plan again with that number. Nothing was spent."
             )
-        ledger.charge(plan, purpose, insecure_seed)
+        seed = data.insecure_seed if insecure_seed is None else insecure_seed
+        ledger.charge(plan, purpose, seed)
         self._data, self._plan, self._engine = data, plan, engine or LocalEngine()
         self._noise = noise_source(insecure_seed)
         self._order = self._noise.permutation(plan.n_users)
-        self._position = -1
-        self._rounds_left = 0
+        self._order.flags.writeable = False
+        self._position, self._rounds_left = -1, 0
         self._session: Session | None = None
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
         """The next release of the step `label`; raises `Halted` if its private test fails.
@@ -65,18 +75,33 @@ class Curator:
         `radius` and `statistic` may depend on public inputs and earlier releases. Steps come in the plan's order:
         later ones may be skipped to, earlier ones are closed. A round is used up even if it fails.
         """
-        if not (math.isfinite(radius) and radius > 0):
-            raise ValueError(f"Expected radius={radius} to be finite and > 0.")
+        if os.getpid() != self._process:
+            raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
+        radius = check_radius(radius)
         statistic.check(self._data.n_features, self._data.rows.dtype)
-        step, session = self._open(label)
-        self._rounds_left -= 1
-        users = session.choose(self._order[step.start : step.stop])
-        n_groups = len(users) if step.n_groups is None else step.n_groups
+        with self._lock:
+            step, session = self._open(label)
+            self._rounds_left -= 1
+            users = session.choose(self._order[step.start : step.stop])
+            vectors = self._vectors(statistic, users, len(users) if step.n_groups is None else step.n_groups)
+            try:
+                return session.release(vectors, radius)
+            except Halted:
+                self._rounds_left = 0
+                raise
+
+    def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
+        """One vector a group. Whatever went wrong, the message is the same: a traceback could quote data."""
         try:
-            return session.release(self._engine.vectors(statistic, self._data, users, n_groups), radius)
-        except Halted:
-            self._rounds_left = 0
-            raise
+            vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
+            if vectors.ndim == 2 and len(vectors) == n_groups and vectors.shape[1] > 0:
+                return vectors
+        except Exception:
+            vectors = None
+        raise RuntimeError(
+            "Expected the statistic to give one vector a group; it failed on the data, though it passed its check on "
+            "made-up rows. Try it on data that is not private. The round is used up."
+        ) from None
 
     def _open(self, label: str) -> tuple[Step, Session]:
         """The step's running session, or a new one if the step comes later in the plan."""
@@ -84,7 +109,7 @@ class Curator:
         if label not in labels:
             raise ValueError(f"Expected a step of the plan, one of {labels}; got {label!r}.")
         position = labels.index(label)
-        if position < self._position or (position == self._position and self._rounds_left == 0):
+        if position < self._position or (position == self._position and self._rounds_left <= 0):
             raise RuntimeError(f"Expected a later step than {label!r}: it is closed, its releases are used up.")
         step = self._plan.steps[position]
         if position > self._position or self._session is None:

@@ -16,6 +16,8 @@ from userdp.privacy.noise import Noise
 
 Tail = Callable[[float, int], float]
 
+_LARGEST_EXCESS = 2**40
+
 
 def laplace_tail(epsilon: float, at_least: int) -> float:
     """P(X >= k), k >= 1, for discrete Laplace noise X of scale 1/epsilon: e^(-k epsilon) / (1 + e^-epsilon).
@@ -53,6 +55,11 @@ def least_excess(tail: Tail, epsilon: float, probability: float) -> int:
     high = 1
     while tail(epsilon, high) > probability:
         high *= 2
+        if high > _LARGEST_EXCESS:
+            raise ValueError(
+                f"Expected probability={probability:g} to be within reach of noise with epsilon={epsilon:g}: "
+                "use a larger probability (1e-20 is small enough for anyone) or a larger epsilon."
+            )
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2

@@ -8,6 +8,7 @@ under concurrent processes and sudden death. A plan is charged whole and never r
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -64,8 +65,9 @@ class Charge:
 class Ledger:
     """The budget of one data set and all that was spent of it.
 
-    Guarantee: the charged plans together are within the budget, for every user, at every moment, in any number of
-    processes; a plan whose charge was refused, or cut off by a crash, has released nothing.
+    Guarantee: the charged plans together are within the budget, for every user, at every moment; with a file, in any
+    number of processes of one machine (SQLite's locks are not reliable on network file systems). A plan whose charge
+    was refused, or cut off by a crash, has released nothing.
 
     >>> Ledger(Budget(1.0, 1e-6)).spent_epsilon()
     0.0
@@ -73,18 +75,14 @@ class Ledger:
 
     def __init__(self, budget: Budget, path: str | Path | None = None) -> None:
         self.budget = budget
-        self.path = None if path is None else Path(path)
-        self._memory = _connect(":memory:") if self.path is None else None
+        self.path = None if path is None else Path(path).resolve()
+        self._memory = _connect(None) if self.path is None else None
+        if self.path is not None and not self.path.exists():
+            _connect(self.path, create=True).close()
         with self._transaction() as db:
-            row = db.execute("SELECT epsilon, delta FROM budget").fetchone()
-            if row is None:
+            if _budget(db) is None:
                 db.execute("INSERT INTO budget VALUES (1, ?, ?)", (budget.epsilon, budget.delta))
-            elif Budget(*row) != budget:
-                raise ValueError(
-                    f"Expected the ledger {self.path} to hold the budget epsilon={budget.epsilon:g}, "
-                    f"delta={budget.delta:g}; it holds epsilon={row[0]:g}, delta={row[1]:g}. A data set has one "
-                    "lifetime budget: open it with Ledger.open(path)."
-                )
+            self._check_budget(db)
 
     @classmethod
     def open(cls, path: str | Path) -> Ledger:
@@ -92,14 +90,15 @@ class Ledger:
         if not Path(path).is_file():
             raise FileNotFoundError(f"Expected a ledger file at {path}; Ledger(budget, path) makes a new one.")
         with _transaction(_connect(path), path) as db:
-            row = db.execute("SELECT epsilon, delta FROM budget").fetchone()
-        if row is None:
+            budget = _budget(db)
+        if budget is None:
             raise ValueError(f"Expected a budget in the ledger {path}; Ledger(budget, path) writes it.")
-        return cls(Budget(*row), path)
+        return cls(budget, path)
 
     def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None) -> None:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
         with self._transaction() as db:
+            self._check_budget(db)
             for total in _totals([*_costs(db), plan.costs]):
                 certify(total, self.budget, "With what was spent before, the plan")
             seed = None if insecure_seed is None else str(insecure_seed)
@@ -118,7 +117,12 @@ class Ledger:
             return _totals(_costs(db))
 
     def spent_epsilon(self, delta: float | None = None) -> float:
-        """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own."""
+        """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own.
+
+        Infinite if any run was seeded: such a run protects nobody.
+        """
+        if not all(charge.private for charge in self.charges()):
+            return math.inf
         at = self.budget.delta if delta is None else delta
         return max(epsilon_at(cost, at) for cost in self.spent())
 
@@ -138,25 +142,40 @@ class Ledger:
             for run, charged_at, purpose, seed, costs in runs
         )
 
+    def _check_budget(self, db: sqlite3.Connection) -> None:
+        """The file must still hold the budget this object was made with: it could have been replaced meanwhile."""
+        held = _budget(db)
+        if held != self.budget:
+            raise ValueError(
+                f"Expected the ledger {self.path} to hold {self.budget}; it holds {held}. A data set has one lifetime "
+                "budget: open it with Ledger.open(path). Nothing was charged."
+            )
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        db = _connect(self.path or ":memory:") if self._memory is None else self._memory
+        db = _connect(self.path) if self._memory is None else self._memory
         with _transaction(db, self.path, close=self._memory is None):
             yield db
 
 
-def _connect(path: str | Path) -> sqlite3.Connection:
+def _connect(path: str | Path | None, create: bool = False) -> sqlite3.Connection:
+    """A connection to memory, or to a file: a ledger that has vanished is not silently begun anew."""
+    uri = ":memory:" if path is None else f"{Path(path).resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
     try:
-        return sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(
+            uri, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, uri=path is not None
+        )
     except sqlite3.Error as error:
-        raise ValueError(f"Expected to open a ledger at {path}: {error}. Does its folder exist?") from None
+        raise ValueError(
+            f"Expected to open a ledger at {path}: {error}. Was it moved, or does its folder not exist?"
+        ) from None
 
 
 @contextmanager
 def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = True) -> Iterator[sqlite3.Connection]:
-    """All or nothing, and alone: BEGIN IMMEDIATE waits for other writers, a full sync precedes the commit's return."""
+    """All or nothing, and alone: BEGIN IMMEDIATE waits for other writers; EXTRA survives a loss of power after it."""
     try:
-        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA synchronous = EXTRA")
         db.execute("BEGIN IMMEDIATE")
         try:
             _prepare(db, path)
@@ -183,6 +202,11 @@ def _prepare(db: sqlite3.Connection, path: str | Path | None) -> None:
             db.execute(statement)
     elif version != _FORMAT:
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
+
+
+def _budget(db: sqlite3.Connection) -> Budget | None:
+    row = db.execute("SELECT epsilon, delta FROM budget").fetchone()
+    return None if row is None else Budget(*row)
 
 
 def _costs(db: sqlite3.Connection) -> list[tuple[Cost, ...]]:

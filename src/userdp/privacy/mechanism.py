@@ -29,6 +29,13 @@ class Halted(RuntimeError):
         )
 
 
+def check_counts(**numbers: object) -> None:
+    """Refuse anything but whole numbers >= 1: half a round would be charged as half and released as one."""
+    for name, number in numbers.items():
+        if not (isinstance(number, (int, np.integer)) and number >= 1):
+            raise ValueError(f"Expected {name}={number!r} to be a whole number >= 1.")
+
+
 class Session(Protocol):
     """One run of a mechanism."""
 
@@ -45,6 +52,10 @@ class Mechanism(Protocol):
     @property
     def n_vectors(self) -> int:
         """How many vectors it was priced for: all it gets, or those a Poisson sample is drawn from."""
+
+    @property
+    def samples_users(self) -> bool:
+        """Whether each round is on a random sample of the users, one vector each, so that groups make no sense."""
 
     @property
     def rounds(self) -> int:

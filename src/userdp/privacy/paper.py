@@ -27,8 +27,8 @@ def gaussian_std(sensitivity: float, epsilon: float, delta: float) -> float:
 
     sqrt(2 ln(2/delta)) sensitivity / epsilon.
     Paper: appendix A.1, "Privacy of Gaussian Mechanism".
-    Differs: never below the exact value, because the printed formula is not private for large epsilon (from
-    epsilon = 9.0 on at delta = 1e-4, from 9.8 on at 1e-6), while the paper's theorems allow epsilon <= 10.
+    Differs: never below the exact value, because the printed formula is not private for large epsilon (from 9.0 on at
+    delta = 1e-4, from 9.7 on at 1e-6), while the paper's theorems allow epsilon <= 10.
 
     >>> round(gaussian_std(1.0, 1.0, 1e-6), 4)
     5.3868

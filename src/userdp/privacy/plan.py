@@ -27,6 +27,8 @@ class Step:
             raise ValueError(f"Expected 0 <= start={self.start} < stop={self.stop} in step {self.label!r}.")
         if self.n_vectors > self.n_users:
             raise ValueError(f"Expected n_groups={self.n_groups} <= {self.n_users} users in step {self.label!r}.")
+        if self.mechanism.samples_users and self.n_groups is not None:
+            raise ValueError(f"Expected no groups in step {self.label!r}: its mechanism samples single users.")
         if self.mechanism.n_vectors != self.n_vectors:
             raise ValueError(
                 f"Expected step {self.label!r} to give the {self.mechanism.n_vectors} vectors its mechanism was "

@@ -9,7 +9,7 @@ import numpy as np
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Users, Vectors
+from userdp.privacy.mechanism import Users, Vectors, check_counts
 from userdp.privacy.noise import Noise
 
 
@@ -43,8 +43,10 @@ class RadiusSearch:
     noise_std: float
 
     rounds = 1
+    samples_users = False
 
     def __post_init__(self) -> None:
+        check_counts(n_vectors=self.n_vectors)
         if not (math.isfinite(self.noise_std) and self.noise_std > 0):
             raise ValueError(f"Expected noise_std={self.noise_std} to be finite and > 0.")
         if not self.radii or self.radii[0] <= 0 or any(np.diff(self.radii) <= 0):
@@ -74,7 +76,7 @@ class _Session:
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         """The found radius, as a vector of length 1."""
-        radii = [radius * factor for factor in self._record.radii]
+        radii = [c.check_radius(radius * factor) for factor in self._record.radii]
         low, high = 0, len(radii) - 1
         while low < high:
             middle = (low + high) // 2

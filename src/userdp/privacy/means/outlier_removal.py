@@ -16,7 +16,7 @@ from userdp.privacy.gates import (
     laplace_tail,
     least_excess,
 )
-from userdp.privacy.mechanism import Halted, Users, Vectors
+from userdp.privacy.mechanism import Halted, Users, Vectors, check_counts
 from userdp.privacy.noise import Noise
 
 
@@ -42,13 +42,14 @@ class OutlierRemoval:
     false_halt: float = 1e-3
     rounds: int = 1
 
+    samples_users = False
+
     def __post_init__(self) -> None:
         for name in ("noise_multiplier", "test_epsilon"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"Expected {name}={value} to be finite and > 0.")
-        if self.rounds < 1:
-            raise ValueError(f"Expected rounds={self.rounds} >= 1.")
+        check_counts(n_vectors=self.n_vectors, rounds=self.rounds)
         if self.n_vectors < 2 * self.slack + 4:
             raise ValueError(
                 f"Expected n_vectors={self.n_vectors} >= {2 * self.slack + 4} for a test with "

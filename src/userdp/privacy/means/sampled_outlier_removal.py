@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost, Subsampled
-from userdp.privacy.mechanism import Halted, Users, Vectors
+from userdp.privacy.mechanism import Halted, Users, Vectors, check_counts
 from userdp.privacy.noise import Noise
 
 
@@ -40,6 +40,8 @@ class SampledOutlierRemoval:
     false_halt: float = 1e-3
     rounds: int = 1
 
+    samples_users = True
+
     def __post_init__(self) -> None:
         if not 0 < self.sampling_probability < 1:
             raise ValueError(
@@ -53,8 +55,7 @@ class SampledOutlierRemoval:
         for name in ("failure", "false_halt"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"Expected 0 < {name}={getattr(self, name)} < 1.")
-        if self.rounds < 1:
-            raise ValueError(f"Expected rounds={self.rounds} >= 1.")
+        check_counts(n_vectors=self.n_vectors, rounds=self.rounds)
         if self.smallest_batch < 2 * self.slack + 6:
             raise ValueError(
                 f"Expected batches of at least {2 * self.slack + 6} users, but n_vectors={self.n_vectors} with "
