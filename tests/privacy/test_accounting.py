@@ -257,7 +257,7 @@ def test_exceeding_says_what_it_costs_and_what_to_do():
         a.certify(Cost(gaussian=1.0), Budget(1.0, 1e-6))
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 30.0])
 @pytest.mark.parametrize("releases", [1, 300])
 def test_gaussian_calibration_is_certified_and_not_wasteful(epsilon, releases):
     budget = Budget(epsilon, 1e-6)

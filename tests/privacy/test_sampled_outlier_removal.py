@@ -27,9 +27,12 @@ def test_batches_are_poisson_samples():
     assert abs(np.mean(chosen) / 10_000 - 1) < 0.06
 
 
-def test_smallest_batch_is_the_largest_that_is_rare_enough_to_fall_below():
-    chance = RECORD.failure / 2 / RECORD.rounds
-    assert binom.cdf(RECORD.smallest_batch - 1, 1999, 0.2) <= chance < binom.cdf(RECORD.smallest_batch, 1999, 0.2)
+@pytest.mark.parametrize("n_vectors", [2000, 5001, 40_000])
+@pytest.mark.parametrize("failure", [1e-3, 1e-6, 1e-12])
+def test_smallest_batch_is_the_largest_that_is_rare_enough_to_fall_below(n_vectors, failure):
+    record = SampledOutlierRemoval(n_vectors, 0.2, 4.0, 2.0, failure, rounds=10)
+    chance, smallest = failure / 2 / record.rounds, record.smallest_batch
+    assert binom.cdf(smallest - 1, n_vectors - 1, 0.2) <= chance < binom.cdf(smallest, n_vectors - 1, 0.2) * (1 + 1e-6)
 
 
 def test_margin_and_slack_follow_from_the_normal_tails():

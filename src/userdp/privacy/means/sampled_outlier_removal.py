@@ -66,11 +66,9 @@ class SampledOutlierRemoval:
     @cached_property
     def smallest_batch(self) -> int:
         """Largest b with rounds * P(Bin(n_vectors - 1, q) < b) <= failure / 2."""
-        chance = self.failure / (2 * self.rounds)
-        b = int(binom.ppf(chance, self.n_vectors - 1, self.sampling_probability))
-        while b > 0 and binom.cdf(b - 1, self.n_vectors - 1, self.sampling_probability) > chance * (1 - 1e-9):
-            b -= 1
-        return b
+        # The quantile is the least b with P(Bin <= b) >= chance, so P(Bin < b) is below it; 1e-9 is for its rounding.
+        chance = self.failure / (2 * self.rounds) * (1 - 1e-9)
+        return int(binom.ppf(chance, self.n_vectors - 1, self.sampling_probability))
 
     @cached_property
     def margin(self) -> float:
