@@ -10,7 +10,7 @@ from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
-from userdp.statistics import MeanGradient, SecondMoment, UserGradients, UserMean
+from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradients, UserMean
 
 __version__ = "0.1.0"
 
@@ -24,6 +24,7 @@ __all__ = [
     "Halted",
     "Ledger",
     "MeanGradient",
+    "OnePassSGD",
     "OutlierRemoval",
     "Plan",
     "RadiusSearch",

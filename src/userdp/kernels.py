@@ -24,7 +24,7 @@ from numba import types
 # No "nnan" or "ninf": assuming that NaN and infinity never happen would let the compiler drop guards.
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 _F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")
+compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")
 
 _BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
 _CHUNK_USERS = 1024
@@ -62,13 +62,13 @@ def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool 
     return numba.cfunc(_SLOPES_SIGNATURE, nopython=True, error_model="numpy")(chosen)
 
 
-@_compiled
+@compiled
 def slope_of_one(prediction: float, target: float) -> float:
     """Slope 1 everywhere: the mean gradient of the loss with this slope is the mean of the rows."""
     return 1.0
 
 
-@_compiled
+@compiled
 def _predict_block(rows: np.ndarray, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
     """predictions[i, c] = <weights[c], rows[start + i]>, four rows at a time so that weights load once for four."""
     n_outputs, n_features = weights.shape
@@ -97,7 +97,7 @@ def _predict_block(rows: np.ndarray, start: int, n_rows: int, weights: np.ndarra
             i += 1
 
 
-@_compiled
+@compiled
 def _add_block(
     rows: np.ndarray, start: int, n_rows: int, slopes: np.ndarray, scale: float, n_outputs: int, gradient: np.ndarray
 ) -> None:
@@ -123,7 +123,7 @@ def _add_block(
             i += 1
 
 
-@_compiled
+@compiled
 def _mean_gradients(
     rows: np.ndarray,
     targets: np.ndarray,
@@ -148,7 +148,7 @@ def _mean_gradients(
             _add_block(rows, start, n_rows, predictions, 1.0 / (last - first), n_outputs, out[j])
 
 
-@_compiled
+@compiled
 def _second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, out: np.ndarray) -> None:
     n_features = rows.shape[1]
     for j in range(users.shape[0]):
@@ -179,30 +179,30 @@ def mean_gradients(
 
     `weights` is (n_outputs, n_features); `slopes` comes from `block_slopes`. Indices are not checked here.
     """
-    rows, targets, offsets, users, weights = map(_read_only, (rows, targets, offsets, users, weights))
+    rows, targets, offsets, users, weights = map(read_only, (rows, targets, offsets, users, weights))
     out = np.empty((users.size, weights.size))
 
     def run(chunk: slice) -> None:
         _mean_gradients(rows, targets, offsets, users[chunk], weights, slopes, out[chunk])
 
-    _over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
+    over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
     return out
 
 
 def second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> np.ndarray:
     """Upper triangle of mean(x x^T) over each listed user's rows, off-diagonal entries times sqrt(2)."""
-    rows, offsets, users = map(_read_only, (rows, offsets, users))
+    rows, offsets, users = map(read_only, (rows, offsets, users))
     n_features = rows.shape[1]
     out = np.empty((users.size, n_features * (n_features + 1) // 2))
 
     def run(chunk: slice) -> None:
         _second_moments(rows, offsets, users[chunk], out[chunk])
 
-    _over_chunks(run, users.size, _entries(rows, offsets, users) * n_features)
+    over_chunks(run, users.size, _entries(rows, offsets, users) * n_features)
     return out
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
+def read_only(array: np.ndarray) -> np.ndarray:
     """A read-only view: numba compiles again for arrays that may be written, so one kind is enough."""
     view = array.view()
     view.flags.writeable = False
@@ -214,7 +214,7 @@ def _entries(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> int:
     return rows.size * users.size // max(1, offsets.size - 1)
 
 
-def _over_chunks(run: Callable[[slice], None], n_users: int, work: int) -> None:
+def over_chunks(run: Callable[[slice], None], n_users: int, work: int) -> None:
     """Call `run` on slices that cover all users, on numba's number of threads.
 
     Plain threads, not numba's parallel loops: kernels hold no lock, compile in a fraction of the time, and may be

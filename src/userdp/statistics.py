@@ -24,8 +24,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from userdp import kernels
+from userdp import kernels, sgd
 from userdp.data import UserData
+from userdp.domains import Domain
 from userdp.losses import Loss
 
 
@@ -86,6 +87,64 @@ class MeanGradient:
                 f"Expected weights of length {expected} for the {self.loss.name} loss on {n_features} features, got "
                 f"{self.weights.size}: count the intercept's feature, and all outputs."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class OnePassSGD:
+    """Averaged iterate of one pass of projected SGD over each group's rows, less the point it starts from.
+
+    w <- project(w - step_size * slope(<w, x>, y) x) over the rows of the group's users, one user after the other; the
+    average of the iterates after each step, without the first `average_from` of them. NaN for a group without rows.
+    One gradient a row: a pass never costs more than the rows there are.
+
+    Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
+    Paper: Alg. 1, line 8 (which averages all iterates, `average_from` = 0).
+    """
+
+    loss: Loss
+    start: np.ndarray
+    domain: Domain
+    step_size: float
+    average_from: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", _weights(self.start))
+        if not (math.isfinite(self.step_size) and self.step_size > 0):
+            raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
+        if not 0 <= self.average_from < 1:
+            raise ValueError(f"Expected 0 <= average_from={self.average_from} < 1: the share of steps left out.")
+        if not self.domain.contains(self.start):
+            raise ValueError("Expected a start inside the domain: project it first.")
+        if self.loss.n_outputs > 1 or not self.loss.compiled:
+            raise ValueError(
+                f"Expected a compiled loss of one output, got {self.loss.name}: SGD takes a step a row, for which "
+                f"other losses are too slow; use MeanGradient."
+            )
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = _checked_users(data, users)
+        if not 1 <= n_groups <= users.size:
+            raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
+        self._check_size(data.n_features)
+        # The sizes of np.array_split: the first groups have one user more.
+        size, longer = divmod(users.size, n_groups)
+        edges = np.arange(n_groups + 1) * size + np.minimum(np.arange(n_groups + 1), longer)
+        slopes = kernels.block_slopes(self.loss.slope, may_raise=self.loss.may_raise)
+        walk = (self.start, self.domain, self.step_size, self.average_from, slopes)
+        return sgd.one_pass(data.rows, data.targets, data.offsets, users, edges, *walk)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self._check_size(n_features)
+        made_up = _made_up_data(n_features, dtype)
+        if not np.all(np.isfinite(self(made_up, np.arange(made_up.n_users), 2))):
+            raise ValueError(
+                f"Expected finite steps of the {self.loss.name} loss on made-up rows with targets 0 and 1: "
+                f"check its slope and the step size."
+            )
+
+    def _check_size(self, n_features: int) -> None:
+        if self.start.size != n_features:
+            raise ValueError(f"Expected a start of length {n_features}, one number a feature, got {self.start.size}.")
 
 
 @dataclass(frozen=True)
@@ -201,12 +260,17 @@ def _weights(weights: npt.ArrayLike) -> np.ndarray:
 
 
 def _one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
+    indices = _checked_users(data, users)
+    if n_groups != indices.size:
+        raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector a user here.")
+    return indices
+
+
+def _checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
     """User indices as int64, checked because kernels do not check bounds."""
     indices = np.asarray(users)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise TypeError(f"Expected users as a vector of integers, got shape {indices.shape} of {indices.dtype}.")
-    if n_groups != indices.size:
-        raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector a user here.")
     if indices.size and not (indices.min() >= 0 and indices.max() < data.n_users):
         raise IndexError(f"Expected user indices from 0 to n_users - 1 = {data.n_users - 1}.")
     return np.ascontiguousarray(indices, dtype=np.int64)
