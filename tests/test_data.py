@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userdp.data import UserData
+from userdp.data import _OPTIONS, UserData
 
 SECRET = 31337.25  # a value that no message may show
 
@@ -247,6 +249,81 @@ def test_broken_parquet_files(tmp_path):
         UserData.from_parquet(path, user="who", features="x")
 
 
+def test_folders_without_parquet_files(tmp_path):
+    for make in (lambda: None, lambda: (tmp_path / "notes.csv").write_text("who,x\n1,2\n")):
+        make()
+        with pytest.raises(
+            ValueError, match=r"^Expected Parquet files in the folder .*, found none: check the path\.$"
+        ):
+            UserData.from_parquet(tmp_path, user="who", features="x")
+    pq.write_table(pa.table(TABLE), tmp_path / "_hidden.parquet")
+    with pytest.raises(ValueError, match="found none"):
+        UserData.from_parquet(tmp_path, user="who", features="x")
+    (tmp_path / "notes.csv").unlink()
+    pq.write_table(pa.table(TABLE), tmp_path / "part-without-suffix")
+    assert UserData.from_parquet(tmp_path, user="who", features="x_*").n_users == 3
+
+
+def test_options_of_tables_are_those_of_arrays():
+    def options(function):
+        return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
+
+    assert options(UserData.from_arrays) == options(UserData._from_columns) == _OPTIONS
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 1], [0, 1, 0]], ids=["contiguous", "scattered"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_missing_cells_are_filled_in_a_copy(ids, dtype, fit_intercept):
+    nan, inf = math.nan, math.inf
+    X, y = np.array([[nan, 1.0], [inf, 2.0], [3.0, nan]], dtype=dtype), np.array([nan, 0.0, 1.0])
+    before = X.copy()
+    data = UserData.from_arrays(X, y, ids, fill_missing=-1, fit_intercept=fit_intercept)
+    order = np.argsort(ids, kind="stable")
+    np.testing.assert_array_equal(data.rows[:, :2], np.array([[-1, 1], [inf, 2], [3, -1]])[order])
+    np.testing.assert_array_equal(data.targets, y[order])  # targets are never filled
+    np.testing.assert_array_equal(X, before)
+    assert X.flags.writeable
+    kept = UserData.from_arrays(X, y, ids, fit_intercept=fit_intercept)
+    np.testing.assert_array_equal(kept.rows[:, :2], X[order])
+
+
+def test_filling_copies_only_where_a_cell_is_missing(tmp_path):
+    X = np.memmap(tmp_path / "rows", dtype=np.float64, mode="w+", shape=(70_000, 2))
+    X[:] = 1.0
+    ids = np.arange(70_000) // 7
+    assert np.shares_memory(UserData.from_arrays(X, None, ids, fill_missing=0.0).rows, X)
+    X[69_999, 1] = math.nan
+    X.flags.writeable = False
+    rows = UserData.from_arrays(X, None, ids, fill_missing=0.5).rows
+    assert not np.shares_memory(rows, X)
+    assert type(rows) is np.ndarray
+    assert (rows[69_999, 1], rows.sum()) == (0.5, 139_999.5)
+    assert math.isnan(X[69_999, 1])
+
+
+@tables
+def test_missing_cells_of_tables_are_filled(make, tmp_path):
+    columns = {"user": "who", "target": "label", "features": "x_*,flag", "fill_missing": 9.0}
+    pq.write_table(pa.table(TABLE), tmp_path / "table.parquet")
+    for data in (
+        UserData.from_table(make(TABLE), **columns),
+        UserData.from_parquet(tmp_path / "table.parquet", **columns),
+    ):
+        np.testing.assert_array_equal(data.rows, [[0.5, 1, 1], [2.5, 3, 1], [9, 9, 0], [9, 4, 9]])
+        np.testing.assert_array_equal(data.targets, [1, math.nan, 0, 1])
+
+
+def test_data_knows_whether_it_has_targets():
+    assert grouped([1, 2, 1]).has_targets
+    assert UserData(X3, Y3, np.array([0, 2, 3])).has_targets
+    assert not UserData(X3, Y3, np.array([0, 2, 3]), has_targets=False).has_targets
+    assert not UserData.from_arrays(X3, None, U3).has_targets
+    assert not UserData.from_table(pa.table(TABLE), user="who", features="x_*").has_targets
+    assert UserData.from_table(pa.table(TABLE), user="who", target="label", features="x_*").has_targets
+    assert not pickle.loads(pickle.dumps(UserData.from_arrays(X3, None, U3))).has_targets
+
+
 X3, Y3, U3 = np.full((3, 2), SECRET), np.full(3, SECRET), [1, 2, 1]
 MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]}
 
@@ -254,15 +331,15 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: UserData.from_arrays(X3, Y3[:2], U3), r"y of length 2 and X of shape \(3, 2\)"),
-        (lambda: UserData.from_arrays(X3, Y3, U3[:2]), r"as many user ids as rows, got 2 and 3"),
+        (lambda: UserData.from_arrays(X3, Y3[:2], U3), r"targets as rows, but y and X differ in length"),
+        (lambda: UserData.from_arrays(X3, Y3, U3[:2]), r"user ids as rows, but users and rows differ in length"),
         (lambda: UserData.from_arrays(X3, Y3, [1, 1, 1]), r"n_users=1 >= 2"),
         (lambda: UserData.from_arrays(X3[:0], Y3[:0], []), r"at least one row"),
-        (lambda: UserData.from_arrays(Y3, Y3, U3), r"X of shape \(n_rows, n_features\), got \(3,\)"),
-        (lambda: UserData.from_arrays(X3[:, :0], Y3, U3), r"X of shape .* got \(3, 0\)"),
-        (lambda: UserData.from_arrays(X3, X3, U3), r"y of shape \(n_rows,\), got \(3, 2\)"),
+        (lambda: UserData.from_arrays(Y3, Y3, U3), r"X of shape \(n_rows, n_features\), got 1 dimensions"),
+        (lambda: UserData.from_arrays(X3[:, :0], Y3, U3), r"X of shape .* got no feature"),
+        (lambda: UserData.from_arrays(X3, X3, U3), r"y of shape \(n_rows,\), got 2 dimensions"),
         (lambda: UserData.from_arrays([[SECRET], [1, 2]], Y3, U3), r"rows differ in length"),
-        (lambda: UserData.from_arrays(X3, Y3, X3), r"users of shape \(n_rows,\), got \(3, 2\)"),
+        (lambda: UserData.from_arrays(X3, Y3, X3), r"users of shape \(n_rows,\), got 2 dimensions"),
         (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=0), r"max_rows_per_user=0 .* >= 1"),
         (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=1.5), r"max_rows_per_user=1.5"),
         (lambda: UserData.from_arrays(X3.astype(np.float16), Y3, U3), r"X in float32.* got float16"),
@@ -292,8 +369,40 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData(X3, Y3, np.array([0, 2, 4])), r"last offset"),
         (lambda: UserData(X3, Y3, np.array([0, 3])), r"at least 2 users"),
         (lambda: UserData(X3, Y3, np.array([0, 3, 2, 3])), r"rise from 0"),
-        (lambda: UserData(X3[:, ::-1], Y3, np.array([0, 2, 3])), r"C order"),
+        (lambda: UserData(X3[:, ::-1], Y3, np.array([0, 2, 3])), r"2 dimensions in C order, got another order"),
+        (lambda: UserData(Y3, Y3, np.array([0, 2, 3])), r"rows with 2 dimensions in C order, got 1 dimensions"),
         (lambda: UserData(X3.astype(int), Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array, got int64"),
+        (lambda: grouped(U3, fill_missing=math.nan), r"fill_missing=nan to be a finite number"),
+        (lambda: grouped(U3, fill_missing=-math.inf), r"fill_missing=-inf to be a finite number"),
+        (lambda: grouped(U3, fill_missing="0"), r"fill_missing='0' to be a finite number"),
+        (lambda: grouped(U3, fill_missing=True), r"fill_missing=True to be a finite number"),
+        (lambda: grouped(U3, fill_missing=10**400), r"to be a finite number in float64"),
+        (lambda: grouped(U3, fill_missing=1e39, dtype="float32"), r"fill_missing=1e\+39 .* in float32"),
+        (
+            lambda: UserData.from_table(pa.table(MIXED), user="who", features="x", fill_missing=math.nan),
+            r"fill_missing=nan to be a finite number",
+        ),
+        (
+            lambda: UserData.from_table(pa.table(MIXED), user="who", features="x", max_rows=3),
+            r"^Unknown option 'max_rows': expected one of max_rows_per_user, .*fill_missing\.$",
+        ),
+        (
+            lambda: UserData.from_parquet("none.parquet", user="who", features="x", max_rows=3),
+            r"^Unknown option 'max_rows': expected one of max_rows_per_user, ",
+        ),
+        (lambda: UserData.from_table("/x.parquet", user="who", features="x"), r"got a path: use UserData.from_parquet"),
+        (
+            lambda: UserData.from_table(Path("/x.parquet"), user="who", features="x"),
+            r"got a path: use UserData.from_parquet",
+        ),
+        (
+            lambda: UserData.from_parquet("s3://bucket/x.parquet", user="who", features="x"),
+            r"only local paths are read",
+        ),
+        (
+            lambda: UserData.from_parquet(Path("s3://bucket/x.parquet"), user="who", features="x"),
+            r"only local paths are read",
+        ),
         (lambda: grouped(U3).rows_of(2), r"0 <= user=2 < n_users=2"),
     ],
 )
@@ -303,6 +412,27 @@ def test_errors_are_clear_and_show_no_value(make, message):
     assert str(SECRET) not in str(caught.value)
     assert caught.value.__cause__ is None
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda X, y, ids: UserData.from_arrays(X, y[:-1], ids),
+        lambda X, y, ids: UserData.from_arrays(X, y, ids[:-1]),
+        lambda X, y, ids: UserData.from_arrays(X[:, 0], y, ids),
+        lambda X, y, ids: UserData.from_arrays(X[:, :0], y, ids),
+        lambda X, y, ids: UserData.from_arrays(X, X, ids),
+        lambda X, y, ids: UserData.from_arrays(X, y, np.stack([ids, ids], axis=1)),
+        lambda X, y, ids: UserData(X, y[:-1], np.array([0, 5, 54321])),
+        lambda X, y, ids: UserData(X[:, ::-1], y, np.array([0, 5, 54321])),
+        lambda X, y, ids: UserData(y, y, np.array([0, 5, 54321])),
+    ],
+)
+def test_errors_do_not_tell_the_number_of_rows(make):
+    n_rows = 54321
+    with pytest.raises(ValueError, match="Expected") as caught:
+        make(np.ones((n_rows, 2)), np.ones(n_rows), np.arange(n_rows) // 3)
+    assert "5432" not in str(caught.value)
 
 
 def test_printing_shows_public_shape_only():

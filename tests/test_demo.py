@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from userdp import demo
-from userdp.privacy.accounting import Budget
 
 
 def test_the_private_model_beats_knowing_nothing(capsys):
@@ -16,10 +15,6 @@ def test_the_private_model_beats_knowing_nothing(capsys):
     )
     assert openly < private < 0.68
     assert "Spent epsilon=1.0000 at delta=1e-06" in printed or "Spent epsilon=0.99" in printed
-
-
-def test_planning_stays_within_the_budget():
-    demo.make_plan(20_000, Budget(1.0, 1e-6)).certify(Budget(1.0, 1e-6))
 
 
 def test_scores_of_a_model_without_an_opinion():

@@ -144,6 +144,16 @@ def test_zero_one_labels_mean_minus_one_plus_one(loss):
         assert loss.slope(p, 0.0) == loss.slope(p, -1.0)
 
 
+@pytest.mark.parametrize("loss", CLASSIFICATION, ids=name)
+@pytest.mark.parametrize("target", [2.0, -2.0, 0.5, 1.0 + 1e-15, 1e-300, math.inf, -math.inf, math.nan])
+def test_other_labels_are_nan(loss, target):
+    for p in (-3.0, -1.0, 0.0, 1.0, 3.0, 1e300):  # beyond the hinge's kink too, where the slope is 0
+        assert math.isnan(loss.value(p, target))
+        assert math.isnan(loss.slope(p, target))
+        assert math.isfinite(loss.slope(p, 1.0))
+        assert loss.slope(p, -0.0) == loss.slope(p, -1.0)
+
+
 def test_values_at_known_points():
     assert losses.squared.value(3.0, 1.0) == 2.0
     assert losses.huber(0.5).value(3.0, 1.0) == 0.5 * (2 - 0.25)

@@ -6,7 +6,7 @@ import pickle
 import numba
 import numpy as np
 import pytest
-from cases import DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name, python_custom
+from cases import CLASSIFICATION, DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name, python_custom
 
 from userdp import kernels, losses
 from userdp.data import UserData
@@ -145,6 +145,21 @@ def never_finite(prediction, target):
 def test_errors_are_clear(make, message):
     with pytest.raises((ValueError, IndexError), match=message):
         make()
+
+
+@pytest.mark.parametrize("given", ["logistic", None])
+def test_a_loss_must_be_a_loss(given):
+    with pytest.raises(TypeError, match=rf"^Expected a Loss, got {type(given).__name__}: use userdp\.losses\.loss"):
+        OnePassSGD(given, np.zeros(3), WIDE, 0.1)
+
+
+@pytest.mark.parametrize("loss", CLASSIFICATION, ids=name)
+def test_a_group_with_a_label_that_is_no_class_is_nan(loss):
+    targets = make_data().targets.copy()
+    targets[make_data().offsets[2]] = 2.0
+    data = UserData(make_data().rows, targets, make_data().offsets)
+    vectors = OnePassSGD(loss, np.zeros(3), Ball(0.7), 0.5)(data, np.arange(30), 5)
+    np.testing.assert_array_equal(np.isnan(vectors).all(axis=1), [True, False, False, False, False])
 
 
 def test_unknown_domains_are_refused():

@@ -12,26 +12,26 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from cases import ALL_LOSSES, MULTINOMIAL, compiled_custom, name, python_custom
+from cases import ALL_LOSSES, CLASSIFICATION, MULTINOMIAL, compiled_custom, name, python_custom
 from hypothesis import given
 from hypothesis import strategies as st
 
 from userdp import kernels, losses
 from userdp.data import UserData
 from userdp.engines import LocalEngine
-from userdp.statistics import MeanGradient, SecondMoment, UserGradients, UserMean
+from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradients, UserMean
 
 N_FEATURES = 7
 ROWS_OF_USERS = [3, 1, 0, 64, 200, 4, 129, 2, 65, 5]
 EMPTY = 2
 
 
-def data_of(dtype=np.float64, seed=0, n_features=N_FEATURES, rows_of_users=ROWS_OF_USERS) -> UserData:
+def data_of(dtype=np.float64, seed=0, n_features=N_FEATURES, rows_of_users=ROWS_OF_USERS, n_classes=2) -> UserData:
     rng = np.random.default_rng(seed)
     n_rows = sum(rows_of_users)
     rows = rng.standard_normal((n_rows, n_features)).astype(dtype)
     offsets = np.concatenate([[0], np.cumsum(rows_of_users)])
-    return UserData(rows, rng.integers(0, 4, n_rows).astype(float), offsets)
+    return UserData(rows, rng.integers(0, n_classes, n_rows).astype(float), offsets)
 
 
 def weights_of(loss, n_features=N_FEATURES):
@@ -76,7 +76,7 @@ def naive_mean_gradient(loss, weights, rows, targets):
 @pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_mean_gradient_equals_a_naive_loop(loss, dtype):
-    data, weights = data_of(dtype), weights_of(loss)
+    data, weights = data_of(dtype, n_classes=max(2, loss.n_outputs)), weights_of(loss)
     result = vectors(MeanGradient(loss, weights), data)
     for user in range(data.n_users):
         if user == EMPTY:
@@ -84,6 +84,30 @@ def test_mean_gradient_equals_a_naive_loop(loss, dtype):
         else:
             expected = naive_mean_gradient(loss, weights, *data.rows_of(user))
             np.testing.assert_allclose(result[user], expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", CLASSIFICATION, ids=name)
+def test_a_user_with_a_label_that_is_no_class_is_nan(loss):
+    data = data_of()
+    targets = data.rows_of(6)[1].copy()
+    targets[70] = 2.0
+    before = vectors(MeanGradient(loss, weights_of(loss)), data)
+    after = vectors(MeanGradient(loss, weights_of(loss)), with_user(data, 6, targets=targets))
+    assert np.all(np.isnan(after[6]))
+    np.testing.assert_array_equal(np.delete(before, 6, axis=0), np.delete(after, 6, axis=0))
+    assert np.all(np.isfinite(np.delete(after, [EMPTY, 6], axis=0)))
+
+
+def test_statistics_say_whether_they_read_targets():
+    assert [s.needs_targets for s in STATISTICS] == [True] * len(ALL_LOSSES) + [False] * 3
+    assert OnePassSGD.needs_targets
+
+
+@pytest.mark.parametrize("given", ["logistic", losses.huber, None])
+def test_a_loss_must_be_a_loss(given):
+    kind = type(given).__name__
+    with pytest.raises(TypeError, match=rf"^Expected a Loss, got {kind}: use userdp\.losses\.loss\('logistic'\)\.$"):
+        MeanGradient(given, np.zeros(3))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

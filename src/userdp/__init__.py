@@ -2,6 +2,7 @@
 
 from userdp.data import UserData
 from userdp.domains import Ball, Box
+from userdp.planning import plan_means
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -35,6 +36,7 @@ __all__ = [
     "UserGradients",
     "UserMean",
     "gaussian_multiplier",
+    "plan_means",
     "radius_grid",
     "subsampled_multiplier",
 ]

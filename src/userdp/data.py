@@ -1,16 +1,20 @@
 """Rows grouped by user: the only holder of raw data.
 
 User u owns rows offsets[u] .. offsets[u + 1]. A user may hold anything, NaN and infinity included: such values
-raise and warn nowhere, because a message that depends on a user's data is a leak. Errors speak of types, shapes and
-column names only. Users are numbered by first appearance, and their identifiers are dropped unless asked for.
+raise and warn nowhere, because a message that depends on a user's data is a leak. Errors speak of types,
+dimensions and column names only, never of numbers of rows. Users are numbered by first appearance, and their
+identifiers are dropped unless asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import numbers
 import os
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,9 @@ import pyarrow.dataset
 
 from userdp.grouping import Groups
 
+_OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
+_FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UserData:
@@ -27,7 +34,7 @@ class UserData:
 
     `rows` is (n_rows, n_features) float32 or float64, `targets` (n_rows,) float64, `offsets` (n_users + 1,) int64;
     a user may be empty. All are read-only and may be memory-mapped. Printing shows public shape only: how many rows
-    there are in all, or in a user, is private.
+    there are in all, or in a user, is private. `has_targets` is False if none were given: they are then NaN.
     """
 
     rows: np.ndarray
@@ -35,6 +42,7 @@ class UserData:
     offsets: np.ndarray
     user_ids: tuple[Hashable, ...] | None = None
     insecure_seed: int | None = None
+    has_targets: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layout(self.rows, self.targets, self.offsets)
@@ -80,11 +88,17 @@ class UserData:
         dtype: npt.DTypeLike | None = None,
         keep_user_ids: bool = False,
         insecure_seed: int | None = None,
+        fill_missing: float | None = None,
     ) -> UserData:
         """Group a matrix, its targets and one user id a row.
 
         X in float32 or float64 whose users are already next to each other is used as it is, without a copy; do not
         change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
+
+        A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
+        private test halt: fill or drop missing cells first. `fill_missing` puts this number into every NaN cell of
+        the features (not of the targets). It must be chosen publicly, without looking at the data; each cell is then
+        filled by itself, within one user, so privacy is unaffected. None leaves NaN.
 
         `max_rows_per_user` keeps a uniform random choice of each user's rows. With `insecure_seed` the choice can be
         repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
@@ -92,12 +106,10 @@ class UserData:
         """
         matrix = _numeric_array("X", X, ndim=2)
         dtype = _float_type(dtype, matrix.dtype)
+        _check_fill(fill_missing, dtype)
         targets = None if y is None else _numeric_array("y", y, ndim=1)
         if targets is not None and len(targets) != len(matrix):
-            raise ValueError(
-                f"Expected as many targets as rows, got y of length {len(targets)} and X of shape "
-                f"{matrix.shape}: pass one target a row."
-            )
+            raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one target a row.")
         groups = Groups.make(users, len(matrix), max_rows_per_user, insecure_seed)
         if groups.order is None and not fit_intercept:
             with np.errstate(all="ignore"):
@@ -106,8 +118,11 @@ class UserData:
             rows = np.empty((groups.n_rows, matrix.shape[1] + fit_intercept), dtype=dtype)
             groups.gather(matrix, rows[:, : matrix.shape[1]])
             rows[:, matrix.shape[1] :] = 1.0
+        if fill_missing is not None:
+            rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, matrix))
         kept_ids = groups.ids(users) if keep_user_ids else None
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed)
+        has_targets = targets is not None
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, has_targets=has_targets)
 
     @classmethod
     def from_table(
@@ -116,8 +131,14 @@ class UserData:
         """Group a pandas, polars or pyarrow table by its column `user`.
 
         `features` is a list of column names, or comma-separated patterns such as "x_*,age". Missing values become
-        NaN. Options are those of `from_arrays`.
+        NaN. Options are those of `from_arrays`; rows are float64 unless `dtype` is given.
+
+        A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
+        private test halt: fill or drop missing cells first, for instance with `fill_missing`.
         """
+        _check_options(options)
+        if isinstance(table, (str, os.PathLike)):
+            raise TypeError("Expected a table, got a path: use UserData.from_parquet to read a Parquet file.")
         if hasattr(table, "collect_schema") and hasattr(table, "collect"):  # a lazy polars frame
             table = table.collect()
         names = getattr(table, "column_names", None) or getattr(table, "columns", None)
@@ -138,13 +159,19 @@ class UserData:
         target: str | None = None,
         **options: Any,
     ) -> UserData:
-        """Group a Parquet file, or a directory of them, reading only the columns needed, one at a time.
+        """Group a Parquet file, or a folder of them, reading only the columns needed, one at a time.
 
-        Arguments are those of `from_table`.
+        The path is local. Other arguments are those of `from_table`: rows are float64 unless `dtype` is given, and
+        missing values become NaN unless `fill_missing` is given.
         """
+        _check_options(options)
         path = os.fspath(path)
         if not os.path.exists(path):
+            if re.match(r"\w[\w+.-]+:/", path):  # pathlib shortens s3://x to s3:/x; one letter may be a drive
+                raise ValueError("Expected a local path, got a URL: only local paths are read; download it first.")
             raise FileNotFoundError(f"Expected a Parquet file at {path}, found nothing there: check the path.")
+        if os.path.isdir(path) and not _holds_parquet(path):
+            raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
         broken = f"Expected a readable Parquet file at {path}: it is not Parquet or is damaged; write it again."
         try:
             source = pyarrow.dataset.dataset(path, format="parquet")
@@ -173,18 +200,65 @@ class UserData:
         dtype: npt.DTypeLike | None = None,
         keep_user_ids: bool = False,
         insecure_seed: int | None = None,
+        fill_missing: float | None = None,
     ) -> UserData:
+        kept_type = _float_type(dtype, np.dtype(np.float64))
+        _check_fill(fill_missing, kept_type)
         chosen = _choose_features(names, features, exclude=(user, target))
         for needed in [user, *([] if target is None else [target]), *chosen]:
             _require_column(names, needed)
         ids = column(user)
         groups = Groups.make(ids, len(ids), max_rows_per_user, insecure_seed)
-        rows = np.ones((groups.n_rows, len(chosen) + fit_intercept), _float_type(dtype, np.dtype(np.float64)))
+        rows = np.ones((groups.n_rows, len(chosen) + fit_intercept), kept_type)
         for position, name in enumerate(chosen):
             groups.gather(_numeric_column(name, column(name), len(ids)), rows[:, position])
+        if fill_missing is not None:
+            rows = _filled(rows, fill_missing, borrowed=False)
         targets = None if target is None else _numeric_column(target, column(target), len(ids))
         kept_ids = groups.ids(ids) if keep_user_ids else None
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed)
+        has_targets = targets is not None
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, has_targets=has_targets)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(_OPTIONS)}.")
+
+
+def _check_fill(value: Any, dtype: np.dtype) -> None:
+    """Refuse a filling that is not a number, or not a finite one in the rows' type."""
+    if value is None:
+        return
+    number = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    if not number or not abs(value) <= float(np.finfo(dtype).max):
+        raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {dtype}: pass None to keep NaN.")
+
+
+def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
+    """The rows with `value` in place of NaN: in place, or in a copy if there is any NaN in borrowed rows."""
+    for start in range(0, len(rows), _FILL_ROWS):
+        missing = np.isnan(rows[start : start + _FILL_ROWS])
+        if missing.any():
+            if borrowed:
+                rows, borrowed = np.array(rows), False
+            rows[start : start + _FILL_ROWS][missing] = float(value)
+    return rows
+
+
+def _holds_parquet(folder: str) -> bool:
+    """Whether a file in the folder or below is named like Parquet, or begins like it. Hidden ones do not count."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        for name in names:
+            path = os.path.join(where, name)
+            if not name.startswith((".", "_")) and os.path.isfile(path):
+                if name.endswith((".parquet", ".parq", ".pq")):
+                    return True
+                with contextlib.suppress(OSError), open(path, "rb") as file:
+                    if file.read(4) == b"PAR1":
+                        return True
+    return False
 
 
 def _choose_features(names: list[Any], features: str | Sequence[str], exclude: tuple[Any, ...]) -> list[Any]:
@@ -247,7 +321,8 @@ def _numeric_array(name: str, values: npt.ArrayLike, ndim: int) -> np.ndarray:
         )
     if array.ndim != ndim or (ndim == 2 and array.shape[1] == 0):
         shape = "(n_rows, n_features)" if ndim == 2 else "(n_rows,)"
-        raise ValueError(f"Expected {name} of shape {shape}, got {array.shape}: reshape it.")
+        problem = f"{array.ndim} dimensions" if array.ndim != ndim else "no feature"  # not the shape: it tells n_rows
+        raise ValueError(f"Expected {name} of shape {shape}, got {problem}: reshape it.")
     return array
 
 
@@ -269,7 +344,10 @@ def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
             allowed = " or ".join(np.dtype(char).name for char in dict.fromkeys(kinds))
             raise TypeError(f"Expected {name} as a {allowed} array, got {kind}: convert it with astype.")
         if array.ndim != ndim or not array.flags.c_contiguous:
-            raise ValueError(f"Expected {name} with {ndim} dimensions in C order, got shape {array.shape}.")
+            problem = f"{array.ndim} dimensions" if array.ndim != ndim else "another order"
+            raise ValueError(
+                f"Expected {name} with {ndim} dimensions in C order, got {problem}: use np.ascontiguousarray."
+            )
     if len(offsets) < 3 or offsets[0] != 0 or np.any(np.diff(offsets) < 0):
         raise ValueError("Expected offsets to rise from 0, one entry a user and one more, for at least 2 users.")
     if not len(rows) == len(targets) == offsets[-1]:

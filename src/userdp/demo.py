@@ -15,12 +15,10 @@ from rich.table import Table
 
 from userdp.data import UserData
 from userdp.losses import logistic
-from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
+from userdp.planning import plan_means
+from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch, radius_grid
 from userdp.statistics import MeanGradient
 
 STEPS = 40
@@ -38,23 +36,13 @@ def generate(n_users: int, n_features: int, seed: int) -> UserData:
     return UserData.from_arrays(rows, rng.random(len(users)) < chance, users)
 
 
-def make_plan(n_users: int, budget: Budget) -> Plan:
-    """Search for the radius, then STEPS releases on all users. Public numbers only: no data is needed to plan."""
-    search = RadiusSearch(n_users, radius_grid(0.05, 1.0), target=n_users - n_users // 100, noise_std=n_users / 500)
-    test = {"test_epsilon": 0.15 * budget.epsilon, "failure": 0.05 * budget.delta}
-    spent = search.cost + Cost(pure=(test["test_epsilon"],), failure=test["failure"])
-    multiplier = gaussian_multiplier(budget, STEPS, spent)
-    means = OutlierRemoval(n_users, multiplier, **test, rounds=STEPS)
-    return Plan(n_users, (Step("radius", 0, n_users, search), Step("gradients", 0, n_users, means)))
-
-
 def train(curator: Curator, n_features: int, row_norm: float) -> np.ndarray:
     """Accelerated gradient steps; all it ever sees of the data are the curator's releases."""
     weights = momentum = np.zeros(n_features)
     (radius,) = curator.release("radius", MeanGradient(logistic, weights), 2 * logistic.lipschitz(row_norm))
     step_size = 4 / logistic.smoothness(row_norm)
     for step in track(range(STEPS), "training privately", console=Console(stderr=True), transient=True):
-        gradient = curator.release("gradients", MeanGradient(logistic, momentum), 1.5 * radius)
+        gradient = curator.release("mean", MeanGradient(logistic, momentum), 1.5 * radius)
         previous, weights = weights, momentum - step_size * gradient
         momentum = weights + step / (step + 3) * (weights - previous)
     return weights
@@ -84,7 +72,7 @@ def main(n_users: int = 20_000, n_features: int = 20) -> None:
     data, held_out = generate(n_users, n_features, seed=1), generate(n_users // 4, n_features, seed=2)
     ledger = Ledger(budget)
     started = time.perf_counter()
-    curator = Curator(data, make_plan(n_users, budget), ledger, purpose="demo")
+    curator = Curator(data, plan_means(n_users, budget, STEPS), ledger, purpose="demo")
     row_norm = float(np.sqrt(n_features) / 2)  # a public guess: it decides the step size, not privacy
     weights = train(curator, n_features, row_norm)
     seconds = time.perf_counter() - started
@@ -101,7 +89,7 @@ def main(n_users: int = 20_000, n_features: int = 20) -> None:
         f"Trained in {seconds:.1f} s. Spent epsilon={ledger.spent_epsilon():.4f} at delta={budget.delta:g} on:"
     )
     for step in charge.steps:
-        console.print(f"  {step.label}: users {step.start}..{step.stop - 1}, {step.mechanism}", soft_wrap=True)
+        console.print(f"  {step.label}: {step.mechanism.split('(')[0]} on users {step.start} to {step.stop - 1}")
 
 
 if __name__ == "__main__":

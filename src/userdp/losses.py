@@ -119,8 +119,8 @@ def _exp_of_negative(x: float) -> float:
 
 @_compiled
 def _sign(target: float) -> float:
-    """Class of a target: +1 above 0, else -1, so that {-1, +1} and {0, 1} mean the same; NaN stays NaN."""
-    return 1.0 if target > 0.0 else (-1.0 if target <= 0.0 else math.nan)
+    """Class of a target: +1 for 1, -1 for 0 and for -1, so that {-1, +1} and {0, 1} mean the same; else NaN."""
+    return 1.0 if target == 1.0 else (-1.0 if target == 0.0 or target == -1.0 else math.nan)
 
 
 @_compiled
@@ -138,7 +138,10 @@ def _logistic_slope(prediction: float, target: float) -> float:
 
 
 logistic = Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25)
-"""Logistic loss for two classes, target in {-1, +1} or {0, 1} (anything above 0 is the positive class).
+"""Logistic loss for two classes, target in {-1, +1} or {0, 1}.
+
+Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
+outlier: recode labels such as {1, 2} first.
 
 value log(1 + exp(-z)), z = sign * prediction; slope -sign s(-z), s the sigmoid.
 Constants: 0 < s < 1, so |slope| <= 1; s' = s (1 - s) <= 1/4, reached at 0.

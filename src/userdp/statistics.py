@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,10 @@ from userdp.losses import Loss
 
 class Statistic(Protocol):
     """A callable from users to vectors; see the module's guarantee."""
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether it reads targets."""
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray: ...
 
@@ -49,10 +53,12 @@ class MeanGradient:
     Guarantee: vector j is a function of user users[j]'s rows and the weights.
     """
 
+    needs_targets: ClassVar[bool] = True
     loss: Loss
     weights: np.ndarray
 
     def __post_init__(self) -> None:
+        _check_loss(self.loss)
         object.__setattr__(self, "weights", _weights(self.weights))
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
@@ -95,12 +101,14 @@ class OnePassSGD:
 
     w <- project(w - step_size * slope(<w, x>, y) x) over the rows of the group's users, one user after the other; the
     average of the iterates after each step, without the first `average_from` of them. NaN for a group without rows.
+    A NaN cell makes the vector NaN; so does an infinite one, except that a box may clip its effect to the border.
     One gradient a row: a pass never costs more than the rows there are.
 
     Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
     Paper: Alg. 1, line 8 (which averages all iterates, `average_from` = 0).
     """
 
+    needs_targets: ClassVar[bool] = True
     loss: Loss
     start: np.ndarray
     domain: Domain
@@ -108,6 +116,7 @@ class OnePassSGD:
     average_from: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_loss(self.loss)
         object.__setattr__(self, "start", _weights(self.start))
         if not (math.isfinite(self.step_size) and self.step_size > 0):
             raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
@@ -154,6 +163,8 @@ class UserMean:
     Guarantee: vector j is a function of user users[j]'s rows.
     """
 
+    needs_targets: ClassVar[bool] = False
+
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
         nowhere = np.zeros((1, data.n_features))
@@ -172,6 +183,8 @@ class SecondMoment:
 
     Guarantee: vector j is a function of user users[j]'s rows.
     """
+
+    needs_targets: ClassVar[bool] = False
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
@@ -193,6 +206,7 @@ class UserGradients:
     Guarantee: vector j is a function of user users[j]'s rows and the weights, if `function` keeps no state.
     """
 
+    needs_targets: ClassVar[bool] = False  # the function may, but need not
     function: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
     weights: np.ndarray
 
@@ -246,6 +260,11 @@ def _python_mean_gradient(
     slopes = [float(slope(p, y)) for p, y in zip((rows @ weights).tolist(), targets.tolist(), strict=True)]
     gradient: np.ndarray = np.array(slopes) @ rows / len(rows)
     return gradient
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Loss):
+        raise TypeError(f"Expected a Loss, got {type(loss).__name__}: use userdp.losses.loss('logistic').")
 
 
 def _weights(weights: npt.ArrayLike) -> np.ndarray:

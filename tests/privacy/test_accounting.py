@@ -248,12 +248,12 @@ def test_a_pure_budget_takes_pure_costs_only():
     assert a.fits(Cost(pure=(0.5, 0.5)), budget)
     assert not a.fits(Cost(pure=(0.6, 0.5)), budget)
     assert not a.fits(Cost(gaussian=1e-9), budget)
-    with pytest.raises(a.BudgetExceeded, match="delta > 0"):
+    with pytest.raises(a.BudgetExceeded, match="delta is 0"):
         a.gaussian_multiplier(budget)
 
 
 def test_exceeding_says_what_it_costs_and_what_to_do():
-    with pytest.raises(a.BudgetExceeded, match=r"delta=.* expected <= 1e-06: ask for fewer releases"):
+    with pytest.raises(a.BudgetExceeded, match=r"needs epsilon=.* expected <= 1: ask for fewer releases"):
         a.certify(Cost(gaussian=1.0), Budget(1.0, 1e-6))
 
 
@@ -288,9 +288,9 @@ def test_sampled_calibration_is_certified_by_dp_accounting_and_not_wasteful(q, s
 
 
 def test_calibration_refuses_when_tests_alone_cost_too_much():
-    with pytest.raises(a.BudgetExceeded, match="No noise is enough"):
+    with pytest.raises(a.BudgetExceeded, match="Expected room for noise"):
         a.gaussian_multiplier(Budget(1.0, 1e-6), other=Cost(pure=(1.5,)))
-    with pytest.raises(a.BudgetExceeded, match="No noise is enough"):
+    with pytest.raises(a.BudgetExceeded, match="Expected room for noise"):
         a.subsampled_multiplier(Budget(1.0, 1e-6), 0.1, 10, Cost(failure=1e-5))
 
 
@@ -331,3 +331,12 @@ def test_gaussian_and_pure_parts_beside_sampled_ones_are_all_counted():
 
 def test_narrowing_raises_an_upper_end_that_does_not_hold():
     assert 2.5 <= a._narrow(lambda z: 2.5 - z, 1.0, 2.0, 1e-6) <= 2.5 * (1 + 1e-6)
+
+
+def test_arguments_of_the_wrong_kind_are_named():
+    with pytest.raises(TypeError, match="Expected epsilon to be a number, got str"):
+        Budget("1", 1e-6)
+    with pytest.raises(TypeError, match=r"Expected budget to be a Budget\(epsilon, delta\), got float"):
+        a.gaussian_multiplier(1.0)
+    with pytest.raises(ValueError, match="releases=0 >= 1"):
+        a.gaussian_multiplier(Budget(1.0, 1e-6), 0)

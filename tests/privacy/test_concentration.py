@@ -355,5 +355,10 @@ def test_means_at_extreme_radii_are_finite_and_within_their_bound(radius):
     assert 0 < np.linalg.norm(means[0] - means[1]) <= c.sensitivity(600, 0, 1.0)
 
 
+def test_radii_that_are_no_numbers_are_refused():
+    with pytest.raises(TypeError, match="radius to be a number, got str"):
+        c.check_radius("4")
+
+
 def test_check_radius_gives_a_plain_float():
     assert type(c.check_radius(np.float32(0.5))) is float

@@ -151,6 +151,31 @@ def test_bad_calls_do_not_use_up_a_round():
     curator.release("step 0", UserMean(), 0.5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda: (make_data(), plan_of(mean()), BUDGET), "ledger to be a Ledger, got Budget"),
+        (lambda: (make_data(), mean(), Ledger(BUDGET)), "plan to be a Plan, got OutlierRemoval"),
+        (lambda: (np.zeros((SIZE, 2)), plan_of(mean()), Ledger(BUDGET)), "data to be UserData, got ndarray"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        Curator(*arguments())
+
+
+def test_what_is_no_statistic_or_lacks_targets_costs_nothing():
+    data = make_data()
+    unlabelled = UserData(data.rows, np.full(data.n_rows, np.nan), data.offsets, has_targets=False)
+    curator = Curator(unlabelled, plan_of(mean()), Ledger(BUDGET))
+    for wrong in (UserMean, lambda data, users, n_groups: None):
+        with pytest.raises(TypeError, match="Expected a statistic such as"):
+            curator.release("step 0", wrong, 0.5)
+    with pytest.raises(ValueError, match="Expected data with targets"):
+        curator.release("step 0", MeanGradient(logistic, np.zeros(2)), 0.5)
+    curator.release("step 0", UserMean(), 0.5)
+
+
 class FailingEngine:
     """Fails in its first call, then works; `result` is what it gives instead of failing."""
 

@@ -195,3 +195,11 @@ def test_a_killed_process_has_charged_at_least_what_it_went_on_with(tmp_path):
         charges = Ledger(BUDGET, path).charges()
         assert reported <= len(charges) <= reported + 1
         assert all(charge.steps for charge in charges)
+
+
+def test_it_shows_what_is_spent(book):
+    assert "epsilon=0 of 1 spent at delta=1e-05" in repr(book)
+    book.charge(plan())
+    assert f"epsilon={book.spent_epsilon():.4g} of 1" in repr(book)
+    with pytest.raises(TypeError, match="got str"):
+        Ledger("somewhere.db")

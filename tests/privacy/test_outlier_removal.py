@@ -30,12 +30,22 @@ def test_margin_and_slack_follow_from_the_noise_tails(rounds):
     assert tail(0.5, halting) <= 1e-2 / rounds < tail(0.5, halting - 1)
 
 
+@pytest.mark.parametrize("rounds", [1, 30])
+def test_tolerated_outliers_add_to_the_slack_and_halt_no_more_often(rounds):
+    plain = OutlierRemoval(600, 5.0, 0.5, 1e-6, 1e-2, rounds)
+    tolerant = OutlierRemoval(600, 5.0, 0.5, 1e-6, 1e-2, rounds, outliers=50)
+    assert (tolerant.margin, tolerant.slack) == (plain.margin, plain.slack + 50)
+    assert tolerant.threshold == plain.threshold - 50
+    assert tolerant.cost == plain.cost
+    assert tolerant.sensitivity(1.0, 1) > plain.sensitivity(1.0, 1)
+
+
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_the_test_is_on_the_h_index_at_its_threshold(rounds):
     record = OutlierRemoval(400, 5.0, 0.5, 1e-4, 0.01, rounds)
     threshold = 400 - record.slack + record.margin
     assert record.start(SilentNoise()).release(with_h_index(400, threshold), 1.0) == 0.0
-    with pytest.raises(Halted, match="larger radius"):
+    with pytest.raises(Halted, match="too many users"):
         record.start(SilentNoise()).release(with_h_index(400, threshold - 1), 1.0)
 
 
@@ -159,6 +169,7 @@ def test_audit_of_test_and_release():
         ({"test_epsilon": math.inf}, "test_epsilon"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 1.5}, "whole number"),
+        ({"outliers": -1}, "outliers=-1 to be a whole number >= 0"),
         ({"n_vectors": 200.0}, "whole number"),
         ({"failure": 0.0}, "probability"),
     ],

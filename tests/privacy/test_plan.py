@@ -62,6 +62,8 @@ def test_a_mechanism_that_samples_users_takes_no_groups():
 
 
 def test_plans_that_make_no_sense_cannot_be_made():
+    with pytest.raises(TypeError, match="tuple of Step"):
+        Plan(200, Step("a", 0, 200, mean(200)))
     with pytest.raises(ValueError, match="at least one step"):
         Plan(10, ())
     with pytest.raises(ValueError, match="different labels"):

@@ -42,6 +42,11 @@ def test_margin_and_slack_follow_from_the_normal_tails():
     assert norm.sf((RECORD.slack - 1 - RECORD.margin) / 5.0) > RECORD.false_halt / RECORD.rounds
 
 
+def test_tolerated_outliers_add_to_the_slack():
+    tolerant = SampledOutlierRemoval(2000, 0.2, 4.0, 5.0, 1e-6, rounds=10, outliers=7)
+    assert (tolerant.slack, tolerant.margin, tolerant.cost) == (RECORD.slack + 7, RECORD.margin, RECORD.cost)
+
+
 def test_deficit_and_mean_are_one_gaussian_release():
     cost = RECORD.cost
     (part,) = cost.subsampled
@@ -81,7 +86,7 @@ def test_a_deficit_above_slack_minus_margin_halts_and_closes_the_session():
     allowed = math.floor(RECORD.slack - RECORD.margin)
     session = RECORD.start(SilentNoise())
     session.release(with_h_index(400, 400 - allowed), 1.0)
-    with pytest.raises(Halted, match="not concentrated"):
+    with pytest.raises(Halted, match="too many users"):
         session.release(with_h_index(400, 400 - allowed - 1), 1.0)
     with pytest.raises(RuntimeError, match="halted"):
         session.release(np.zeros((400, 1)), 1.0)
@@ -126,6 +131,7 @@ def test_audit_of_a_sampled_step():
         ({"false_halt": 1.0}, "false_halt"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 2.5}, "whole number"),
+        ({"outliers": 0.5}, "outliers=0.5"),
         ({"n_vectors": 100}, "sample more users"),
     ],
 )

@@ -61,6 +61,9 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            if not isinstance(getattr(self, name), (int, float, np.floating)):
+                raise TypeError(f"Expected {name} to be a number, got {type(getattr(self, name)).__name__}.")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise ValueError(f"Expected epsilon={self.epsilon} to be finite and > 0; 1.0 is a common choice.")
         if not 0 <= self.delta < 1:
@@ -237,8 +240,8 @@ def certify(cost: Cost, budget: Budget, what: str = "The plan") -> None:
     """Raise `BudgetExceeded` with the figures and the remedy unless `cost` fits into `budget`."""
     if not fits(cost, budget):
         raise BudgetExceeded(
-            f"{what} costs delta={delta_at(cost, budget.epsilon):.3g} at epsilon={budget.epsilon:g}, expected "
-            f"<= {budget.delta:g}: ask for fewer releases, more noise, or a larger budget. Nothing was spent."
+            f"{what} needs epsilon={epsilon_at(cost, budget.delta):.4g} at delta={budget.delta:g}, expected <= "
+            f"{budget.epsilon:g}: ask for fewer releases, more noise, or a larger budget. Nothing was spent."
         )
 
 
@@ -248,6 +251,10 @@ def gaussian_multiplier(budget: Budget, releases: int = 1, other: Cost | None = 
     >>> round(gaussian_multiplier(Budget(1.0, 1e-6)), 3)
     4.225
     """
+    if not isinstance(budget, Budget):
+        raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
+    if releases < 1:
+        raise ValueError(f"Expected releases={releases} >= 1.")
     spent = other or Cost()
     return calibrate(lambda z: spent + Cost(gaussian=math.nextafter(releases / z**2, math.inf)), budget)
 
@@ -269,8 +276,9 @@ def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
     """
     if budget.delta == 0 or not fits(cost_of(_LARGEST_MULTIPLIER), budget):
         raise BudgetExceeded(
-            f"No noise is enough for epsilon={budget.epsilon:g}, delta={budget.delta:g}: Gaussian noise needs "
-            "delta > 0, and tests and failure probabilities must cost less than the whole. Nothing was spent."
+            f"Expected room for noise in epsilon={budget.epsilon:g}, delta={budget.delta:g}: what else is released "
+            "(tests, searches, failure probabilities) costs all of it, or delta is 0. Give those less, or ask for a "
+            "larger budget. Nothing was spent."
         )
     exact = not cost_of(1.0).subsampled
     tolerance = 1e-9 if exact else 1e-3

@@ -163,12 +163,16 @@ def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp, selected: NDArra
 
 def check_radius(radius: float) -> float:
     """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
-    radius = float(radius)
-    if not _SMALLEST_RADIUS <= radius <= _LARGEST_RADIUS:
+    if not isinstance(radius, (int, float, np.floating, np.integer)):
+        raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
+    number = float(radius)
+    if not number > 0:
+        raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
+    if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:
         raise ValueError(
-            f"Expected {_SMALLEST_RADIUS:g} <= radius={radius} <= {_LARGEST_RADIUS:g}: rescale the features."
+            f"Expected {_SMALLEST_RADIUS:g} <= radius={number} <= {_LARGEST_RADIUS:g}: rescale the features."
         )
-    return radius
+    return number
 
 
 def sensitivity(n_vectors: int, slack: int, radius: float) -> float:

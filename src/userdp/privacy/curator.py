@@ -50,7 +50,12 @@ class Curator:
         engine: Engine | None = None,
         insecure_seed: int | None = None,
     ) -> None:
+        for name, value, kind in (("plan", plan, Plan), ("ledger", ledger, Ledger)):
+            if not isinstance(value, kind):
+                raise TypeError(f"Expected {name} to be a {kind.__name__}, got {type(value).__name__}.")
         plan.certify(ledger.budget)
+        if not hasattr(type(data), "n_users"):
+            raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: UserData.from_table makes it.")
         if data.n_users != plan.n_users:
             raise ValueError(
                 f"Expected data of n_users={plan.n_users}, as the plan was made for; it has {data.n_users}. "
@@ -73,12 +78,13 @@ class Curator:
         """The next release of the step `label`; raises `Halted` if its private test fails.
 
         `radius` and `statistic` may depend on public inputs and earlier releases. Steps come in the plan's order:
-        later ones may be skipped to, earlier ones are closed. A round is used up even if it fails.
+        later ones may be skipped to, earlier ones are closed. A wrong argument costs nothing; once the data is read
+        the round is used up, even if it fails.
         """
         if os.getpid() != self._process:
             raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
         radius = check_radius(radius)
-        statistic.check(self._data.n_features, self._data.rows.dtype)
+        self._check(statistic)
         with self._lock:
             step, session = self._open(label)
             self._rounds_left -= 1
@@ -89,6 +95,19 @@ class Curator:
             except Halted:
                 self._rounds_left = 0
                 raise
+
+    def _check(self, statistic: Statistic) -> None:
+        """Find wrong statistics before the round begins, without data."""
+        if isinstance(statistic, type) or not hasattr(statistic, "check"):
+            raise TypeError(
+                f"Expected a statistic such as UserMean() or MeanGradient(loss, weights), got {statistic!r}; "
+                "UserGradients(function, weights) makes one of a function."
+            )
+        if statistic.needs_targets and not self._data.has_targets:
+            raise ValueError(
+                "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
+            )
+        statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
         """One vector a group. Whatever went wrong, the message is the same: a traceback could quote data."""
@@ -110,7 +129,10 @@ class Curator:
             raise ValueError(f"Expected a step of the plan, one of {labels}; got {label!r}.")
         position = labels.index(label)
         if position < self._position or (position == self._position and self._rounds_left <= 0):
-            raise RuntimeError(f"Expected a later step than {label!r}: it is closed, its releases are used up.")
+            raise RuntimeError(
+                f"Expected a later step than {label!r}: it is closed, because its releases are used up or it has "
+                "halted. A new plan, charged anew, is needed for more."
+            )
         step = self._plan.steps[position]
         if position > self._position or self._session is None:
             self._position, self._rounds_left = position, step.mechanism.rounds

@@ -74,6 +74,8 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget, path: str | Path | None = None) -> None:
+        if not isinstance(budget, Budget):
+            raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
         self.budget = budget
         self.path = None if path is None else Path(path).resolve()
         self._memory = _connect(None) if self.path is None else None
@@ -94,6 +96,10 @@ class Ledger:
         if budget is None:
             raise ValueError(f"Expected a budget in the ledger {path}; Ledger(budget, path) writes it.")
         return cls(budget, path)
+
+    def __repr__(self) -> str:
+        spent, where = self.spent_epsilon(), "in memory" if self.path is None else f"at {self.path}"
+        return f"<Ledger {where}: epsilon={spent:.4g} of {self.budget.epsilon:g} spent at delta={self.budget.delta:g}>"
 
     def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None) -> None:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""

@@ -19,21 +19,25 @@ Users = NDArray[np.int64]
 Vectors = NDArray[np.float64]
 
 
+_NOT_CONCENTRATED = (
+    "The private test failed: too many users' vectors are far from the others. Likely causes: users with missing "
+    "values or targets (fill them first), a radius that is too small (search for it privately), or more outliers than "
+    "the mechanism tolerates (raise its `outliers`)."
+)
+
+
 class Halted(RuntimeError):
     """A private test failed: nothing more is released here. It carries no number, only that the noisy test said no."""
 
-    def __init__(self, reason: str = "the vectors are not concentrated enough for this radius") -> None:
-        super().__init__(
-            f"Halted: {reason}. Try a larger radius or search for it privately, more users, or a larger epsilon. "
-            "What was released before stands; the budget of this release is spent."
-        )
+    def __init__(self, reason: str = _NOT_CONCENTRATED) -> None:
+        super().__init__(f"{reason} What was released before stands; the budget of this step is spent.")
 
 
-def check_counts(**numbers: object) -> None:
-    """Refuse anything but whole numbers >= 1: half a round would be charged as half and released as one."""
+def check_counts(at_least: int = 1, **numbers: object) -> None:
+    """Refuse anything but large enough whole numbers: half a round would be charged as half and released as one."""
     for name, number in numbers.items():
-        if not (isinstance(number, (int, np.integer)) and number >= 1):
-            raise ValueError(f"Expected {name}={number!r} to be a whole number >= 1.")
+        if not (isinstance(number, (int, np.integer)) and number >= at_least):
+            raise ValueError(f"Expected {name}={number!r} to be a whole number >= {at_least}.")
 
 
 class Session(Protocol):

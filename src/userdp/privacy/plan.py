@@ -55,6 +55,8 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.steps, tuple) or not all(isinstance(step, Step) for step in self.steps):
+            raise TypeError("Expected steps to be a tuple of Step, such as (Step(...),).")
         if not self.steps:
             raise ValueError("Expected at least one step in a plan.")
         labels = [step.label for step in self.steps]

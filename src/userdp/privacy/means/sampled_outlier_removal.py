@@ -22,7 +22,8 @@ class SampledOutlierRemoval:
     A user gives one vector, so `n_vectors` is the number of users, which is public. A step releases the deficit
     B - Q + N(0, deficit_std^2) of its batch of B users and, if that is at most slack - margin, the filtered mean +
     N(0, (noise_multiplier * added_user_sensitivity)^2 I): together one Gaussian release of multiplier z with
-    1/z^2 = 1/deficit_std^2 + 1/noise_multiplier^2, in units of adding one user. The first halt ends the session.
+    1/z^2 = 1/deficit_std^2 + 1/noise_multiplier^2, in units of adding one user. The first halt ends the session. The
+    slack makes a halt with a deficit of at most `outliers`, in any round, have probability at most `false_halt`.
 
     Guarantee: the cost is `rounds` Poisson-sampled Gaussian steps of multiplier z, and `failure`: half for passing
     with a deficit above the slack (not multiplied by the rounds), half for a batch below `smallest_batch` in any
@@ -39,6 +40,7 @@ class SampledOutlierRemoval:
     failure: float
     false_halt: float = 1e-3
     rounds: int = 1
+    outliers: int = 0
 
     samples_users = True
 
@@ -56,6 +58,7 @@ class SampledOutlierRemoval:
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"Expected 0 < {name}={getattr(self, name)} < 1.")
         check_counts(n_vectors=self.n_vectors, rounds=self.rounds)
+        check_counts(at_least=0, outliers=self.outliers)
         if self.smallest_batch < 2 * self.slack + 6:
             raise ValueError(
                 f"Expected batches of at least {2 * self.slack + 6} users, but n_vectors={self.n_vectors} with "
@@ -78,7 +81,8 @@ class SampledOutlierRemoval:
     @cached_property
     def slack(self) -> int:
         """Largest deficit the mean's sensitivity is computed for: the M of the proofs."""
-        return math.ceil(self.margin + float(self.deficit_std * norm.isf(self.false_halt / self.rounds)))
+        reach = float(self.deficit_std * norm.isf(self.false_halt / self.rounds))
+        return math.ceil(self.margin + reach) + self.outliers
 
     @cached_property
     def share(self) -> float:
@@ -121,7 +125,7 @@ class _Session:
         record, batch = self._record, len(vectors)
         if batch < record.smallest_batch:
             # Coins alone decide this, and its probability is part of `failure`.
-            raise Halted("a random batch was too small, which is rare and not due to the data")
+            raise Halted("A random batch was too small, which is rare and not due to the data.")
         rows = c.comparable(vectors, radius)
         counts = c.neighbour_counts(rows, radius)
         deficit = np.array([float(batch - c.h_index(counts))])

@@ -1,0 +1,88 @@
+"""Plans from public numbers: how to split a budget between tests, search and releases. No data is needed or touched."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.plan import Plan, Step
+from userdp.privacy.radius import RadiusSearch, radius_grid
+
+# Shares of epsilon that the test may get, and of the Gaussian budget that the radius search gets.
+_TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
+_SEARCH_SHARE = 0.05
+_FAILURE_SHARE = 0.05
+
+
+def plan_means(
+    n_users: int,
+    budget: Budget,
+    rounds: int = 1,
+    *,
+    outliers: float = 0.02,
+    radii: tuple[float, float] | None = (0.02, 1.0),
+    false_halt: float = 1e-3,
+) -> Plan:
+    """`rounds` private means of one vector a user, with the test that wastes least, for a budget spent in full.
+
+    The plan has a step "mean" of that many releases and, before it, a step "radius": a private search between
+    radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the share
+    `outliers` of the users may be far from the others, or hold NaN, before halting becomes likelier than
+    `false_halt`.
+
+    >>> plan = plan_means(5000, Budget(1.0, 1e-6), rounds=20)
+    >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
+    [('radius', 1), ('mean', 20)]
+    """
+    steps = _best_steps(n_users, budget, rounds, outliers, radii, false_halt)
+    if steps is not None:
+        return Plan(n_users, steps)
+    for more in map(math.ceil, np.geomspace(1.1 * n_users, 1e7, 100)):
+        if _best_steps(more, budget, rounds, outliers, radii, false_halt):
+            raise BudgetExceeded(
+                f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
+                f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon."
+            )
+    raise BudgetExceeded(
+        f"Expected a budget and a share of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "
+        f"delta={budget.delta:g}, outliers={outliers:g} is none: use delta > 0 and outliers below 0.4."
+    )
+
+
+def _best_steps(
+    n_users: int,
+    budget: Budget,
+    rounds: int,
+    outliers: float,
+    radii: tuple[float, float] | None,
+    false_halt: float,
+) -> tuple[Step, ...] | None:
+    """The steps with the least noise over the shares that the test may get; None if there are none."""
+    failure, tolerated = _FAILURE_SHARE * budget.delta, math.ceil(outliers * n_users)
+    best, least_noise = None, math.inf
+    for share in _TEST_SHARES:
+        test = Cost(pure=(share * budget.epsilon,), failure=failure)
+        try:
+            precision = 1 / gaussian_multiplier(budget, 1, test) ** 2
+            search = None if radii is None else _search(n_users, radii, tolerated, _SEARCH_SHARE * precision)
+            spent = test if search is None else test + search.cost
+            multiplier = gaussian_multiplier(budget, rounds, spent)
+            mean = OutlierRemoval(n_users, multiplier, test.pure[0], failure, false_halt, rounds, tolerated)
+        except ValueError:  # too little budget, or too few users, for this share
+            continue
+        if multiplier * mean.sensitivity(1.0, 1) < least_noise:
+            least_noise = multiplier * mean.sensitivity(1.0, 1)
+            first = () if search is None else (Step("radius", 0, n_users, search),)
+            best = (*first, Step("mean", 0, n_users, mean))
+    return best
+
+
+def _search(n_users: int, radii: tuple[float, float], tolerated: int, precision: float) -> RadiusSearch:
+    """A search that costs `precision` in mu^2. It aims below the tolerated outliers by the noise of a probe."""
+    grid = radius_grid(*radii)
+    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / precision)
+    target = n_users - max(tolerated, math.ceil(noise_std))
+    return RadiusSearch(n_users, grid, target, noise_std)
