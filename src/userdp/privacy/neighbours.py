@@ -28,6 +28,7 @@ U64, U32 = 2.0**-53, 2.0**-24  # Unit roundoffs of float64 and float32.
 BAND_SHARE = 1 / 64  # A GEMM is used only where its error band is at most this share of the squared radius.
 # The rest cannot alter a count, only its cost.
 CROWD_SHARE = 1 / 16  # A tile with more than this share of its pairs in the band is computed canonically.
+MAX_CROWDS = 6  # At most 2^6 - 1 tiles are decided without trying a GEMM again: performance only.
 LANES = 16  # Sums that run side by side in a norm.
 SEGMENT = 128  # Columns that the direct kernel advances together: they fit a cache.
 MAX_SPLITS = 2  # How often far-apart groups are split: bounds extra memory.
@@ -180,6 +181,8 @@ class _Tiles:
         self.vectors, self.order, self.norms, self.pivot, self.ruler = vectors, order, norms, pivot, ruler
         self.single: NDArray[np.float32] | None = None
         self.buffer = np.empty(0)
+        # After a crowd in the band a GEMM rests for 1, 3, 7, ... tiles: ties tend to be everywhere or nowhere.
+        self.crowds, self.resting = {True: 0, False: 0}, {True: 0, False: 0}
 
     def decide(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
         """Hits of each row start..stop among the columns first..last, and of each column among the rows."""
@@ -192,6 +195,9 @@ class _Tiles:
             width = _band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
             if not width[-1] <= BAND_SHARE * limit:
                 continue
+            if self.resting[single] > 0:
+                self.resting[single] -= 1
+                continue
             dtype: Any = np.float32 if single else np.float64
             products = self._products(start, stop, first, last, single)
             bias = self.norms[start:stop] / 2 - limit / 4
@@ -200,7 +206,10 @@ class _Tiles:
             crowd = int(CROWD_SHARE * products.size)
             band = (surely, maybe, column_bias, crowd)
             if _tally(products, *band, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
+                self.crowds[single] = 0
                 return row_hits, column_hits.astype(np.int64)
+            self.crowds[single] = min(self.crowds[single] + 1, MAX_CROWDS)
+            self.resting[single] = 2 ** self.crowds[single] - 1
         return self.decide_directly(start, stop, first, last)
 
     def decide_directly(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
@@ -209,7 +218,8 @@ class _Tiles:
 
         def count(rows: NDArray[np.intp]) -> tuple[Counts, Counts]:
             hits = np.zeros(len(rows), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
-            _count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit, *hits)
+            with np.errstate(all="ignore"):  # a setting of each thread's own
+                _count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit, *hits)
             return hits
 
         with ThreadPoolExecutor() as pool:
