@@ -159,8 +159,8 @@ MUTANTS = [
     Mutant(
         "a used-up round is given again",
         "privacy/curator.py",
-        "            self._rounds_left -= 1\n            users",
-        "            users",
+        "        self._rounds_left -= 1\n        users",
+        "        users",
         "test_curator.py",
     ),
     Mutant(
@@ -215,16 +215,15 @@ MUTANTS = [
     Mutant(
         "a failed round is given back",
         "privacy/curator.py",
-        "        except Exception:\n            vectors = None\n",
-        "        except Exception:\n            self._rounds_left += 1\n",
+        "        except BaseException:\n            vectors = None\n",
+        "        except BaseException:\n            self._rounds_left += 1\n",
         "test_curator.py",
     ),
     Mutant(
         "no lock around a release",
         "privacy/curator.py",
-        "        with self._lock:\n            step, session = self._open(label)\n            self._rounds_left -= 1\n",
-        "        step, session = self._open(label)\n        __import__('time').sleep(0.01)\n"
-        "        self._rounds_left -= 1\n        if True:\n",
+        "        with self._lock:\n            if self._busy:\n",
+        "        for _ in (0,):\n            if False:\n",
         "test_curator.py",
     ),
     Mutant(
@@ -268,6 +267,36 @@ MUTANTS = [
         "epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)",
         "epsilon = budget.epsilon",
         "test_accounting.py",
+    ),
+    Mutant(
+        "the ramp forgets the tolerated outliers",
+        "privacy/means/outlier_removal.py",
+        "self._ramp = c.tight_ramp(record.n_vectors, record.slack)",
+        "self._ramp = c.tight_ramp(record.n_vectors, record.slack - record.outliers)",
+        "test_outlier_removal.py",
+    ),
+    Mutant(
+        "the noise of a sample forgets the tolerated outliers",
+        "privacy/means/sampled_outlier_removal.py",
+        "c.added_user_sensitivity(self.smallest_batch, self.slack, radius, self.share)",
+        "c.added_user_sensitivity(self.smallest_batch, self.slack - self.outliers, radius, self.share)",
+        "test_sampled_outlier_removal.py",
+    ),
+    Mutant(
+        "the ramp of a sample forgets the tolerated outliers",
+        "privacy/means/sampled_outlier_removal.py",
+        "c.minibatch_ramp(batch, record.slack, record.share)",
+        "c.minibatch_ramp(batch, record.slack - record.outliers, record.share)",
+        "test_sampled_outlier_removal.py",
+    ),
+    Mutant(
+        "a step is served by the session before it",
+        "privacy/curator.py",
+        "            session = step.mechanism.start(self._noise)\n"
+        "            self._position, self._rounds_left, self._session = position, step.mechanism.rounds, session\n",
+        "            self._position, self._rounds_left = position, step.mechanism.rounds\n"
+        "            self._session = step.mechanism.start(self._noise)\n",
+        "test_curator.py",
     ),
 ]
 

@@ -55,3 +55,11 @@ def test_too_few_users_are_told_how_many_would_do():
 def test_what_no_number_of_users_can_meet_is_said_so(budget, outliers):
     with pytest.raises(BudgetExceeded, match="is none"):
         plan_means(1000, budget, outliers=outliers)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"rounds": 0}, {"rounds": 2.5}, {"outliers": -0.1}, {"outliers": 5.0}, {"outliers": float("nan")}]
+)
+def test_wrong_arguments_are_named(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        plan_means(**({"n_users": 1000, "budget": Budget(1.0, 1e-6)} | arguments))

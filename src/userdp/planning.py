@@ -8,6 +8,7 @@ import numpy as np
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
 
@@ -37,6 +38,9 @@ def plan_means(
     >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
     [('radius', 1), ('mean', 20)]
     """
+    check_counts(n_users=n_users, rounds=rounds)
+    if not 0 <= outliers < 1:
+        raise ValueError(f"Expected 0 <= outliers={outliers} < 1: a share of the users.")
     steps = _best_steps(n_users, budget, rounds, outliers, radii, false_halt)
     if steps is not None:
         return Plan(n_users, steps)

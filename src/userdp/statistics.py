@@ -37,6 +37,10 @@ class Statistic(Protocol):
     def needs_targets(self) -> bool:
         """Whether it reads targets."""
 
+    @property
+    def takes_groups(self) -> bool:
+        """Whether a group may have several users; otherwise each user is a group."""
+
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray: ...
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
@@ -54,6 +58,7 @@ class MeanGradient:
     """
 
     needs_targets: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = False
     loss: Loss
     weights: np.ndarray
 
@@ -109,6 +114,7 @@ class OnePassSGD:
     """
 
     needs_targets: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = True
     loss: Loss
     start: np.ndarray
     domain: Domain
@@ -164,6 +170,7 @@ class UserMean:
     """
 
     needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
@@ -185,6 +192,7 @@ class SecondMoment:
     """
 
     needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
@@ -207,6 +215,7 @@ class UserGradients:
     """
 
     needs_targets: ClassVar[bool] = False  # the function may, but need not
+    takes_groups: ClassVar[bool] = False
     function: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
     weights: np.ndarray
 
@@ -224,7 +233,9 @@ class UserGradients:
                     continue
                 try:
                     vector = self._vector(rows, targets)
-                except Exception:  # it may depend on the user's data, so it must not leave
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt from None
+                except BaseException:  # it may depend on the user's data, so it must not leave
                     continue
                 if vector.shape == self.weights.shape and np.all(np.isfinite(vector)):
                     out[j] = vector

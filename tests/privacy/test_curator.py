@@ -8,6 +8,7 @@ import pytest
 from support import SilentNoise
 
 from userdp.data import UserData
+from userdp.domains import Ball
 from userdp.losses import logistic
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
@@ -18,7 +19,7 @@ from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
-from userdp.statistics import MeanGradient, UserMean
+from userdp.statistics import MeanGradient, OnePassSGD, UserMean
 
 BUDGET = Budget(2.0, 1e-5)
 SIZE = 600
@@ -39,21 +40,17 @@ def plan_of(*mechanisms):
     return Plan(SIZE, tuple(Step(f"step {k}", 0, SIZE, m) for k, m in enumerate(mechanisms)))
 
 
-class Explosive:
+class Explosive(UserData):
     """Data that explodes when touched; only its public number of users, and whether it is seeded, may be asked for."""
 
-    insecure_seed = None
-
     def __init__(self, n_users=None):
-        self._n_users = n_users
+        object.__setattr__(self, "count", n_users)
 
-    @property
-    def n_users(self):
-        if self._n_users is None:
-            raise AssertionError("even the number of users was asked for")
-        return self._n_users
-
-    def __getattr__(self, name):
+    def __getattribute__(self, name):
+        if name == "insecure_seed":
+            return None
+        if name == "n_users" and object.__getattribute__(self, "count") is not None:
+            return object.__getattribute__(self, "count")
         raise AssertionError(f"data was touched: {name}")
 
 
@@ -154,8 +151,8 @@ def test_bad_calls_do_not_use_up_a_round():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (lambda: (make_data(), plan_of(mean()), BUDGET), "ledger to be a Ledger, got Budget"),
-        (lambda: (make_data(), mean(), Ledger(BUDGET)), "plan to be a Plan, got OutlierRemoval"),
+        (lambda: (make_data(), plan_of(mean()), BUDGET), "ledger to be Ledger, got Budget"),
+        (lambda: (make_data(), mean(), Ledger(BUDGET)), "plan to be Plan, got OutlierRemoval"),
         (lambda: (np.zeros((SIZE, 2)), plan_of(mean()), Ledger(BUDGET)), "data to be UserData, got ndarray"),
     ],
 )
@@ -168,9 +165,10 @@ def test_what_is_no_statistic_or_lacks_targets_costs_nothing():
     data = make_data()
     unlabelled = UserData(data.rows, np.full(data.n_rows, np.nan), data.offsets, has_targets=False)
     curator = Curator(unlabelled, plan_of(mean()), Ledger(BUDGET))
-    for wrong in (UserMean, lambda data, users, n_groups: None):
-        with pytest.raises(TypeError, match="Expected a statistic such as"):
+    for wrong in (UserMean, lambda data, users, n_groups: None, data.rows):
+        with pytest.raises(TypeError, match="Expected a statistic such as") as error:
             curator.release("step 0", wrong, 0.5)
+        assert "." not in str(error.value).split("got ")[1].split(";")[0], "no repr of an array"
     with pytest.raises(ValueError, match="Expected data with targets"):
         curator.release("step 0", MeanGradient(logistic, np.zeros(2)), 0.5)
     curator.release("step 0", UserMean(), 0.5)
@@ -185,16 +183,16 @@ class FailingEngine:
     def vectors(self, statistic, data, users, n_groups):
         self.calls += 1
         if self.calls == 1:
-            if self.result is None:
-                raise ValueError(f"user's value {data.rows[0, 0]}")
+            if isinstance(self.result, type):
+                raise self.result(f"user's value {data.rows[0, 0]}")
             return self.result
         return np.zeros((n_groups, 1))
 
 
-WRONG = [None, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]
+WRONG = [ValueError, SystemExit, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]
 
 
-@pytest.mark.parametrize("result", WRONG, ids=["exception", "too many", "flat", "no coordinates", "text"])
+@pytest.mark.parametrize("result", WRONG, ids=["error", "exit", "too many", "flat", "no coordinates", "text"])
 def test_a_failing_statistic_uses_up_the_round_and_says_the_same_whatever_the_data(result):
     engine = FailingEngine(result)
     curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET), engine=engine)
@@ -204,6 +202,50 @@ def test_a_failing_statistic_uses_up_the_round_and_says_the_same_whatever_the_da
     assert error.value.__suppress_context__
     with pytest.raises(RuntimeError, match="used up"):
         curator.release("step 0", UserMean(), 0.5)
+
+
+def test_an_interrupt_carries_nothing_and_uses_up_the_round():
+    curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET), engine=FailingEngine(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        curator.release("step 0", UserMean(), 0.5)
+    assert interrupt.value.args == ()
+    with pytest.raises(RuntimeError, match="used up"):
+        curator.release("step 0", UserMean(), 0.5)
+
+
+def test_a_step_whose_start_fails_is_not_served_by_the_step_before(monkeypatch):
+    """An interrupt between two steps: the second must still use its own, larger noise."""
+    first, second = mean(rounds=3), mean(rounds=2, z=500.0)
+    curator = Curator(make_data(), plan_of(first, second), Ledger(BUDGET))
+    curator.release("step 0", UserMean(), 0.5)
+    start = OutlierRemoval.start
+    monkeypatch.setattr(OutlierRemoval, "start", lambda self, noise: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        curator.release("step 1", UserMean(), 0.5)
+    monkeypatch.setattr(OutlierRemoval, "start", start)
+    curator.release("step 1", UserMean(), 0.5)
+    assert curator._session._record is second
+
+
+def test_a_statistic_cannot_ask_for_a_release_while_it_is_computed():
+    class Nested(RecordingEngine):
+        def vectors(self, statistic, data, users, n_groups):
+            with pytest.raises(RuntimeError, match="while it is computed"):
+                curator.release("step 0", UserMean(), 0.5)
+            return super().vectors(statistic, data, users, n_groups)
+
+    curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET), engine=Nested())
+    curator.release("step 0", UserMean(), 0.5)
+
+
+@pytest.mark.parametrize("seed", [True, -1, 1.5, "abc", [1, 2]])
+def test_seeds_that_are_none_spend_nothing(seed):
+    book = Ledger(BUDGET)
+    with pytest.raises(ValueError, match="insecure_seed"):
+        Curator(make_data(), plan_of(mean()), book, insecure_seed=seed)
+    with pytest.raises(ValueError, match="insecure_seed"):
+        book.charge(plan_of(mean()), insecure_seed=seed)
+    assert book.charges() == ()
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -264,7 +306,9 @@ def test_phases_ask_disjoint_users_in_a_random_order_and_groups_of_them():
     engine = RecordingEngine()
     curator = Curator(make_data(), plan, Ledger(Budget(3.0, 1e-5)), engine=engine)
     curator.release("a", UserMean(), 0.5)
-    curator.release("b", UserMean(), 0.5)
+    with pytest.raises(ValueError, match="takes groups"):
+        curator.release("b", UserMean(), 0.5)
+    curator.release("b", OnePassSGD(logistic, np.zeros(2), Ball(1.0), 0.1), 0.5)
     (first, n_first), (second, n_second) = engine.calls
     assert (n_first, n_second) == (200, 100)
     assert sorted([*first, *second]) == list(range(SIZE))

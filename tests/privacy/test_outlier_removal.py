@@ -131,6 +131,11 @@ def test_a_halted_stream_gives_nothing_more():
         session.release(np.zeros((400, 1)), 1.0)
 
 
+def test_another_number_of_vectors_than_priced_is_refused():
+    with pytest.raises(ValueError, match="as was priced"):
+        RECORD.start(SilentNoise()).release(np.zeros((600, 1)), 1.0)
+
+
 def test_all_users_take_part():
     users = np.arange(7)
     assert RECORD.start(SilentNoise()).choose(users) is users
@@ -189,9 +194,11 @@ def test_vectors_one_and_a_half_radii_apart_are_not_neighbours():
 
 
 @pytest.mark.parametrize("radius", [1.0, 1e3])
-def test_the_released_mean_moves_by_at_most_its_sensitivity_for_swaps_with_partial_weights(radius):
+@pytest.mark.parametrize("outliers", [0, 6])
+def test_the_released_mean_moves_by_at_most_its_sensitivity_for_swaps_with_partial_weights(radius, outliers):
     """Through the whole session: vectors on the edge keep part of their weight, and a user is swapped."""
-    record = OutlierRemoval(60, 5.0, 2.0, 1e-3, 0.05)
+    record = OutlierRemoval(60, 5.0, 2.0, 1e-3, 0.05, outliers=outliers)
+    assert record.sensitivity(radius, 1) >= c.sensitivity(60, record.slack, radius)
     partial = 0
     for seed in range(150):
         rng = np.random.default_rng(seed)

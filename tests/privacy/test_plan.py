@@ -45,6 +45,7 @@ def test_every_set_of_users_is_certified():
     [
         (("a", 5, 5, mean(200)), "start=5 < stop=5"),
         (("a", -1, 199, mean(200)), "start=-1"),
+        (("a", 0.0, 200.0, mean(200)), "whole number"),
         (("a", 0, 300, mean(200)), "200 vectors its mechanism was priced for; it gives 300"),
         (("a", 0, 150, mean(200), 200), "n_groups=200 <= 150"),
         (("a", 0, 1999, SampledOutlierRemoval(2000, 0.2, 4.0, 5.0, 1e-6)), "it gives 1999"),

@@ -54,6 +54,13 @@ def test_noise_reaches_the_probes():
     assert len(found) > 3
 
 
+def test_a_search_is_made_once():
+    session = search().start(SilentNoise())
+    session.release(spread(100), 1.0)
+    with pytest.raises(RuntimeError, match="once"):
+        session.release(spread(100), 1.0)
+
+
 def test_everyone_takes_part():
     users = np.arange(5)
     assert search().start(SilentNoise()).choose(users) is users
@@ -79,6 +86,7 @@ def test_impossible_grids_are_refused(arguments):
         ({"radii": ()}, "increasing"),
         ({"radii": (1.0, 1.0)}, "increasing"),
         ({"radii": (0.0, 1.0)}, "positive"),
+        ({"radii": (1e-40, 1.0)}, "Expected radii between"),
         ({"target": 0}, "target"),
         ({"target": 101}, "target"),
         ({"noise_std": 0.0}, "noise_std"),

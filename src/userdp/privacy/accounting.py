@@ -64,6 +64,7 @@ class Budget:
         for name in ("epsilon", "delta"):
             if not isinstance(getattr(self, name), (int, float, np.floating)):
                 raise TypeError(f"Expected {name} to be a number, got {type(getattr(self, name)).__name__}.")
+            object.__setattr__(self, name, float(getattr(self, name)))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise ValueError(f"Expected epsilon={self.epsilon} to be finite and > 0; 1.0 is a common choice.")
         if not 0 <= self.delta < 1:

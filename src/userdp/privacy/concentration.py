@@ -51,7 +51,9 @@ Counts = NDArray[np.int64]
 # others could exceed the sensitivity.
 _LARGEST_COORDINATE = 2.0**20
 
-_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-500, 2.0**500
+# Radii given by a caller, and factors that a search multiplies them by: products stay within 2^-500 .. 2^500.
+_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-400, 2.0**400
+SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-100, 2.0**100
 
 # Below this the paper's ramp may leave a neighbouring data set without any weight.
 _FEWEST_FOR_PAPER_RAMP = 10
@@ -165,7 +167,7 @@ def check_radius(radius: float) -> float:
     """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
     if not isinstance(radius, (int, float, np.floating, np.integer)):
         raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
-    number = float(radius)
+    number = math.inf if abs(radius) > 2**1000 else float(radius)
     if not number > 0:
         raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
     if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:

@@ -50,12 +50,11 @@ class Curator:
         engine: Engine | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        for name, value, kind in (("plan", plan, Plan), ("ledger", ledger, Ledger)):
+        for name, value, kind in (("data", data, UserData), ("plan", plan, Plan), ("ledger", ledger, Ledger)):
             if not isinstance(value, kind):
-                raise TypeError(f"Expected {name} to be a {kind.__name__}, got {type(value).__name__}.")
+                raise TypeError(f"Expected {name} to be {kind.__name__}, got {type(value).__name__}.")
+        noise = noise_source(insecure_seed)
         plan.certify(ledger.budget)
-        if not hasattr(type(data), "n_users"):
-            raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: UserData.from_table makes it.")
         if data.n_users != plan.n_users:
             raise ValueError(
                 f"Expected data of n_users={plan.n_users}, as the plan was made for; it has {data.n_users}. "
@@ -64,12 +63,12 @@ class Curator:
         seed = data.insecure_seed if insecure_seed is None else insecure_seed
         ledger.charge(plan, purpose, seed)
         self._data, self._plan, self._engine = data, plan, engine or LocalEngine()
-        self._noise = noise_source(insecure_seed)
+        self._noise = noise
         self._order = self._noise.permutation(plan.n_users)
         self._order.flags.writeable = False
         self._position, self._rounds_left = -1, 0
         self._session: Session | None = None
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._lock, self._busy, self._process = threading.RLock(), False, os.getpid()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
@@ -84,29 +83,42 @@ class Curator:
         if os.getpid() != self._process:
             raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
         radius = check_radius(radius)
-        self._check(statistic)
         with self._lock:
-            step, session = self._open(label)
-            self._rounds_left -= 1
-            users = session.choose(self._order[step.start : step.stop])
-            vectors = self._vectors(statistic, users, len(users) if step.n_groups is None else step.n_groups)
+            if self._busy:
+                raise RuntimeError("A statistic must not ask the curator for a release while it is computed.")
+            self._busy = True
             try:
-                return session.release(vectors, radius)
-            except Halted:
-                self._rounds_left = 0
-                raise
+                return self._release(label, statistic, radius)
+            finally:
+                self._busy = False
 
-    def _check(self, statistic: Statistic) -> None:
+    def _release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
+        self._check(statistic, label)
+        step, session = self._open(label)
+        self._rounds_left -= 1
+        users = session.choose(self._order[step.start : step.stop])
+        vectors = self._vectors(statistic, users, len(users) if step.n_groups is None else step.n_groups)
+        try:
+            return session.release(vectors, radius)
+        except Halted:
+            self._rounds_left = 0
+            raise
+
+    def _check(self, statistic: Statistic, label: str) -> None:
         """Find wrong statistics before the round begins, without data."""
         if isinstance(statistic, type) or not hasattr(statistic, "check"):
+            kind = statistic.__name__ if isinstance(statistic, type) else type(statistic).__name__
             raise TypeError(
-                f"Expected a statistic such as UserMean() or MeanGradient(loss, weights), got {statistic!r}; "
+                f"Expected a statistic such as UserMean() or MeanGradient(loss, weights), got {kind}; "
                 "UserGradients(function, weights) makes one of a function."
             )
         if statistic.needs_targets and not self._data.has_targets:
             raise ValueError(
                 "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
             )
+        grouped = any(step.label == label and step.n_groups is not None for step in self._plan.steps)
+        if grouped and not statistic.takes_groups:
+            raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
@@ -115,7 +127,9 @@ class Curator:
             vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
             if vectors.ndim == 2 and len(vectors) == n_groups and vectors.shape[1] > 0:
                 return vectors
-        except Exception:
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+        except BaseException:
             vectors = None
         raise RuntimeError(
             "Expected the statistic to give one vector a group; it failed on the data, though it passed its check on "
@@ -135,6 +149,7 @@ class Curator:
             )
         step = self._plan.steps[position]
         if position > self._position or self._session is None:
-            self._position, self._rounds_left = position, step.mechanism.rounds
-            self._session = step.mechanism.start(self._noise)
+            # The session first: if starting it fails, no other step's session may serve this one.
+            session = step.mechanism.start(self._noise)
+            self._position, self._rounds_left, self._session = position, step.mechanism.rounds, session
         return step, self._session

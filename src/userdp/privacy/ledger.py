@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
+import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +20,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from userdp.privacy.accounting import Budget, Cost, certify, epsilon_at
+from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 
 _FORMAT = 1
 _TABLES = (
-    "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL)",
+    "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
+    "identity TEXT NOT NULL)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
     "insecure_seed TEXT, costs TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
@@ -66,8 +71,8 @@ class Ledger:
     """The budget of one data set and all that was spent of it.
 
     Guarantee: the charged plans together are within the budget, for every user, at every moment; with a file, in any
-    number of processes of one machine (SQLite's locks are not reliable on network file systems). A plan whose charge
-    was refused, or cut off by a crash, has released nothing.
+    number of processes of one machine (SQLite's locks are not reliable on network file systems); in memory, in the
+    process that made it. A plan whose charge was refused, or cut off by a crash, has released nothing.
 
     >>> Ledger(Budget(1.0, 1e-6)).spent_epsilon()
     0.0
@@ -78,13 +83,14 @@ class Ledger:
             raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
         self.budget = budget
         self.path = None if path is None else Path(path).resolve()
+        self._lock, self._process = threading.RLock(), os.getpid()
         self._memory = _connect(None) if self.path is None else None
-        if self.path is not None and not self.path.exists():
-            _connect(self.path, create=True).close()
-        with self._transaction() as db:
-            if _budget(db) is None:
-                db.execute("INSERT INTO budget VALUES (1, ?, ?)", (budget.epsilon, budget.delta))
-            self._check_budget(db)
+        new = self.path is None or not self.path.exists() or self.path.stat().st_size == 0
+        with _transaction(self._memory or _connect(self.path, create=new), self.path, self._memory is None) as db:
+            if new:
+                _create(db, budget)
+            self._identity = _identity(db, self.path)
+        self.charges()  # refuses a file that holds another budget, or damaged records
 
     @classmethod
     def open(cls, path: str | Path) -> Ledger:
@@ -92,22 +98,19 @@ class Ledger:
         if not Path(path).is_file():
             raise FileNotFoundError(f"Expected a ledger file at {path}; Ledger(budget, path) makes a new one.")
         with _transaction(_connect(path), path) as db:
-            budget = _budget(db)
-        if budget is None:
-            raise ValueError(f"Expected a budget in the ledger {path}; Ledger(budget, path) writes it.")
+            budget, _ = _identity(db, path)
         return cls(budget, path)
 
     def __repr__(self) -> str:
-        spent, where = self.spent_epsilon(), "in memory" if self.path is None else f"at {self.path}"
-        return f"<Ledger {where}: epsilon={spent:.4g} of {self.budget.epsilon:g} spent at delta={self.budget.delta:g}>"
+        return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
 
     def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None) -> None:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
+        noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
         with self._transaction() as db:
-            self._check_budget(db)
             for total in _totals([*_costs(db), plan.costs]):
                 certify(total, self.budget, "With what was spent before, the plan")
-            seed = None if insecure_seed is None else str(insecure_seed)
+            seed = None if insecure_seed is None else str(int(insecure_seed))
             costs = json.dumps([cost.to_json() for cost in plan.costs])
             now = datetime.now(UTC).isoformat(timespec="seconds")
             run = db.execute(
@@ -148,20 +151,23 @@ class Ledger:
             for run, charged_at, purpose, seed, costs in runs
         )
 
-    def _check_budget(self, db: sqlite3.Connection) -> None:
-        """The file must still hold the budget this object was made with: it could have been replaced meanwhile."""
-        held = _budget(db)
-        if held != self.budget:
-            raise ValueError(
-                f"Expected the ledger {self.path} to hold {self.budget}; it holds {held}. A data set has one lifetime "
-                "budget: open it with Ledger.open(path). Nothing was charged."
-            )
-
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        db = _connect(self.path) if self._memory is None else self._memory
-        with _transaction(db, self.path, close=self._memory is None):
-            yield db
+        """A transaction on the very ledger this object was made with: its file could have been replaced meanwhile."""
+        if self._memory is not None and os.getpid() != self._process:
+            raise RuntimeError("A ledger in memory works only in the process that made it; use a file for several.")
+        with self._lock:
+            db = _connect(self.path) if self._memory is None else self._memory
+            with _transaction(db, self.path, close=self._memory is None):
+                held, identity = _identity(db, self.path)
+                if held != self.budget:
+                    raise ValueError(
+                        f"Expected the ledger {self.path} to hold {self.budget}; it holds {held}. A data set has one "
+                        "lifetime budget: open it with Ledger.open(path). Nothing was charged."
+                    )
+                if identity != self._identity[1]:
+                    raise ValueError(f"Expected the ledger {self.path} to be the one opened; another is in its place.")
+                yield db
 
 
 def _connect(path: str | Path | None, create: bool = False) -> sqlite3.Connection:
@@ -184,11 +190,11 @@ def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = 
         db.execute("PRAGMA synchronous = EXTRA")
         db.execute("BEGIN IMMEDIATE")
         try:
-            _prepare(db, path)
             yield db
             db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
     except sqlite3.Error as error:
         raise ValueError(
@@ -199,20 +205,22 @@ def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = 
             db.close()
 
 
-def _prepare(db: sqlite3.Connection, path: str | Path | None) -> None:
-    """Make the tables of a new file; refuse a database that is not a ledger of this format."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
+def _create(db: sqlite3.Connection, budget: Budget) -> None:
+    """The tables of a new ledger, unless another process was faster."""
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if version == 0 and tables == 0:
+    if tables == 0:
         for statement in _TABLES:
             db.execute(statement)
-    elif version != _FORMAT:
+        db.execute("INSERT INTO budget VALUES (1, ?, ?, ?)", (budget.epsilon, budget.delta, str(uuid.uuid4())))
+
+
+def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Budget, str]:
+    """The budget and the random name that a ledger was created with; refuses what is not a ledger of this format."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version != _FORMAT:
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
-
-
-def _budget(db: sqlite3.Connection) -> Budget | None:
-    row = db.execute("SELECT epsilon, delta FROM budget").fetchone()
-    return None if row is None else Budget(*row)
+    epsilon, delta, identity = db.execute("SELECT epsilon, delta, identity FROM budget").fetchone()
+    return Budget(epsilon, delta), identity
 
 
 def _costs(db: sqlite3.Connection) -> list[tuple[Cost, ...]]:

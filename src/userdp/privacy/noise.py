@@ -108,7 +108,11 @@ class SeededNoise:
 
 def noise_source(insecure_seed: int | None = None) -> Noise:
     """The private source, or a reproducible one that is NOT PRIVATE if `insecure_seed` is given."""
-    return SecureNoise() if insecure_seed is None else SeededNoise(insecure_seed)
+    if insecure_seed is None:
+        return SecureNoise()
+    if isinstance(insecure_seed, bool) or not isinstance(insecure_seed, (int, np.integer)) or insecure_seed < 0:
+        raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {type(insecure_seed).__name__}.")
+    return SeededNoise(int(insecure_seed))
 
 
 def gaussian_std(sensitivity: float, multiplier: float, dimension: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget, Cost, certify
-from userdp.privacy.mechanism import Mechanism
+from userdp.privacy.mechanism import Mechanism, check_counts
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Step:
     n_groups: int | None = None
 
     def __post_init__(self) -> None:
+        check_counts(at_least=0, start=self.start, stop=self.stop)
         if not 0 <= self.start < self.stop:
             raise ValueError(f"Expected 0 <= start={self.start} < stop={self.stop} in step {self.label!r}.")
         if self.n_vectors > self.n_users:

@@ -51,6 +51,8 @@ class RadiusSearch:
             raise ValueError(f"Expected noise_std={self.noise_std} to be finite and > 0.")
         if not self.radii or self.radii[0] <= 0 or any(np.diff(self.radii) <= 0):
             raise ValueError("Expected radii to be positive and increasing; radius_grid(smallest, largest) makes such.")
+        if not c.SMALLEST_FACTOR <= self.radii[0] <= self.radii[-1] <= c.LARGEST_FACTOR:
+            raise ValueError(f"Expected radii between {c.SMALLEST_FACTOR:g} and {c.LARGEST_FACTOR:g}.")
         if not 0 < self.target <= self.n_vectors:
             raise ValueError(f"Expected 0 < target={self.target} <= n_vectors={self.n_vectors}.")
 
@@ -70,13 +72,17 @@ class RadiusSearch:
 class _Session:
     def __init__(self, record: RadiusSearch, noise: Noise) -> None:
         self._record, self._noise = record, noise
+        self._open = True
 
     def choose(self, users: Users) -> Users:
         return users
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
-        """The found radius, as a vector of length 1."""
-        radii = [c.check_radius(radius * factor) for factor in self._record.radii]
+        """The found radius, as a vector of length 1; once."""
+        if not self._open:
+            raise RuntimeError("This search was made and paid for once.")
+        self._open = False
+        radii = [radius * factor for factor in self._record.radii]
         low, high = 0, len(radii) - 1
         while low < high:
             middle = (low + high) // 2

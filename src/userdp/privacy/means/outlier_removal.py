@@ -113,6 +113,8 @@ class _Session:
         return users
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
+        if len(vectors) != self._record.n_vectors:
+            raise ValueError(f"Expected {self._record.n_vectors} vectors, as was priced.")
         rows = c.comparable(vectors, radius)
         counts = c.neighbour_counts(rows, radius)
         if not self._gate.passes(c.h_index(counts)):

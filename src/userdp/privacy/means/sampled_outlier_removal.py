@@ -97,7 +97,7 @@ class SampledOutlierRemoval:
 
     @property
     def cost(self) -> Cost:
-        part = Subsampled(self.sampling_probability, self.joint_multiplier, self.rounds)
+        part = Subsampled(float(self.sampling_probability), self.joint_multiplier, int(self.rounds))
         return Cost(subsampled=(part,), failure=self.failure)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
