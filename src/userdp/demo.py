@@ -40,7 +40,7 @@ def train(curator: Curator, n_features: int, row_norm: float) -> np.ndarray:
     """Accelerated gradient steps; all it ever sees of the data are the curator's releases."""
     weights = momentum = np.zeros(n_features)
     (radius,) = curator.release("radius", MeanGradient(logistic, weights), 2 * logistic.lipschitz(row_norm))
-    step_size = 4 / logistic.smoothness(row_norm)
+    step_size = 1 / logistic.smoothness(row_norm)
     for step in track(range(STEPS), "training privately", console=Console(stderr=True), transient=True):
         gradient = curator.release("mean", MeanGradient(logistic, momentum), 1.5 * radius)
         previous, weights = weights, momentum - step_size * gradient
@@ -54,7 +54,7 @@ def train_openly(data: UserData, row_norm: float) -> np.ndarray:
     users = np.arange(data.n_users)
     for step in range(10 * STEPS):
         gradient = MeanGradient(logistic, momentum)(data, users, data.n_users).mean(axis=0)
-        previous, weights = weights, momentum - 4 / logistic.smoothness(row_norm) * gradient
+        previous, weights = weights, momentum - 1 / logistic.smoothness(row_norm) * gradient
         momentum = weights + step / (step + 3) * (weights - previous)
     return weights
 

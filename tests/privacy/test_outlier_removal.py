@@ -11,7 +11,7 @@ from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
-RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_halt=0.01)
+RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_halt=1e-8)
 
 
 def with_h_index(size, h_index, dimension=1):

@@ -167,7 +167,10 @@ def check_radius(radius: float) -> float:
     """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
     if not isinstance(radius, (int, float, np.floating, np.integer)):
         raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
-    number = math.inf if abs(radius) > 2**1000 else float(radius)
+    try:
+        number = float(radius)
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
     if not number > 0:
         raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
     if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:
