@@ -234,3 +234,23 @@ def test_a_ledger_in_memory_does_not_follow_a_fork(monkeypatch):
     monkeypatch.setattr(ledger.os, "getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="process that made it"):
         book.charge(plan())
+
+
+def test_a_ledger_that_another_process_has_just_made_is_used_as_it_is(tmp_path):
+    book = Ledger(BUDGET, tmp_path / "ledger.db")
+    with book._transaction() as db:
+        ledger._create(db, Budget(9.0, 1e-3))
+    assert Ledger.open(tmp_path / "ledger.db").budget == BUDGET
+
+
+def test_an_interrupt_after_the_commit_stays_an_interrupt(tmp_path):
+    book = Ledger(BUDGET, tmp_path / "ledger.db")
+
+    def interrupted():
+        with book._transaction() as db:
+            db.execute("COMMIT")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert book.charges() == ()
