@@ -164,6 +164,24 @@ def test_cap_is_random_without_a_seed_and_repeatable_with_one():
     assert by_user(grouped(ids, max_rows_per_user=400)) == by_user(grouped(ids))
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, "7", True, np.int64(-3)])
+@pytest.mark.parametrize("cap", [None, 1, 5])
+def test_a_wrong_seed_is_refused_whatever_the_data(seed, cap, tmp_path):
+    """Not only if some user has more rows than the cap: the error would tell that."""
+    table = pa.table({"who": [1, 1, 2], "x": [1.0, 2.0, 3.0]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    options = {"max_rows_per_user": cap, "insecure_seed": seed}
+    data = grouped([1, 1, 2])
+    for make in (
+        lambda: grouped([1, 1, 2], **options),
+        lambda: UserData.from_table(table, user="who", features="x", **options),
+        lambda: UserData.from_parquet(tmp_path / "t.parquet", user="who", features="x", **options),
+        lambda: UserData(data.rows, data.targets, data.offsets, insecure_seed=seed),
+    ):
+        with pytest.raises(ValueError, match=f"whole number >= 0, got {type(seed).__name__}"):
+            make()
+
+
 TABLE = {
     "who": ["b", "a", "b", "c"],
     "label": [1, 0, None, 1],

@@ -58,8 +58,27 @@ def test_what_no_number_of_users_can_meet_is_said_so(budget, outliers):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"rounds": 0}, {"rounds": 2.5}, {"outliers": -0.1}, {"outliers": 5.0}, {"outliers": float("nan")}]
+    "arguments",
+    [
+        {"rounds": 0},
+        {"rounds": 2.5},
+        {"outliers": -0.1},
+        {"outliers": 5.0},
+        {"outliers": float("nan")},
+        {"false_halt": 0.0},
+        {"false_halt": 1.5},
+    ],
 )
 def test_wrong_arguments_are_named(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         plan_means(**({"n_users": 1000, "budget": Budget(1.0, 1e-6)} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("radii", "message"),
+    [((1.0, 0.02), "smallest=1.0 <= largest=0.02"), ((0.0, 1.0), "0 < smallest"), ((1e-40, 1.0), "Expected radii")],
+)
+def test_wrong_radii_are_no_matter_of_budget(radii, message):
+    with pytest.raises(ValueError, match=message) as error:
+        plan_means(5000, Budget(1.0, 1e-6), radii=radii)
+    assert not isinstance(error.value, BudgetExceeded)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset
 
-from userdp.grouping import Groups
+from userdp.grouping import Groups, check_seed
 
 _OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
@@ -45,6 +45,7 @@ class UserData:
     has_targets: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_seed(self.insecure_seed)
         _check_layout(self.rows, self.targets, self.offsets)
         for name in ("rows", "targets", "offsets"):
             view = np.asarray(getattr(self, name)).view()

@@ -21,6 +21,7 @@ class Groups:
 
     @classmethod
     def make(cls, users: Any, n_rows: int, cap: int | None, insecure_seed: int | None) -> Groups:
+        check_seed(insecure_seed)
         codes = _user_codes(users, n_rows)
         n_users = int(codes.max()) + 1
         if n_users < 2:
@@ -58,6 +59,15 @@ class Groups:
         firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
         listed = users.to_pylist() if hasattr(users, "to_pylist") else list(users)
         return tuple(listed[first] for first in firsts)
+
+
+def check_seed(insecure_seed: Any) -> None:
+    """Refuse what is no seed, whether or not it will be needed: an error only if a user is capped would tell of one."""
+    if insecure_seed is None:
+        return
+    if isinstance(insecure_seed, bool) or not isinstance(insecure_seed, (int, np.integer)) or insecure_seed < 0:
+        kind = type(insecure_seed).__name__
+        raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {kind}: pass None for a private run.")
 
 
 def _capped(order: np.ndarray | None, counts: np.ndarray, cap: int, rng: np.random.Generator) -> np.ndarray:

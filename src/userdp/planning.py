@@ -41,11 +41,15 @@ def plan_means(
     check_counts(n_users=n_users, rounds=rounds)
     if not 0 <= outliers < 1:
         raise ValueError(f"Expected 0 <= outliers={outliers} < 1: a share of the users.")
-    steps = _best_steps(n_users, budget, rounds, outliers, radii, false_halt)
+    if not 0 < false_halt < 1:
+        raise ValueError(f"Expected 0 < false_halt={false_halt} < 1: a probability.")
+    # Any search on the grid checks it here, where what is wrong with it is not taken for too small a budget.
+    grid = None if radii is None else RadiusSearch(n_users, radius_grid(*radii), 1, 1.0).radii
+    steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt)
     if steps is not None:
         return Plan(n_users, steps)
     for more in map(math.ceil, np.geomspace(1.1 * n_users, 1e7, 100)):
-        if _best_steps(more, budget, rounds, outliers, radii, false_halt):
+        if _best_steps(more, budget, rounds, outliers, grid, false_halt):
             raise BudgetExceeded(
                 f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
                 f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon."
@@ -61,7 +65,7 @@ def _best_steps(
     budget: Budget,
     rounds: int,
     outliers: float,
-    radii: tuple[float, float] | None,
+    grid: tuple[float, ...] | None,
     false_halt: float,
 ) -> tuple[Step, ...] | None:
     """The steps with the least noise over the shares that the test may get; None if there are none."""
@@ -71,7 +75,7 @@ def _best_steps(
         test = Cost(pure=(share * budget.epsilon,), failure=failure)
         try:
             precision = 1 / gaussian_multiplier(budget, 1, test) ** 2
-            search = None if radii is None else _search(n_users, radii, tolerated, _SEARCH_SHARE * precision)
+            search = None if grid is None else _search(n_users, grid, tolerated, _SEARCH_SHARE * precision)
             spent = test if search is None else test + search.cost
             multiplier = gaussian_multiplier(budget, rounds, spent)
             mean = OutlierRemoval(n_users, multiplier, test.pure[0], failure, false_halt, rounds, tolerated)
@@ -84,9 +88,8 @@ def _best_steps(
     return best
 
 
-def _search(n_users: int, radii: tuple[float, float], tolerated: int, precision: float) -> RadiusSearch:
+def _search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:
     """A search that costs `precision` in mu^2. It aims below the tolerated outliers by the noise of a probe."""
-    grid = radius_grid(*radii)
     noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / precision)
     target = n_users - max(tolerated, math.ceil(noise_std))
     return RadiusSearch(n_users, grid, target, noise_std)

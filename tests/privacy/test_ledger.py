@@ -5,9 +5,12 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from userdp.privacy import accounting, ledger
@@ -147,8 +150,10 @@ def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="userdp ledger of format 1"):
         Ledger.open(tmp_path / "other.db")
     (tmp_path / "empty.db").touch()
-    with pytest.raises(ValueError, match="something else"):
-        Ledger.open(tmp_path / "empty.db")
+    for use in (Ledger.open, lambda path: Ledger(BUDGET, path)):
+        with pytest.raises(ValueError, match="it is empty: what was spent is lost"):
+            use(tmp_path / "empty.db")
+        assert (tmp_path / "empty.db").stat().st_size == 0
 
 
 WORKER = textwrap.dedent(
@@ -215,8 +220,11 @@ def test_a_truncated_or_recreated_file_is_not_taken_for_the_ledger(tmp_path):
     book.charge(plan())
     path.write_bytes(b"")
     for use in (book.charges, book.spent_epsilon, lambda: book.charge(plan()), lambda: Ledger.open(path)):
-        with pytest.raises(ValueError, match="something else"):
+        with pytest.raises(ValueError, match="it is empty"):
             use()
+    with pytest.raises(ValueError, match="it is empty"):
+        Ledger(BUDGET, path)
+    path.unlink()
     Ledger(BUDGET, path)
     with pytest.raises(ValueError, match="another is in its place"):
         book.charge(plan())
@@ -236,11 +244,130 @@ def test_a_ledger_in_memory_does_not_follow_a_fork(monkeypatch):
         book.charge(plan())
 
 
-def test_a_ledger_that_another_process_has_just_made_is_used_as_it_is(tmp_path):
-    book = Ledger(BUDGET, tmp_path / "ledger.db")
-    with book._transaction() as db:
-        ledger._create(db, Budget(9.0, 1e-3))
-    assert Ledger.open(tmp_path / "ledger.db").budget == BUDGET
+def test_a_ledger_that_another_process_has_just_made_is_used_as_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.db"
+    Ledger(BUDGET, path).charge(plan())
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert len(Ledger(BUDGET, path).charges()) == 1
+    with pytest.raises(ValueError, match="one lifetime budget"):
+        Ledger(Budget(9.0, 1e-3), path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ledger.db"]
+
+
+def test_processes_that_make_one_file_at_the_same_time_share_one_ledger(tmp_path):
+    path = tmp_path / "ledger.db"
+    makers = [worker(path, 0) for _ in range(6)]
+    assert [process.communicate(timeout=120)[0] for process in makers] == ["ready\n"] * 6
+    assert [process.returncode for process in makers] == [0] * 6
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ledger.db"]
+    assert Ledger.open(path).budget == BUDGET
+
+
+def test_threads_that_make_one_file_with_different_budgets_get_one(tmp_path):
+    """All wait until each has found no file, so that all go on to make one."""
+    path, barrier = tmp_path / "ledger.db", threading.Barrier(6)
+
+    class Meeting(type(path)):
+        def exists(self):
+            barrier.wait(60)
+            return False
+
+    def make(k):
+        ledger._create(Meeting(path), Budget(k, 1e-5))
+        return Ledger.open(path)
+
+    with ThreadPoolExecutor(6) as pool:
+        books = list(pool.map(make, range(1, 7)))
+    assert len({(book.budget, book._identity) for book in books}) == 1
+
+
+def test_a_disk_that_takes_no_links_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    def link(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(ledger.os, "link", link)
+    with pytest.raises(ValueError, match=r"Operation not permitted.*hard links"):
+        Ledger(BUDGET, tmp_path / "ledger.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opening_makes_no_file_if_it_vanishes_meanwhile(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.db"
+    Ledger(BUDGET, path)
+    read = ledger._identity
+
+    def read_and_lose(db, where):
+        path.unlink()
+        monkeypatch.setattr(ledger, "_identity", read)
+        return read(db, where)
+
+    monkeypatch.setattr(ledger, "_identity", read_and_lose)
+    with pytest.raises(ValueError, match="Was it moved"):
+        Ledger.open(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_copy_that_is_put_back_is_noticed(tmp_path):
+    path = tmp_path / "ledger.db"
+    book, reader = Ledger(BUDGET, path), Ledger(BUDGET, path)
+    book.charge(plan())
+    older = path.read_bytes()
+    book.charge(plan())
+    newest = path.read_bytes()
+    assert len(reader.charges()) == 2
+    path.write_bytes(older)
+    for seen in (book, reader):
+        for use in (seen.charges, seen.spent, seen.spent_epsilon, lambda seen=seen: seen.charge(plan())):
+            with pytest.raises(ValueError, match=r"hold run 2, which was seen .* older copy .* Nothing was charged"):
+                use()
+    assert path.read_bytes() == older
+    Ledger.open(path).charge(plan(80.0))  # another run 2, by someone who does not know of the first
+    with pytest.raises(ValueError, match="An older copy"):
+        book.charge(plan())
+    path.write_bytes(newest)
+    book.charge(plan())
+    assert len(reader.charges()) == 3
+
+
+def test_positions_are_written_as_plain_integers(book):
+    steps = plan().steps
+    object.__setattr__(steps[0], "start", np.int64(0))
+    object.__setattr__(steps[0], "stop", np.int64(1000))
+    book.charge(Plan(1000, steps))
+    (step,) = book.charges()[0].steps
+    assert (step.start, step.stop) == (0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("statement", "carried_out", "error", "seen"),
+    [
+        ("BEGIN IMMEDIATE", True, KeyboardInterrupt(), KeyboardInterrupt),
+        ("COMMIT", False, KeyboardInterrupt(), KeyboardInterrupt),
+        ("COMMIT", False, sqlite3.OperationalError("disk is full"), ValueError),
+    ],
+)
+def test_a_ledger_in_memory_stays_usable_whenever_a_charge_is_cut_off(statement, carried_out, error, seen):
+    class CutOff:
+        def __init__(self, db):
+            self._db = db
+
+        def __getattr__(self, name):
+            return getattr(self._db, name)
+
+        def execute(self, given, *values):
+            result = self._db.execute(given, *values) if given != statement or carried_out else None
+            if given == statement:
+                raise error
+            return result
+
+    book = Ledger(BUDGET)
+    db, book._memory = book._memory, CutOff(book._memory)
+    with pytest.raises(seen):
+        book.charge(plan())
+    book._memory = db
+    assert book.charges() == ()
+    book.charge(plan())
+    assert len(book.charges()) == 1
 
 
 def test_an_interrupt_after_the_commit_stays_an_interrupt(tmp_path):

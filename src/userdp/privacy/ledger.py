@@ -7,14 +7,15 @@ under concurrent processes and sudden death. A plan is charged whole and never r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sqlite3
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,8 @@ _TABLES = (
     "start INTEGER NOT NULL, stop INTEGER NOT NULL)",
     f"PRAGMA user_version = {_FORMAT}",
 )
+
+_SAME_RUN = "SELECT run FROM runs WHERE run = ? AND charged_at = ? AND costs = ?"
 
 # How long a charge waits for other processes that are charging the same file.
 _PATIENCE_SECONDS = 600
@@ -72,7 +75,8 @@ class Ledger:
 
     Guarantee: the charged plans together are within the budget, for every user, at every moment; with a file, in any
     number of processes of one machine (SQLite's locks are not reliable on network file systems); in memory, in the
-    process that made it. A plan whose charge was refused, or cut off by a crash, has released nothing.
+    process that made it. A plan whose charge was refused, or cut off by a crash, has released nothing. An older copy
+    of the file that is put back is noticed by the objects that saw a newer one, not by those made afterwards.
 
     >>> Ledger(Budget(1.0, 1e-6)).spent_epsilon()
     0.0
@@ -81,16 +85,9 @@ class Ledger:
     def __init__(self, budget: Budget, path: str | Path | None = None) -> None:
         if not isinstance(budget, Budget):
             raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
-        self.budget = budget
-        self.path = None if path is None else Path(path).resolve()
-        self._lock, self._process = threading.RLock(), os.getpid()
-        self._memory = _connect(None) if self.path is None else None
-        new = self.path is None or not self.path.exists() or self.path.stat().st_size == 0
-        with _transaction(self._memory or _connect(self.path, create=new), self.path, self._memory is None) as db:
-            if new:
-                _create(db, budget)
-            self._identity = _identity(db, self.path)
-        self.charges()  # refuses a file that holds another budget, or damaged records
+        if path is not None:
+            _create(Path(path).resolve(), budget)
+        self._attach(budget, path)
 
     @classmethod
     def open(cls, path: str | Path) -> Ledger:
@@ -99,7 +96,22 @@ class Ledger:
             raise FileNotFoundError(f"Expected a ledger file at {path}; Ledger(budget, path) makes a new one.")
         with _transaction(_connect(path), path) as db:
             budget, _ = _identity(db, path)
-        return cls(budget, path)
+        ledger = cls.__new__(cls)  # without __init__, which would make a new file if this one vanished just now
+        ledger._attach(budget, path)
+        return ledger
+
+    def _attach(self, budget: Budget, path: str | Path | None) -> None:
+        """Be the ledger that is in the file, or a new one in memory."""
+        self.budget = budget
+        self.path = None if path is None else Path(path).resolve()
+        self._lock, self._process = threading.RLock(), os.getpid()
+        self._memory = _connect(None) if self.path is None else None
+        with _transaction(self._memory or _connect(self.path), self.path, self._memory is None) as db:
+            if self._memory is not None:
+                _write_tables(db, budget)
+            self._identity = _identity(db, self.path)
+            self._newest = _newest_run(db)
+        self.charges()  # refuses a file that holds another budget, or damaged records
 
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
@@ -117,11 +129,14 @@ class Ledger:
                 "INSERT INTO runs (charged_at, purpose, insecure_seed, costs) VALUES (?, ?, ?, ?)",
                 (now, purpose, seed, costs),
             ).lastrowid
-            steps = [(run, s.label, repr(s.mechanism), s.start, s.stop) for s in plan.steps]
+            steps = [(run, s.label, repr(s.mechanism), int(s.start), int(s.stop)) for s in plan.steps]
             db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", steps)
 
     def spent(self) -> tuple[Cost, ...]:
-        """What was spent in all: one cost for each way of being in the charged plans' sets of users."""
+        """What was spent in all: one cost for each way of being in the charged plans' sets of users.
+
+        It counts a seeded run as if its noise were private, which it is not: `spent_epsilon` is then infinite.
+        """
         with self._transaction() as db:
             return _totals(_costs(db))
 
@@ -151,7 +166,7 @@ class Ledger:
             for run, charged_at, purpose, seed, costs in runs
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction on the very ledger this object was made with: its file could have been replaced meanwhile."""
         if self._memory is not None and os.getpid() != self._process:
@@ -167,12 +182,20 @@ class Ledger:
                     )
                 if identity != self._identity[1]:
                     raise ValueError(f"Expected the ledger {self.path} to be the one opened; another is in its place.")
+                if self._newest and not db.execute(_SAME_RUN, self._newest).fetchone():
+                    raise ValueError(
+                        f"Expected the ledger {self.path} to hold run {self._newest[0]}, which was seen in it; it does "
+                        "not. An older copy is in its place: put the newest one back. Nothing was charged."
+                    )
+                self._newest = _newest_run(db)
                 yield db
+                newest = _newest_run(db)
+            self._newest = newest  # only now is it committed
 
 
-def _connect(path: str | Path | None, create: bool = False) -> sqlite3.Connection:
+def _connect(path: str | Path | None, mode: str = "rw") -> sqlite3.Connection:
     """A connection to memory, or to a file: a ledger that has vanished is not silently begun anew."""
-    uri = ":memory:" if path is None else f"{Path(path).resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
+    uri = ":memory:" if path is None else f"{Path(path).resolve().as_uri()}?mode={mode}"
     try:
         return sqlite3.connect(
             uri, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, uri=path is not None
@@ -183,13 +206,13 @@ def _connect(path: str | Path | None, create: bool = False) -> sqlite3.Connectio
         ) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = True) -> Iterator[sqlite3.Connection]:
     """All or nothing, and alone: BEGIN IMMEDIATE waits for other writers; EXTRA survives a loss of power after it."""
     try:
         db.execute("PRAGMA synchronous = EXTRA")
-        db.execute("BEGIN IMMEDIATE")
         try:
+            db.execute("BEGIN IMMEDIATE")
             yield db
             db.execute("COMMIT")
         except BaseException:
@@ -205,18 +228,50 @@ def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = 
             db.close()
 
 
-def _create(db: sqlite3.Connection, budget: Budget) -> None:
-    """The tables of a new ledger, unless another process was faster."""
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables == 0:
-        for statement in _TABLES:
-            db.execute(statement)
-        db.execute("INSERT INTO budget VALUES (1, ?, ?, ?)", (budget.epsilon, budget.delta, str(uuid.uuid4())))
+def _create(path: Path, budget: Budget) -> None:
+    """Make a ledger at `path`, unless something is there, be it empty.
+
+    It is made aside and linked into place, in one step: nobody sees half a ledger, and of several processes that
+    make one the first wins. The folder is synced with the first charge.
+    """
+    try:
+        if path.exists():
+            return
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as aside:
+            new = Path(aside) / "ledger"
+            with _transaction(_connect(new, "rwc"), new) as db:
+                _write_tables(db, budget)
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+    except OSError as error:
+        raise ValueError(
+            f"Expected to make a ledger at {path}: {error.strerror}. Does its folder not exist, or is it not writable, "
+            "or on a disk without hard links? Choose another."
+        ) from None
+
+
+def _write_tables(db: sqlite3.Connection, budget: Budget) -> None:
+    for statement in _TABLES:
+        db.execute(statement)
+    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?)", (budget.epsilon, budget.delta, str(uuid.uuid4())))
+
+
+def _newest_run(db: sqlite3.Connection) -> tuple[int, str, str] | None:
+    """The last run's number, time and costs."""
+    row: tuple[int, str, str] | None = db.execute(
+        "SELECT run, charged_at, costs FROM runs ORDER BY run DESC LIMIT 1"
+    ).fetchone()
+    return row
 
 
 def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Budget, str]:
     """The budget and the random name that a ledger was created with; refuses what is not a ledger of this format."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not db.execute("SELECT * FROM sqlite_master").fetchone():
+        raise ValueError(
+            f"Expected {path} to be a ledger, it is empty: what was spent is lost. Put a copy of the ledger back; "
+            "delete the empty file only if nothing was ever charged to it."
+        )
     if version != _FORMAT:
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
     epsilon, delta, identity = db.execute("SELECT epsilon, delta, identity FROM budget").fetchone()
