@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from userdp import kernels, losses
 from userdp.data import UserData
 from userdp.engines import LocalEngine
-from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradients, UserMean
+from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, SecondMomentShape, UserGradients, UserMean
 
 N_FEATURES = 7
 ROWS_OF_USERS = [3, 1, 0, 64, 200, 4, 129, 2, 65, 5]
@@ -44,7 +44,7 @@ def user_mean(weights, rows, targets):
 
 
 STATISTICS = [MeanGradient(loss, weights_of(loss)) for loss in ALL_LOSSES]
-STATISTICS += [UserMean(), SecondMoment(), UserGradients(user_mean, np.zeros(N_FEATURES))]
+STATISTICS += [UserMean(), SecondMoment(), SecondMomentShape(3.0), UserGradients(user_mean, np.zeros(N_FEATURES))]
 every = pytest.mark.parametrize("statistic", STATISTICS, ids=lambda s: name(getattr(s, "loss", s)))
 
 
@@ -99,7 +99,7 @@ def test_a_user_with_a_label_that_is_no_class_is_nan(loss):
 
 
 def test_statistics_say_whether_they_read_targets():
-    assert [s.needs_targets for s in STATISTICS] == [True] * len(ALL_LOSSES) + [False] * 3
+    assert [s.needs_targets for s in STATISTICS] == [True] * len(ALL_LOSSES) + [False] * 4
     assert OnePassSGD.needs_targets
 
 
@@ -120,8 +120,25 @@ def test_mean_and_second_moment_equal_numpy(dtype):
         matrix = rows.T @ rows / len(rows)
         np.testing.assert_allclose(means[user], rows.mean(axis=0), rtol=1e-12, atol=1e-14)
         expected = (matrix * np.where(np.eye(N_FEATURES), 1, math.sqrt(2)))[upper]
-        np.testing.assert_allclose(moments[user], expected, rtol=1e-12, atol=1e-14)
-        assert np.linalg.norm(moments[user]) == pytest.approx(np.linalg.norm(matrix))
+        tolerance = 1e-12 if dtype == np.float64 else 1e-5  # products are added up in the rows' own type
+        np.testing.assert_allclose(moments[user], expected, rtol=tolerance, atol=tolerance)
+        assert np.linalg.norm(moments[user]) == pytest.approx(np.linalg.norm(matrix), rel=1e-5)
+        shape = vectors(SecondMomentShape(2.0), data)[user]
+        np.testing.assert_allclose(shape[:-1], moments[user] / np.linalg.norm(matrix), rtol=tolerance, atol=tolerance)
+        assert shape[-1] == pytest.approx(min(1.0, np.linalg.norm(matrix) / 2), rel=1e-5)
+        assert np.linalg.norm(shape) <= math.sqrt(2) * (1 + 1e-12)
+
+
+def test_moments_of_many_rows_keep_their_precision():
+    rows = np.random.default_rng(0).normal(size=(100_000, 2)).astype(np.float32)
+    data = UserData(rows, np.ones(len(rows)), np.array([0, len(rows), len(rows)]))
+    exact = np.mean(rows[:, 0].astype(float) ** 2)
+    assert vectors(SecondMoment(), data)[0, 0] == pytest.approx(exact, rel=1e-5)
+
+
+def test_the_shape_of_a_user_whose_rows_are_zero_is_zero():
+    data = UserData(np.zeros((3, 2)), np.ones(3), np.array([0, 1, 3]))
+    np.testing.assert_array_equal(vectors(SecondMomentShape(1.0), data), np.zeros((2, 4)))
 
 
 @every

@@ -102,15 +102,17 @@ class MeanGradient:
 
 @dataclass(frozen=True, eq=False)
 class OnePassSGD:
-    """Averaged iterate of one pass of projected SGD over each group's rows, less the point it starts from.
+    """Iterate of one pass of projected SGD over each group's rows, less the point it starts from.
 
-    w <- project(w - step_size * slope(<w, x>, y) x) over the rows of the group's users, one user after the other; the
-    average of the iterates after each step, without the first `average_from` of them. NaN for a group without rows.
-    A NaN cell makes the vector NaN; so does an infinite one, except that a box may clip its effect to the border.
-    One gradient a row: a pass never costs more than the rows there are.
+    w <- project(w - step * slope(<w, x>, y) x) over the rows of the group's users, all in mixed order. The step is
+    `step_size`, or with `decay` falls linearly from it to 0. The vector is the average of the iterates after each
+    step, without the first `average_from` of them; `average_from` = 1 is the last iterate. With a `basis` (d x d)
+    every row enters as x @ basis, so w are weights in that basis. With several outputs the weights are a flattened
+    matrix. NaN for a group without rows. A NaN cell makes the vector NaN; so does an infinite one, except that a box
+    may clip its effect to the border. One gradient a row: a pass never costs more than the rows there are.
 
     Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
-    Paper: Alg. 1, line 8 (which averages all iterates, `average_from` = 0).
+    Paper: Alg. 1, line 8 (a constant step and the average of all iterates, the defaults).
     """
 
     needs_targets: ClassVar[bool] = True
@@ -120,33 +122,37 @@ class OnePassSGD:
     domain: Domain
     step_size: float
     average_from: float = 0.0
+    decay: bool = False
+    basis: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         _check_loss(self.loss)
         object.__setattr__(self, "start", _weights(self.start))
         if not (math.isfinite(self.step_size) and self.step_size > 0):
             raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
-        if not 0 <= self.average_from < 1:
-            raise ValueError(f"Expected 0 <= average_from={self.average_from} < 1: the share of steps left out.")
+        if not 0 <= self.average_from <= 1:
+            raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the share of steps left out.")
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
-        if self.loss.n_outputs > 1 or not self.loss.compiled:
-            raise ValueError(
-                f"Expected a compiled loss of one output, got {self.loss.name}: SGD takes a step a row, for which "
-                f"other losses are too slow; use MeanGradient."
-            )
+        if self.basis is not None:
+            basis = _weights(np.ravel(self.basis)).reshape(np.shape(self.basis))
+            if basis.ndim != 2 or len(basis) != len(basis.T):
+                raise ValueError(f"Expected a square basis, got shape {basis.shape}.")
+            object.__setattr__(self, "basis", basis)
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _checked_users(data, users)
         if not 1 <= n_groups <= users.size:
             raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
         self._check_size(data.n_features)
+        if not self.loss.compiled:
+            return np.array([self._slowly(data, group) for group in np.array_split(users, n_groups)])
         # The sizes of np.array_split: the first groups have one user more.
         size, longer = divmod(users.size, n_groups)
         edges = np.arange(n_groups + 1) * size + np.minimum(np.arange(n_groups + 1), longer)
-        slopes = kernels.block_slopes(self.loss.slope, may_raise=self.loss.may_raise)
-        walk = (self.start, self.domain, self.step_size, self.average_from, slopes)
-        return sgd.one_pass(data.rows, data.targets, data.offsets, users, edges, *walk)
+        slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
+        walk = (self.start, self.domain, self.step_size, self.decay, self.average_from, slopes)
+        return sgd.one_pass(data.rows, data.targets, data.offsets, users, edges, self.basis, *walk)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self._check_size(n_features)
@@ -157,9 +163,37 @@ class OnePassSGD:
                 f"check its slope and the step size."
             )
 
+    def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
+        """The same for one group and a slope in plain Python; whatever it raises makes the vector NaN."""
+        blocks = [data.rows_of(user) for user in group]
+        rows, targets = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
+        order = np.argsort(sgd.mixing_order(len(rows)))
+        rows = rows if self.basis is None else rows @ self.basis
+        w, total, left_out = self.start, np.zeros(self.start.size), sgd.left_out(self.average_from, len(rows))
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                for t, row in enumerate(order):
+                    step = self.step_size * (1 - t / len(rows) if self.decay else 1)
+                    slope = float(self.loss.slope(float(w @ rows[row]), float(targets[row])))
+                    w = self.domain.project(w - step * slope * rows[row])
+                    total = total + w * (t >= left_out)
+                vector: np.ndarray = total / (len(rows) - left_out) - self.start
+                return vector
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+        except BaseException:  # it may depend on the users' data, so it must not leave
+            return np.full(self.start.size, math.nan)
+
     def _check_size(self, n_features: int) -> None:
-        if self.start.size != n_features:
-            raise ValueError(f"Expected a start of length {n_features}, one number a feature, got {self.start.size}.")
+        expected = self.loss.n_outputs * n_features
+        if self.start.size != expected:
+            raise ValueError(
+                f"Expected a start of length {expected} for the {self.loss.name} loss on {n_features} features, got "
+                f"{self.start.size}: count the intercept's feature, and all outputs."
+            )
+        if self.basis is not None and len(self.basis) != n_features:
+            raise ValueError(f"Expected a basis of {n_features} features, got {len(self.basis)}.")
 
 
 @dataclass(frozen=True)
@@ -197,6 +231,33 @@ class SecondMoment:
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
         return kernels.second_moments(data.rows, data.offsets, users)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        _made_up_data(n_features, dtype)
+
+
+@dataclass(frozen=True)
+class SecondMomentShape:
+    """Second moment of each user's rows divided by its length, followed by that length as a share of `largest`.
+
+    With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
+    shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
+    scale counts more than another's; the second part tells how long moments are on average.
+
+    Guarantee: vector j is a function of user users[j]'s rows, of length at most sqrt(2).
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+    largest: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.largest) and self.largest > 0):
+            raise ValueError(f"Expected largest={self.largest} to be finite and > 0: the square of a row's norm.")
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = _one_user_a_group(data, users, n_groups)
+        return kernels.second_moments(data.rows, data.offsets, users, self.largest)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         _made_up_data(n_features, dtype)

@@ -362,3 +362,43 @@ def test_radii_that_are_no_numbers_are_refused():
 
 def test_check_radius_gives_a_plain_float():
     assert type(c.check_radius(np.float32(0.5))) is float
+
+
+# --- factors of a search ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(1, 2, 4), [1.0, 2.0, 4.0], np.array([1, 2, 4]), np.array([1, 2, 4], dtype=np.float16), (np.float32(1), 2, 4.0)],
+)
+def test_factors_become_a_tuple_of_plain_floats(given):
+    factors = c.check_factors(given)
+    assert factors == (1.0, 2.0, 4.0)
+    assert isinstance(factors, tuple)
+    assert {type(factor) for factor in factors} == {float}
+
+
+def test_factors_may_reach_the_ends_of_their_range():
+    assert c.check_factors((2.0**-100, 2.0**100)) == (2.0**-100, 2.0**100)
+    for factors in ((2.0**-101, 1.0), (1.0, 2.0**101), (1.0, math.inf)):
+        with pytest.raises(ValueError, match="Expected radii between"):
+            c.check_factors(factors)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        (),
+        (0.0,),
+        (-1.0, 1.0),
+        (1.0, 1.0),
+        (2.0, 1.0),
+        (math.nan,),
+        (1.0, math.nan),
+        (1.0, math.nan, 3.0),
+        (-math.inf, 1.0),
+    ],
+)
+def test_factors_that_are_not_positive_and_increasing_are_refused(factors):
+    with pytest.raises(ValueError, match="positive and increasing"):
+        c.check_factors(factors)

@@ -1,6 +1,8 @@
 import copy
+import os
 import pickle
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,8 +16,11 @@ from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
@@ -199,7 +204,7 @@ def test_a_failing_statistic_uses_up_the_round_and_says_the_same_whatever_the_da
     with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector a group") as error:
         curator.release("step 0", UserMean(), 0.5)
     assert error.value.__cause__ is None
-    assert error.value.__suppress_context__
+    assert error.value.__context__ is None
     with pytest.raises(RuntimeError, match="used up"):
         curator.release("step 0", UserMean(), 0.5)
 
@@ -356,3 +361,350 @@ def test_a_hostile_user_changes_a_release_by_no_more_than_the_sensitivity(monkey
     )
     assert np.all(np.isfinite(changed))
     assert 0 < np.linalg.norm(clean - changed) <= mean().sensitivity(0.5, 2)
+
+
+# --- nothing but releases tells anything about values -----------------------------------------------------------------
+
+
+class Given:
+    """A statistic that gives each user's row of `rows`; `before` is called first, with the users."""
+
+    needs_targets = takes_groups = False
+
+    def __init__(self, rows, before=lambda users: None):
+        self.rows, self.before, self.asked = rows, before, []
+
+    def __call__(self, data, users, n_groups):
+        self.asked.append(len(users))
+        self.before(users)
+        return self.rows[users]
+
+    def check(self, n_features, dtype=np.float64):
+        pass
+
+
+def searched(size=SIZE, z=20.0):
+    return SearchedOutlierRemoval(size, (0.5, 1.0, 2.0), z, 10.0, 1e-6)
+
+
+def paper(size=SIZE):
+    return PaperOutlierRemoval(size, 7.0, 3.0, 1e-6)
+
+
+MECHANISMS = {
+    "clip": Clip(SIZE, 20.0, block=7),
+    "removal": mean(),
+    "searched": searched(),
+    "paper": paper(),
+    "search": RadiusSearch(SIZE, (0.5, 1.0, 2.0), SIZE - 100, 15.0),
+    "sampled": SampledOutlierRemoval(SIZE, 0.5, 30.0, 2.0, 1e-6, outliers=10),
+}
+
+
+def hostile_rows():
+    rows = np.random.default_rng(0).normal(1.0, 0.05, (SIZE, 2))
+    rows[:5] = [[1e308, 1e-308], [1e308, 1e308], [-1e-308, 5e-324], [np.inf, 1e-308], [np.nan, 1e308]]
+    return rows
+
+
+def outcome(curator, statistic, radius=1.0, label="step 0"):
+    """What a caller sees of a release: the vector, or the kind and text of the exception."""
+    try:
+        return curator.release(label, statistic, radius).tolist()
+    except (RuntimeError, KeyboardInterrupt) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+@pytest.mark.parametrize("halting", [False, True])
+def test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings(mechanism, halting):
+    """An error or a warning on an overflow, which the caller can switch on, would tell of one user's values."""
+
+    def loud(users):
+        warnings.warn(f"user {users[0]}", stacklevel=1)
+        np.divide(1.0, np.zeros(1))
+        np.exp(np.array([1e4, -1e4]))
+        np.sqrt(np.array([-1.0]))
+
+    rows = np.arange(2.0 * SIZE).reshape(SIZE, 2) ** 3 if halting else hostile_rows()
+    seen = []
+    for setting in ("ignore", "raise", "warn", "print"):
+        curator = Curator(make_data(), plan_of(mechanism), Ledger(Budget(8.0, 1e-4)), insecure_seed=5)
+        with np.errstate(all=setting), warnings.catch_warnings(record=setting != "raise") as caught:
+            warnings.simplefilter("error" if setting == "raise" else "always")
+            before = np.geterr()
+            seen.append(outcome(curator, Given(rows, loud)))
+            assert np.geterr() == before
+        assert not caught
+    assert seen[1:] == seen[:1] * 3
+    if halting and not isinstance(mechanism, Clip | RadiusSearch):
+        assert seen[0][0] is Halted
+    else:
+        assert np.all(np.isfinite(seen[0]))
+
+
+def frames_of(error):
+    """All frames that an exception leads to, through its traceback, its context and its cause."""
+    found, waiting, known = [], [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in known:
+            continue
+        known.add(id(one))
+        waiting += [one.__context__, one.__cause__]
+        trace = one.__traceback__
+        while trace is not None:
+            found.append(trace.tb_frame)
+            waiting += [value for value in trace.tb_frame.f_locals.values() if isinstance(value, BaseException)]
+            trace = trace.tb_next
+    return found
+
+
+def holds_arrays(value, depth=2):
+    if isinstance(value, np.ndarray):
+        return True
+    if isinstance(value, dict):
+        return holds_arrays(list(value.values()), depth)
+    return isinstance(value, list | tuple) and depth > 0 and any(holds_arrays(entry, depth - 1) for entry in value)
+
+
+def fail_with(error):
+    def fail(users):
+        held = np.array(users, dtype=float)  # what a debugger would find
+        raise error(f"{held[0]}")
+
+    return fail
+
+
+FAILURES = [ValueError, FloatingPointError, KeyboardInterrupt, SystemExit, MemoryError]
+TESTED = ["removal", "searched", "paper", "sampled"]
+
+
+@pytest.mark.parametrize(
+    ("error", "mechanism"),
+    [(Halted, name) for name in TESTED] + [(error, name) for error in FAILURES for name in ("clip", *TESTED)],
+)
+def test_exceptions_lead_to_no_frame_that_holds_data(error, mechanism):
+    nowhere = np.full((SIZE, 2), np.nan)
+    statistic = Given(nowhere) if error is Halted else Given(hostile_rows(), fail_with(error))
+    curator = Curator(make_data(), plan_of(MECHANISMS[mechanism]), Ledger(Budget(8.0, 1e-4)), insecure_seed=5)
+    expected = error if error in (Halted, KeyboardInterrupt) else RuntimeError
+    caught = None
+    try:
+        curator.release("step 0", statistic, 1.0)
+    except BaseException as raised:
+        caught = raised
+    assert type(caught) is expected
+    assert caught.__context__ is None
+    assert caught.__cause__ is None
+    frames = frames_of(caught)
+    inside = [frame for frame in frames if frame.f_code.co_filename != __file__]
+    assert [frame.f_code.co_name for frame in inside] == ["release"]
+    assert not any(holds_arrays(frame.f_locals) for frame in inside)
+    assert not any(character.isdigit() for character in str(caught))
+
+
+def test_the_walk_finds_frames_with_data():
+    """The walk above means something: it finds the arrays behind an exception that was passed on."""
+
+    def pass_on():
+        try:
+            fail_with(ValueError)([3])
+        except ValueError as error:
+            raise RuntimeError("passed on") from error
+
+    with pytest.raises(RuntimeError, match="passed on") as caught:
+        pass_on()
+    assert any("held" in frame.f_locals and holds_arrays(frame.f_locals) for frame in frames_of(caught.value))
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["clip", "removal"])
+def test_a_fork_inside_a_statistic_gives_one_release(mechanism):
+    """Both processes come back from the statistic; only the one that made the curator gets a vector."""
+    reader, writer = os.pipe()
+    here, children = os.getpid(), []
+
+    def fork(users):
+        if not children:
+            children.append(os.fork())
+
+    curator = Curator(make_data(), plan_of(MECHANISMS[mechanism]), Ledger(Budget(8.0, 1e-4)))
+    seen = None
+    try:
+        seen = outcome(curator, Given(hostile_rows(), fork))
+        again = outcome(curator, Given(hostile_rows()))
+    finally:
+        if os.getpid() != here:
+            text = "a release" if isinstance(seen, list) or isinstance(again, list) else f"{seen} {again}"
+            os.write(writer, text.encode())
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(children[0], 0)
+    with os.fdopen(reader) as pipe:
+        child = pipe.read()
+    assert isinstance(seen, list)
+    assert "it is closed" in again[1]
+    assert "Expected the statistic" in child
+    assert "process that made it" in child
+
+
+def test_a_process_that_changes_while_the_ledger_is_charged_gets_no_curator(monkeypatch):
+    book, here = Ledger(BUDGET), os.getpid()
+    charge = Ledger.charge
+
+    def forking(self, *arguments):
+        charge(self, *arguments)
+        monkeypatch.setattr(module.os, "getpid", lambda: here + 1)
+
+    monkeypatch.setattr(Ledger, "charge", forking)
+    with pytest.raises(RuntimeError, match="process that made it"):
+        Curator(Explosive(SIZE), plan_of(mean()), book)
+
+
+def test_the_process_is_checked_before_anything_else(monkeypatch):
+    curator = Curator(Explosive(SIZE), plan_of(mean()), Ledger(BUDGET))
+    monkeypatch.setattr(module.os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="process that made it"):
+        curator.release("no such step", None, float("nan"))
+
+
+# --- arguments that are no numbers, or change -------------------------------------------------------------------------
+
+
+def test_a_plan_is_charged_and_released_as_it_was_priced_whatever_becomes_of_its_arguments(monkeypatch):
+    noise = SilentNoise()
+    monkeypatch.setattr(module, "noise_source", lambda seed: noise)
+    radii, size = [0.5, 1.0, 2.0], np.array([SIZE])
+    record = SearchedOutlierRemoval(size[0], radii, np.float32(20.0), np.float16(10.0), 1e-6)
+    plan = Plan(size[0], (Step("step 0", np.int64(0), size[0], record),))
+    cost, book = record.cost, Ledger(BUDGET)
+    curator = Curator(make_data(), plan, book)
+    radii[:] = [1e-9] * 64
+    size[0] = 1
+    *_, found = curator.release("step 0", Given(np.ones((SIZE, 2))), 1.0)
+    assert found == 0.5
+    assert book.spent() == (cost,)
+    assert noise.asked[-1] == ("gaussian", record.sensitivity(0.5, 2), 20.0)
+    for entry in ((SIZE, (1.0,), np.array(20.0), 10.0, 1e-6), (SIZE, (1.0,), 20.0, [10.0], 1e-6)):
+        with pytest.raises(TypeError, match="to be a number"):
+            SearchedOutlierRemoval(*entry)
+
+
+@pytest.mark.parametrize("n_users", [600.0, np.float64(600), np.array(600), [600], "600", None, float("nan")])
+def test_a_plan_for_no_whole_number_of_users_is_refused_before_any_charge(n_users):
+    with pytest.raises(ValueError, match=r"n_users=.* to be a whole number"):
+        Plan(n_users, (Step("step 0", 0, SIZE, mean()),))
+    for start, stop, groups in ((0.0, SIZE, None), (0, 600.0, None), (0, SIZE, 600.0), (np.array(0), SIZE, None)):
+        with pytest.raises(ValueError, match="whole number"):
+            Step("step 0", start, stop, mean(), groups)
+
+
+@pytest.mark.parametrize(
+    "radius",
+    [float("nan"), np.float64("nan"), 0.0, -1.0, float("inf"), 1e-200, 1e200, 10**400, np.array(1.0), [1.0], "1"],
+)
+@pytest.mark.parametrize("mechanism", ["clip", "searched", "paper"])
+def test_radii_that_are_none_cost_nothing(mechanism, radius):
+    curator = Curator(make_data(), plan_of(MECHANISMS[mechanism]), Ledger(Budget(8.0, 1e-4)), insecure_seed=5)
+    statistic = Given(np.ones((SIZE, 2)))
+    with pytest.raises((ValueError, TypeError), match="radius"):
+        curator.release("step 0", statistic, radius)
+    assert statistic.asked == []
+    curator.release("step 0", statistic, 1.0)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def small_data():
+    return UserData.from_arrays(np.zeros((50, 1)), None, np.arange(50))
+
+
+def clip_release(block, rows, monkeypatch):
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, rounds=2, block=block)),))
+    statistic = Given(rows)
+    curator = Curator(small_data(), plan, Ledger(BUDGET))
+    released = [curator.release("step 0", statistic, 2.0) for _ in range(2)]
+    np.testing.assert_array_equal(*released)
+    return released[0], statistic.asked
+
+
+@pytest.mark.parametrize(
+    ("block", "asked"),
+    [(7, [7] * 7 + [1]), (1, [1] * 50), (10, [10] * 5), (49, [49, 1]), (50, [50]), (1000, [50])],
+)
+def test_blocks_of_users_give_the_mean_of_all(monkeypatch, block, asked):
+    rows = np.random.default_rng(0).normal(0, 3, (50, 4))
+    rows[[0, 49]] = [[np.nan, 0, 0, 0], [1e308, -1e308, 1e-308, 0]]
+    whole, _ = clip_release(1000, rows, monkeypatch)
+    released, seen = clip_release(block, rows, monkeypatch)
+    assert seen == asked * 2
+    np.testing.assert_allclose(released, whole, rtol=1e-13)
+    lengths = np.hypot.reduce(rows[1:49], axis=1)
+    shortened = rows[1:49] * np.minimum(1, 2 / lengths)[:, None]
+    expected = shortened.sum(axis=0) + np.array([2**0.5, -(2**0.5), 0, 0])
+    np.testing.assert_allclose(released, expected / 50, rtol=1e-12)
+
+
+def test_a_block_that_fails_uses_up_its_round_and_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, rounds=2, block=7)),))
+    curator = Curator(small_data(), plan, Ledger(BUDGET))
+
+    def fail_late(users):
+        if 40 in users:
+            raise ValueError
+
+    with pytest.raises(RuntimeError, match="Expected the statistic"):
+        curator.release("step 0", Given(np.ones((50, 2)), fail_late), 2.0)
+    np.testing.assert_array_equal(curator.release("step 0", Given(0.5 * np.ones((50, 2))), 1.0), [0.5, 0.5])
+    with pytest.raises(RuntimeError, match="it is closed"):
+        curator.release("step 0", Given(np.ones((50, 2))), 1.0)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((6, 2)), np.zeros((8, 2)), np.zeros(7), np.zeros((7, 0)), "text"])
+def test_a_block_of_another_shape_is_refused(wrong):
+    class WrongFirst(RecordingEngine):
+        def vectors(self, statistic, data, users, n_groups):
+            return wrong if 3 in users else np.zeros((n_groups, 2))
+
+    plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, block=7)),))
+    curator = Curator(small_data(), plan, Ledger(BUDGET), engine=WrongFirst(), insecure_seed=0)
+    with pytest.raises(RuntimeError, match="Expected the statistic"):
+        curator.release("step 0", UserMean(), 1.0)
+
+
+def test_groups_are_never_split_into_blocks(monkeypatch):
+    """A group's vector is made of several users, whom a block of vectors would tear apart."""
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(SIZE, (Step("step 0", 0, SIZE, Clip(100, 20.0, block=7), n_groups=100),))
+    engine = RecordingEngine()
+    curator = Curator(make_data(), plan, Ledger(BUDGET), engine=engine)
+    curator.release("step 0", OnePassSGD(logistic, np.zeros(2), Ball(1.0), 0.1), 1.0)
+    ((users, n_groups),) = engine.calls
+    assert (len(users), n_groups) == (SIZE, 100)
+
+
+def test_a_failed_release_does_not_come_again():
+    """Of two rounds, one fails and one is released: no third."""
+    curator = Curator(make_data(), plan_of(mean(rounds=2)), Ledger(BUDGET), engine=FailingEngine(ValueError))
+    with pytest.raises(RuntimeError, match="Expected the statistic"):
+        curator.release("step 0", UserMean(), 0.5)
+    curator.release("step 0", UserMean(), 0.5)
+    with pytest.raises(RuntimeError, match="it is closed"):
+        curator.release("step 0", UserMean(), 0.5)
+
+
+@pytest.mark.parametrize("mechanism", [mean(rounds=3), SampledOutlierRemoval(SIZE, 0.5, 40.0, 2.0, 1e-6, rounds=3)])
+def test_a_halt_closes_its_step_before_data_is_read_again(mechanism):
+    curator = Curator(make_data(), plan_of(mechanism), Ledger(Budget(8.0, 1e-4)), insecure_seed=0)
+    statistic = Given(np.full((SIZE, 2), np.nan))
+    with pytest.raises(Halted):
+        curator.release("step 0", statistic, 1.0)
+    with pytest.raises(RuntimeError, match="it is closed"):
+        curator.release("step 0", statistic, 1.0)
+    assert len(statistic.asked) == 1

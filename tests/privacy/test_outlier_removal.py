@@ -176,7 +176,7 @@ def test_audit_of_test_and_release():
         ({"rounds": 1.5}, "whole number"),
         ({"outliers": -1}, "outliers=-1 to be a whole number >= 0"),
         ({"n_vectors": 200.0}, "whole number"),
-        ({"failure": 0.0}, "probability"),
+        ({"failure": 0.0}, "failure=0.0"),
     ],
 )
 def test_impossible_records_are_refused_with_the_remedy(change, message):

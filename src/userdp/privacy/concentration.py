@@ -28,6 +28,7 @@ __all__ = [
     "Ramp",
     "added_user_sensitivity",
     "best_share",
+    "check_factors",
     "check_radius",
     "comparable",
     "filtered_mean",
@@ -178,6 +179,16 @@ def check_radius(radius: float) -> float:
             f"Expected {_SMALLEST_RADIUS:g} <= radius={number} <= {_LARGEST_RADIUS:g}: rescale the features."
         )
     return number
+
+
+def check_factors(factors: tuple[float, ...]) -> tuple[float, ...]:
+    """Increasing factors that a search multiplies a radius by, as plain floats."""
+    numbers = tuple(map(float, factors))
+    if not numbers or not numbers[0] > 0 or not np.all(np.diff(numbers) > 0):
+        raise ValueError("Expected radii to be positive and increasing; radius_grid(smallest, largest) makes such.")
+    if not SMALLEST_FACTOR <= numbers[0] <= numbers[-1] <= LARGEST_FACTOR:
+        raise ValueError(f"Expected radii between {SMALLEST_FACTOR:g} and {LARGEST_FACTOR:g}.")
+    return numbers
 
 
 def sensitivity(n_vectors: int, slack: int, radius: float) -> float:

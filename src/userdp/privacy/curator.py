@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -61,14 +62,16 @@ class Curator:
                 "Plan again with that number. Nothing was spent."
             )
         seed = data.insecure_seed if insecure_seed is None else insecure_seed
+        self._process = os.getpid()
         ledger.charge(plan, purpose, seed)
+        self._check_process()
         self._data, self._plan, self._engine = data, plan, engine or LocalEngine()
         self._noise = noise
         self._order = self._noise.permutation(plan.n_users)
         self._order.flags.writeable = False
         self._position, self._rounds_left = -1, 0
         self._session: Session | None = None
-        self._lock, self._busy, self._process = threading.RLock(), False, os.getpid()
+        self._lock, self._busy = threading.RLock(), False
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
@@ -80,29 +83,62 @@ class Curator:
         later ones may be skipped to, earlier ones are closed. A wrong argument costs nothing; once the data is read
         the round is used up, even if it fails.
         """
-        if os.getpid() != self._process:
-            raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
+        self._check_process()
         radius = check_radius(radius)
         with self._lock:
             if self._busy:
                 raise RuntimeError("A statistic must not ask the curator for a release while it is computed.")
             self._busy = True
             try:
-                return self._release(label, statistic, radius)
+                self._check(statistic, label)
+                step, session = self._open(label)
+                self._rounds_left -= 1
+                outcome = self._outcome(step, session, statistic, radius)
             finally:
                 self._busy = False
+        if isinstance(outcome, np.ndarray):
+            return outcome
+        raise outcome
 
-    def _release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
-        self._check(statistic, label)
-        step, session = self._open(label)
-        self._rounds_left -= 1
-        users = session.choose(self._order[step.start : step.stop])
-        vectors = self._vectors(statistic, users, len(users) if step.n_groups is None else step.n_groups)
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
+
+    def _outcome(
+        self, step: Step, session: Session, statistic: Statistic, radius: float
+    ) -> Vectors | Halted | RuntimeError | KeyboardInterrupt:
+        """The release, or a fresh exception that holds no frame in which data could be seen.
+
+        Numerical warnings are off, whatever the caller has set: they would depend on values.
+        """
         try:
-            return session.release(vectors, radius)
-        except Halted:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self._compute(step, session, statistic, radius)
+        except Halted as error:
             self._rounds_left = 0
-            raise
+            return Halted(error.reason)
+        except KeyboardInterrupt:
+            return KeyboardInterrupt()
+        except BaseException:
+            return RuntimeError(
+                "Expected the statistic to give one vector a group; it failed on the data, though it passed its check "
+                "on made-up rows. Try it on data that is not private. The round is used up."
+            )
+
+    def _compute(self, step: Step, session: Session, statistic: Statistic, radius: float) -> Vectors:
+        users = session.choose(self._order[step.start : step.stop])
+        n_groups = len(users) if step.n_groups is None else step.n_groups
+        block = step.mechanism.block or n_groups
+        if step.n_groups is not None or block >= n_groups:
+            vectors = self._vectors(statistic, users, n_groups)
+        else:
+            last = (n_groups - 1) // block * block
+            for first in range(0, last, block):
+                session.add(self._vectors(statistic, users[first : first + block], block), radius)
+            vectors = self._vectors(statistic, users[last:], n_groups - last)
+        self._check_process()
+        return session.release(vectors, radius)
 
     def _check(self, statistic: Statistic, label: str) -> None:
         """Find wrong statistics before the round begins, without data."""
@@ -122,19 +158,11 @@ class Curator:
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
-        """One vector a group. Whatever went wrong, the message is the same: a traceback could quote data."""
-        try:
-            vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
-            if vectors.ndim == 2 and len(vectors) == n_groups and vectors.shape[1] > 0:
-                return vectors
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt from None
-        except BaseException:
-            vectors = None
-        raise RuntimeError(
-            "Expected the statistic to give one vector a group; it failed on the data, though it passed its check on "
-            "made-up rows. Try it on data that is not private. The round is used up."
-        ) from None
+        """One vector a group."""
+        vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
+        if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
+            raise ValueError("Expected one vector a group.")
+        return vectors
 
     def _open(self, label: str) -> tuple[Step, Session]:
         """The step's running session, or a new one if the step comes later in the plan."""

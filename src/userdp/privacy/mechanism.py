@@ -7,6 +7,7 @@ from public inputs and earlier releases, because the noise is proportional to it
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ class Halted(RuntimeError):
     """A private test failed: nothing more is released here. It carries no number, only that the noisy test said no."""
 
     def __init__(self, reason: str = _NOT_CONCENTRATED) -> None:
+        self.reason = reason
         super().__init__(f"{reason} What was released before stands; the budget of this step is spent.")
 
 
@@ -40,11 +42,32 @@ def check_counts(at_least: int = 1, **numbers: object) -> None:
             raise ValueError(f"Expected {name}={number!r} to be a whole number >= {at_least}.")
 
 
+def settle(record: object, reals: tuple[str, ...] = (), counts: tuple[str, ...] = (), from_zero: str = "") -> None:
+    """Check a frozen record's numbers and store them as plain floats and ints.
+
+    What was priced must not change afterwards, as an array could, nor be priced in the precision of a narrow float.
+    `from_zero` names the count that may be 0.
+    """
+    for name in reals:
+        value = getattr(record, name)
+        if not isinstance(value, (int, float, np.floating, np.integer)):
+            raise TypeError(f"Expected {name} to be a number, got {type(value).__name__}.")
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"Expected {name}={value} to be finite and > 0.")
+        object.__setattr__(record, name, float(value))
+    for name in counts:
+        check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
+        object.__setattr__(record, name, int(getattr(record, name)))
+
+
 class Session(Protocol):
     """One run of a mechanism."""
 
     def choose(self, users: Users) -> Users:
         """Which of the users take part in the next round."""
+
+    def add(self, vectors: Vectors, radius: float) -> None:
+        """Take in a block of vectors of the next round; only asked of mechanisms that have a `block`."""
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         """The next releasable vector; raises `Halted` if the test fails."""
@@ -62,6 +85,10 @@ class Mechanism(Protocol):
         """Whether each round is on a random sample of the users, one vector each, so that groups make no sense."""
 
     @property
+    def block(self) -> int | None:
+        """How many vectors a session wants at once: the others come before, through its `add`; None for all."""
+
+    @property
     def rounds(self) -> int:
         """How often a session may release."""
 
@@ -71,3 +98,10 @@ class Mechanism(Protocol):
 
     def start(self, noise: Noise) -> Session:
         """A fresh session."""
+
+
+class SessionOnAll:
+    """A session that gets all vectors of a round at once."""
+
+    def add(self, vectors: Vectors, radius: float) -> None:
+        raise RuntimeError("This mechanism takes all vectors of a round at once.")

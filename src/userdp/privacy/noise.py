@@ -122,6 +122,7 @@ def gaussian_std(sensitivity: float, multiplier: float, dimension: int) -> float
     True
     """
     _check_positive(sensitivity=sensitivity, multiplier=multiplier)
+    sensitivity, multiplier = float(sensitivity), float(multiplier)
     return _certified_scale("gaussian", sensitivity * multiplier, sensitivity, 1 / (2 * multiplier**2), dimension)
 
 

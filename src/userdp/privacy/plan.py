@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget, Cost, certify
-from userdp.privacy.mechanism import Mechanism, check_counts
+from userdp.privacy.mechanism import Mechanism, check_counts, settle
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Step:
     n_groups: int | None = None
 
     def __post_init__(self) -> None:
-        check_counts(at_least=0, start=self.start, stop=self.stop)
+        settle(self, counts=("start", "stop"), from_zero="start")
+        if self.n_groups is not None:
+            settle(self, counts=("n_groups",))
         if not 0 <= self.start < self.stop:
             raise ValueError(f"Expected 0 <= start={self.start} < stop={self.stop} in step {self.label!r}.")
         if self.n_vectors > self.n_users:
@@ -56,6 +58,8 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
+        check_counts(n_users=self.n_users)
+        object.__setattr__(self, "n_users", int(self.n_users))
         if not isinstance(self.steps, tuple) or not all(isinstance(step, Step) for step in self.steps):
             raise TypeError("Expected steps to be a tuple of Step, such as (Step(...),).")
         if not self.steps:

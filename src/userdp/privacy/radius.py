@@ -9,7 +9,7 @@ import numpy as np
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Users, Vectors, check_counts
+from userdp.privacy.mechanism import SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
 
@@ -44,15 +44,11 @@ class RadiusSearch:
 
     rounds = 1
     samples_users = False
+    block = None
 
     def __post_init__(self) -> None:
-        check_counts(n_vectors=self.n_vectors)
-        if not (math.isfinite(self.noise_std) and self.noise_std > 0):
-            raise ValueError(f"Expected noise_std={self.noise_std} to be finite and > 0.")
-        if not self.radii or self.radii[0] <= 0 or any(np.diff(self.radii) <= 0):
-            raise ValueError("Expected radii to be positive and increasing; radius_grid(smallest, largest) makes such.")
-        if not c.SMALLEST_FACTOR <= self.radii[0] <= self.radii[-1] <= c.LARGEST_FACTOR:
-            raise ValueError(f"Expected radii between {c.SMALLEST_FACTOR:g} and {c.LARGEST_FACTOR:g}.")
+        settle(self, ("noise_std",), ("n_vectors", "target"))
+        object.__setattr__(self, "radii", c.check_factors(self.radii))
         if not 0 < self.target <= self.n_vectors:
             raise ValueError(f"Expected 0 < target={self.target} <= n_vectors={self.n_vectors}.")
 
@@ -69,7 +65,7 @@ class RadiusSearch:
         return _Session(self, noise)
 
 
-class _Session:
+class _Session(SessionOnAll):
     def __init__(self, record: RadiusSearch, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True

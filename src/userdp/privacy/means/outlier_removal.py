@@ -16,7 +16,7 @@ from userdp.privacy.gates import (
     laplace_tail,
     least_excess,
 )
-from userdp.privacy.mechanism import Halted, Users, Vectors, check_counts
+from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
 
@@ -53,14 +53,11 @@ class OutlierRemoval:
     outliers: int = 0
 
     samples_users = False
+    block = None
 
     def __post_init__(self) -> None:
-        for name in ("noise_multiplier", "test_epsilon"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"Expected {name}={value} to be finite and > 0.")
-        check_counts(n_vectors=self.n_vectors, rounds=self.rounds)
-        check_counts(at_least=0, outliers=self.outliers)
+        settle(self, ("noise_multiplier", "test_epsilon", "failure", "false_halt"))
+        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.n_vectors < 2 * self.slack + 4:
             raise ValueError(
                 f"Expected n_vectors={self.n_vectors} >= {2 * self.slack + 4} for a test with "
@@ -102,7 +99,7 @@ class OutlierRemoval:
         return _Session(self, noise)
 
 
-class _Session:
+class _Session(SessionOnAll):
     def __init__(self, record: OutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._ramp = c.tight_ramp(record.n_vectors, record.slack)

@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost, Subsampled
-from userdp.privacy.mechanism import Halted, Users, Vectors, check_counts
+from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
 
@@ -43,6 +43,7 @@ class SampledOutlierRemoval:
     outliers: int = 0
 
     samples_users = True
+    block = None
 
     def __post_init__(self) -> None:
         if not 0 < self.sampling_probability < 1:
@@ -50,15 +51,11 @@ class SampledOutlierRemoval:
                 f"Expected 0 < sampling_probability={self.sampling_probability} < 1; "
                 "to use all users in each round, use OutlierRemoval."
             )
-        for name in ("noise_multiplier", "deficit_std"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"Expected {name}={value} to be finite and > 0.")
+        settle(self, ("sampling_probability", "noise_multiplier", "deficit_std", "failure", "false_halt"))
+        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         for name in ("failure", "false_halt"):
-            if not 0 < getattr(self, name) < 1:
+            if not getattr(self, name) < 1:
                 raise ValueError(f"Expected 0 < {name}={getattr(self, name)} < 1.")
-        check_counts(n_vectors=self.n_vectors, rounds=self.rounds)
-        check_counts(at_least=0, outliers=self.outliers)
         if self.smallest_batch < 2 * self.slack + 6:
             raise ValueError(
                 f"Expected batches of at least {2 * self.slack + 6} users, but n_vectors={self.n_vectors} with "
@@ -97,7 +94,7 @@ class SampledOutlierRemoval:
 
     @property
     def cost(self) -> Cost:
-        part = Subsampled(float(self.sampling_probability), self.joint_multiplier, int(self.rounds))
+        part = Subsampled(self.sampling_probability, self.joint_multiplier, self.rounds)
         return Cost(subsampled=(part,), failure=self.failure)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
@@ -109,7 +106,7 @@ class SampledOutlierRemoval:
         return _Session(self, noise)
 
 
-class _Session:
+class _Session(SessionOnAll):
     def __init__(self, record: SampledOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True

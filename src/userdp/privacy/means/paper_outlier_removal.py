@@ -1,0 +1,93 @@
+"""Outlier removal as the paper prints it: a test of the score, random selection, Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from userdp.privacy import concentration as c
+from userdp.privacy.accounting import Cost
+from userdp.privacy.gates import laplace_tail
+from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
+from userdp.privacy.noise import Noise
+
+
+@dataclass(frozen=True)
+class PaperOutlierRemoval:
+    """One mean of randomly selected vectors among `n_vectors`, behind a test of their mean number of neighbours.
+
+    With K vectors and radius tau: the score s = (1/K) sum of the neighbour counts at tau passes if s + Lap(test_scale)
+    >= 4K/5. Then each vector is kept with probability 0 to 1, by its neighbours at 2 tau, and the mean of the kept
+    ones + N(0, (noise_ratio * tau)^2 I) is released.
+
+    Guarantee: 2 (K-1) / (K test_scale) (pure), (sensitivity / noise_ratio tau)^2 (Gaussian), and as failure the chance
+    that a score below 2K/3 passes plus `selection_failure`. Proof: docs/proofs.md, section 15.
+    Paper: Alg. 1, lines 10-22.
+    Differs: the selection starts at (K+1)/2 neighbours, not K/2, and the score's radius is smaller by what its
+    comparison may round; both because privacy needs it. The score's noise is discrete, on multiples of 1/K.
+    """
+
+    n_vectors: int
+    test_scale: float
+    noise_ratio: float
+    selection_failure: float
+
+    rounds = 1
+    samples_users = False
+    block = None
+
+    def __post_init__(self) -> None:
+        settle(self, ("test_scale", "noise_ratio", "selection_failure"), ("n_vectors",))
+        self.sensitivity(1.0, 1)  # refuses too few vectors
+
+    @property
+    def test_failure(self) -> float:
+        """Chance that a score below 2K/3 passes: K s is whole, so it is at least 2 K^2/15 below the threshold."""
+        excess = math.ceil(2 * self.n_vectors**2 / 15)
+        return laplace_tail((1 - 2.0**-50) / (self.n_vectors * self.test_scale), excess)
+
+    @property
+    def cost(self) -> Cost:
+        pure = 2 * (self.n_vectors - 1) / (self.n_vectors * self.test_scale) * (1 + 2.0**-50)
+        # The dimension is not known yet: 2^20 of them cost the rounding of a mean next to nothing.
+        gaussian = (self.sensitivity(1.0, 2**20) / self.noise_ratio) ** 2 * (1 + 2.0**-50)
+        return Cost(gaussian, (pure,), failure=(self.test_failure + self.selection_failure) * (1 + 2.0**-50))
+
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """How far a swap moves the mean, except with probability `selection_failure`; the weights' radius is 2 tau."""
+        exact = c.random_selection_sensitivity(self.n_vectors, 2 * radius, self.selection_failure)
+        return c.rounded_sensitivity(exact, self.n_vectors, dimension, 2 * radius)
+
+    def start(self, noise: Noise) -> _Session:
+        return _Session(self, noise)
+
+
+class _Session(SessionOnAll):
+    def __init__(self, record: PaperOutlierRemoval, noise: Noise) -> None:
+        self._record, self._noise = record, noise
+        self._open = True
+
+    def choose(self, users: Users) -> Users:
+        return users
+
+    def release(self, vectors: Vectors, radius: float) -> Vectors:
+        record, n_vectors = self._record, self._record.n_vectors
+        if not self._open:
+            raise RuntimeError("This mean was released and paid for once.")
+        self._open = False
+        if len(vectors) != n_vectors:
+            raise ValueError(f"Expected {n_vectors} vectors, as was priced.")
+        if vectors.shape[1] > 2**20:
+            raise ValueError("Expected at most 2^20 numbers in a vector, as was priced.")
+        rows = c.comparable(vectors, 2 * radius)
+        near = c.neighbour_counts(rows, c.score_radius(2 * radius, rows.shape[1]))
+        noisy = self._noise.integer_laplace(int(near.sum()), n_vectors * record.test_scale)
+        if 5 * noisy < 4 * n_vectors**2:
+            raise Halted
+        counts = c.neighbour_counts(rows, 2 * radius)
+        ramp = c.paper_ramp(n_vectors)
+        selected = self._noise.coins(ramp.weights(counts))
+        mean = c.filtered_mean(rows, counts, ramp, selected)
+        # The noise is the printed one, whatever part of the budget that is: its multiplier is what was charged.
+        sensitivity = record.sensitivity(radius, rows.shape[1])
+        return self._noise.gaussian(mean, sensitivity, record.noise_ratio * radius / sensitivity)

@@ -1,0 +1,261 @@
+import math
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest, norm
+from support import SilentNoise, audited_gaussian_epsilon, climb
+
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.means.clip import Clip, shortened_sum
+from userdp.privacy.noise import SecureNoise, SeededNoise
+from userdp.privacy.plan import Plan, Step
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, math.nan, math.inf, -math.inf]
+EXTREME = [1e308, -1e308, 1.7e308, 1e-308, -1e-308, 5e-324, 2.0**450, 2.0**-450, 1e154, -1e-154, 2.0**400, 2.0**-400]
+RADII = [2.0**-400, 1e-3, 1.0, 7.3, 2.0**400]
+
+numbers = st.one_of(st.sampled_from(SPECIAL), st.sampled_from(EXTREME), st.floats(-4.0, 4.0), st.floats())
+
+
+@st.composite
+def neighbours(draw):
+    """A data set and one row that replaces one of its rows; rows repeat, and are of all sizes."""
+    dimension = draw(st.integers(1, 4))
+    row = st.lists(numbers, min_size=dimension, max_size=dimension)
+    kinds = draw(st.lists(row, min_size=1, max_size=4))
+    rows = draw(st.lists(st.one_of(st.sampled_from(kinds), row), min_size=1, max_size=9))
+    return np.array(rows, dtype=float), draw(st.integers(0, len(rows) - 1)), np.array(draw(row), dtype=float)
+
+
+def clipped(vectors, radius, block=None):
+    """The mean that a session would release without noise, from blocks of this many vectors."""
+    session = Clip(len(vectors), 5.0).start(SilentNoise())
+    block = block or len(vectors)
+    last = (len(vectors) - 1) // block * block
+    with np.errstate(all="ignore"):
+        for first in range(0, last, block):
+            session.add(vectors[first : first + block], radius)
+        return session.release(vectors[last:], radius)
+
+
+def length(vector):
+    """Norm without over- or underflow."""
+    return math.hypot(*vector)
+
+
+# --- what is computed -------------------------------------------------------------------------------------------------
+
+
+def exactly_shortened(vector, radius):
+    """min(1, r/|x|) x in fifty digits and with exponents without bounds; zeros if x is not finite."""
+    if not np.all(np.isfinite(vector)):
+        return [Decimal(0)] * len(vector)
+    with localcontext() as context:
+        context.prec = 50
+        entries = [Decimal(float(x)) for x in vector]
+        size = sum(x * x for x in entries).sqrt()
+        factor = min(Decimal(1), Decimal(radius) / size) if size else Decimal(0)
+        return [x * factor for x in entries]
+
+
+@settings(max_examples=300, deadline=None)
+@given(vector=st.lists(numbers, min_size=1, max_size=5), radius=st.sampled_from(RADII))
+def test_a_vector_is_shortened_to_the_radius_and_never_longer_than_the_sensitivity_allows(vector, radius):
+    with np.errstate(all="ignore"):
+        computed = shortened_sum(np.array([vector]), radius)
+    with localcontext() as context:
+        context.prec = 50
+        size = sum(Decimal(float(x)) ** 2 for x in computed).sqrt()
+        assert size <= Decimal(radius) * (1 + Decimal(2.0**-50) * (len(vector) + 8))
+    expected = np.array([float(x) for x in exactly_shortened(vector, radius)])
+    np.testing.assert_allclose(computed, expected, rtol=1e-14, atol=1e-300 + 1e-15 * np.abs(expected).max())
+
+
+def test_vectors_of_all_sizes_add_up():
+    rows = np.array([[3.0, 4.0], [0.0, 0.5], [1e308, 0.0], [0.0, -1e308], [1e-320, 0.0], [np.nan, 9.0], [-np.inf, 9.0]])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(shortened_sum(rows, 1.0), [0.6 + 1.0, 0.8 + 0.5 - 1.0], rtol=1e-15)
+    np.testing.assert_allclose(clipped(rows, 1.0), np.array([1.6, 0.3]) / 7, rtol=1e-15)
+
+
+def test_short_vectors_keep_their_lengths():
+    rows = np.random.default_rng(0).uniform(-0.5, 0.5, (40, 3))
+    np.testing.assert_allclose(clipped(rows, 1.0), rows.mean(axis=0), rtol=1e-14)
+
+
+def test_the_input_is_not_written_to():
+    rows = np.array([[1e308, 3.0], [3.0, 4.0], [np.nan, 1.0]])
+    before = rows.copy()
+    clipped(rows, 1.0)
+    np.testing.assert_array_equal(rows, before)
+
+
+# --- sensitivity ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=500, deadline=None)
+@given(pair=neighbours(), radius=st.sampled_from(RADII), block=st.integers(1, 9))
+def test_no_swap_moves_the_mean_by_more_than_its_sensitivity(pair, radius, block):
+    rows, swapped, replacement = pair
+    other = rows.copy()
+    other[swapped] = replacement
+    moved = length((clipped(rows, radius, block) - clipped(other, radius, block)) / radius)
+    assert moved <= Clip(len(rows), 5.0).sensitivity(1.0, rows.shape[1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 1000])
+@pytest.mark.parametrize("reach", [1.0, 1e10, 1e308])
+def test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball(size, reach):
+    rows = np.zeros((size, 1))
+    means = []
+    for place in (reach, -reach):
+        rows[0] = place
+        means.append(float(clipped(rows, 1.0)[0]))
+    assert means[0] - means[1] == 2 / size
+    assert 2 / size < Clip(size, 5.0).sensitivity(1.0, 1) < 2 / size * (1 + 1e-6)
+
+
+def test_hill_climbing_reaches_the_sensitivity_and_no_more():
+    def ratio(rows):
+        one, other = rows[1:], np.vstack([rows[:1], rows[2:]])
+        return length(clipped(one, 1.0) - clipped(other, 1.0)) / Clip(5, 5.0).sensitivity(1.0, 2)
+
+    best = max(climb(ratio, np.random.default_rng(s).normal(size=(6, 2)), np.random.default_rng(s)) for s in range(4))
+    assert 0.99 < best <= 1.0
+
+
+def test_the_sensitivity_pays_for_the_rounding_of_long_sums():
+    """Thousands of vectors of full length: the computed sum is off by less than the sensitivity has room for."""
+    for seed in range(5):
+        rows = np.random.default_rng(seed).uniform(1.0, 2.0, (20_000, 1))
+        off = abs(clipped(rows, 1.0, block=1000)[0] - 1.0)
+        rows[::2] *= -1
+        off = max(off, abs(clipped(rows, 1.0, block=1000)[0]))
+        assert 2 / 20_000 + 2 * off <= Clip(20_000, 5.0).sensitivity(1.0, 1)
+
+
+# --- cost and noise ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("multiplier", "rounds"), [(5.0, 1), (8.0, 16), (0.3, 7)])
+def test_the_cost_is_that_of_the_gaussians_alone(multiplier, rounds):
+    cost = Clip(40, multiplier, rounds).cost
+    assert cost == Cost(gaussian=cost.gaussian)
+    assert rounds / multiplier**2 <= cost.gaussian <= rounds / multiplier**2 * (1 + 1e-12)
+
+
+def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
+    budget = Budget(1.0, 1e-5)
+    multiplier = gaussian_multiplier(budget, 3)
+
+    def plan(*rounds, multiplier=multiplier):
+        return Plan(40, tuple(Step(f"{k}", 0, 40, Clip(40, multiplier, n)) for k, n in enumerate(rounds)))
+
+    plan(3).certify(budget)
+    plan(1, 2).certify(budget)
+    for dear in (plan(4), plan(1, 2, 1), plan(3, multiplier=0.99 * multiplier)):
+        with pytest.raises(BudgetExceeded):
+            dear.certify(budget)
+
+
+@pytest.mark.parametrize("radius", [0.01, 1.0, 300.0])
+def test_each_round_has_noise_of_multiplier_times_sensitivity(radius):
+    record, noise = Clip(40, 5.0, rounds=2), SilentNoise()
+    session = record.start(noise)
+    for _ in range(2):
+        session.choose(np.arange(40))
+        session.release(np.zeros((40, 3)), radius)
+    assert noise.asked == [("gaussian", record.sensitivity(radius, 3), 5.0)] * 2
+    assert 1.0 <= record.sensitivity(radius, 3) / (2 * radius / 40) < 1 + 1e-9
+
+
+def test_released_noise_is_normal_with_multiplier_times_sensitivity():
+    released = Clip(40, 5.0).start(SecureNoise()).release(np.zeros((40, 3000)), 2.0)
+    std = 5.0 * 2 * 2.0 / 40
+    assert kstest(released, norm(0, std).cdf).pvalue > 1e-6
+    assert abs(released.std() / std - 1) < 0.07
+
+
+def test_audit_of_the_release():
+    """A user at one end of the ball against the other end: the claim holds, and little of it is wasted."""
+    runs, delta, epsilon = 6000, 1e-2, 4.0
+
+    def outcomes(place, multiplier):
+        record, noise = Clip(100, multiplier), SeededNoise(int(5 + place))
+        rows = np.zeros((100, 1))
+        rows[0] = 9 * place
+        return np.array([record.start(noise).release(rows, 1.0)[0] for _ in range(runs)])
+
+    def audited(multiplier):
+        return audited_gaussian_epsilon(outcomes(1.0, multiplier), outcomes(-1.0, multiplier), delta)
+
+    multiplier = gaussian_multiplier(Budget(epsilon, delta))
+    assert 0.8 * epsilon < audited(multiplier) <= epsilon
+    assert audited(multiplier / 1.2) > epsilon
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 7, 49, 50, 1000])
+def test_blocks_give_the_same_mean(block):
+    rows = np.random.default_rng(0).normal(0, 3, (50, 4))
+    rows[[3, 17]] = [[np.nan, 0, 0, 0], [1e308, -1e308, 1e-308, 0]]
+    np.testing.assert_allclose(clipped(rows, 2.0, block), clipped(rows, 2.0), rtol=1e-13)
+
+
+def test_a_round_begins_anew_whatever_became_of_the_one_before():
+    rows, session = np.ones((40, 2)), Clip(40, 5.0, rounds=3).start(SilentNoise())
+    users = np.arange(40)
+    assert session.choose(users) is users
+    session.add(rows[:10], 3.0)  # and then its statistic fails
+    session.choose(users)
+    session.add(rows[:30], 2.0)
+    np.testing.assert_array_equal(session.release(rows[30:], 2.0), [1.0, 1.0])
+    np.testing.assert_array_equal(session.release(0.5 * rows, 1.0), [0.5, 0.5])
+
+
+@pytest.mark.parametrize("sizes", [(39,), (41,), (80,), (20, 19), (40, 1)])
+def test_another_number_of_vectors_than_priced_is_refused(sizes):
+    noise = SilentNoise()
+    session = Clip(40, 5.0).start(noise)
+    for size in sizes[:-1]:
+        session.add(np.zeros((size, 1)), 1.0)
+    with pytest.raises(ValueError, match="Expected 40 vectors, as was priced"):
+        session.release(np.zeros((sizes[-1], 1)), 1.0)
+    assert noise.asked == []
+
+
+@pytest.mark.parametrize("last", [0.5, 2.0])
+def test_the_blocks_of_a_round_share_one_radius(last):
+    """Otherwise a block shortened to a large radius would get the noise of a small one."""
+    noise = SilentNoise()
+    session = Clip(40, 5.0).start(noise)
+    session.add(np.zeros((20, 1)), 1.0)
+    with pytest.raises(ValueError, match="one radius"):
+        session.add(np.zeros((10, 1)), last)
+    with pytest.raises(ValueError, match="one radius"):
+        session.release(np.zeros((20, 1)), last)
+    assert noise.asked == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"noise_multiplier": 0.0}, ValueError, "noise_multiplier=0.0 to be finite and > 0"),
+        ({"noise_multiplier": math.nan}, ValueError, "noise_multiplier"),
+        ({"noise_multiplier": math.inf}, ValueError, "noise_multiplier"),
+        ({"noise_multiplier": [5.0]}, TypeError, "noise_multiplier to be a number, got list"),
+        ({"n_vectors": 0}, ValueError, "n_vectors=0 to be a whole number >= 1"),
+        ({"n_vectors": 40.0}, ValueError, "whole number"),
+        ({"rounds": 0}, ValueError, "rounds=0"),
+        ({"rounds": 0.5}, ValueError, "rounds=0.5 to be a whole number"),
+        ({"block": 0}, ValueError, "block=0"),
+    ],
+)
+def test_impossible_records_are_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        Clip(**({"n_vectors": 40, "noise_multiplier": 5.0} | change))

@@ -1,0 +1,121 @@
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.mechanism import Halted, SessionOnAll, check_counts, settle
+from userdp.privacy.radius import RadiusSearch
+
+
+@dataclass(frozen=True)
+class Record:
+    scale: object = 1.0
+    count: object = 3
+    extra: object = 0
+
+    def __post_init__(self):
+        settle(self, ("scale",), ("count", "extra"), from_zero="extra")
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (2, 2.0),
+        (0.1, 0.1),
+        (np.float64(0.1), 0.1),
+        (np.float32(0.1), 0.10000000149011612),
+        (np.float16(0.1), 0.0999755859375),
+        (np.longdouble(0.5), 0.5),
+        (np.int8(7), 7.0),
+        (np.uint64(2**63), 2.0**63),
+        (True, 1.0),
+        (5e-324, 5e-324),
+    ],
+)
+def test_reals_become_plain_floats_of_the_same_value(given, stored):
+    scale = Record(scale=given).scale
+    assert type(scale) is float
+    assert scale == stored
+
+
+def test_costs_are_computed_in_full_precision_whatever_was_given():
+    """1/0.1^2 in half precision would be 100, or overflow at 300^2."""
+    assert Clip(40, np.float16(300.0), rounds=2).cost.gaussian == pytest.approx(2 / 300.0**2, rel=1e-14)
+    assert Clip(40, np.float32(0.1)).cost == Clip(40, float(np.float32(0.1))).cost
+
+
+@pytest.mark.parametrize("given", [4, np.int8(4), np.uint64(4), np.int64(4)])
+def test_counts_become_plain_ints(given):
+    record = Record(count=given, extra=np.int16(0))
+    assert (record.count, record.extra) == (4, 0)
+    assert (type(record.count), type(record.extra)) == (int, int)
+
+
+def test_a_bool_is_counted_as_one():
+    record = Record(count=True)
+    assert type(record.count) is int
+    assert record.count == 1
+
+
+def test_narrow_integers_do_not_wrap_around_in_costs():
+    assert Clip(np.int8(100), 1.0, np.int8(100)).cost == Clip(100, 1.0, 100).cost
+    assert Clip(np.int8(100), 1.0).sensitivity(1.0, 1) == Clip(100, 1.0).sensitivity(1.0, 1)
+
+
+@pytest.mark.parametrize(
+    "given", [np.array(1.0), np.array([1.0]), [1.0], (1.0,), "1.0", None, 1j, np.complex128(1), np.True_, Decimal(1)]
+)
+def test_what_could_change_or_is_no_number_is_refused_as_a_real(given):
+    with pytest.raises(TypeError, match=f"scale to be a number, got {type(given).__name__}"):
+        Record(scale=given)
+
+
+@pytest.mark.parametrize("given", [0.0, -0.0, -1.0, 0, False, math.nan, math.inf, -math.inf, np.float16(np.inf)])
+def test_reals_are_finite_and_positive(given):
+    with pytest.raises(ValueError, match=r"scale=.* to be finite and > 0"):
+        Record(scale=given)
+
+
+@pytest.mark.parametrize(
+    "given", [np.array(3), np.array([3]), [3], "3", None, 3.0, np.float64(3), 2.5, math.nan, 0, -1, False, np.True_]
+)
+def test_what_is_no_count_is_refused(given):
+    with pytest.raises(ValueError, match=r"count=.* to be a whole number >= 1"):
+        Record(count=given)
+
+
+def test_only_the_named_count_may_be_zero():
+    assert Record(extra=0).extra == 0
+    with pytest.raises(ValueError, match="extra=-1 to be a whole number >= 0"):
+        Record(extra=-1)
+
+
+def test_counts_are_checked_from_the_number_given():
+    check_counts(at_least=2, a=2, b=np.int64(3))
+    with pytest.raises(ValueError, match="b=1 to be a whole number >= 2"):
+        check_counts(at_least=2, a=2, b=1)
+
+
+def test_what_was_priced_does_not_change_with_what_was_given():
+    radii, factors = [1.0, 2.0, 4.0], np.array([1.0, 2.0, 4.0])
+    records = RadiusSearch(10, radii, 8, 3.0), RadiusSearch(10, factors, 8, 3.0)
+    costs = [record.cost for record in records]
+    radii.extend([8.0] * 100)
+    factors[:] = 9.0
+    assert [record.cost for record in records] == costs
+    assert [record.radii for record in records] == [(1.0, 2.0, 4.0)] * 2
+    assert {type(factor) for record in records for factor in record.radii} == {float}
+
+
+def test_a_session_on_all_vectors_takes_no_blocks():
+    with pytest.raises(RuntimeError, match="all vectors of a round at once"):
+        SessionOnAll().add(np.zeros((3, 1)), 1.0)
+
+
+def test_a_halt_says_its_reason_and_what_was_spent():
+    assert Halted().reason in str(Halted())
+    assert str(Halted("So.")) == "So. What was released before stands; the budget of this step is spent."
+    assert isinstance(Halted(), RuntimeError)
