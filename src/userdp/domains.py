@@ -38,6 +38,9 @@ class Domain(Protocol):
     def contains(self, w: npt.ArrayLike) -> bool:
         """Whether w lies in the set, up to rounding."""
 
+    def reach(self, w: npt.ArrayLike) -> float:
+        """Largest distance of a point of the set from w."""
+
 
 @dataclass(frozen=True, eq=False)
 class Ball:
@@ -83,6 +86,9 @@ class Ball:
         offset = self._half_offset(_vector("w", w, like=self.center))
         return _norm(offset) <= 0.5 * self.radius * (1.0 + _ROUNDING)
 
+    def reach(self, w: npt.ArrayLike) -> float:
+        return self.radius + 2 * _norm(self._half_offset(_vector("w", w, like=self.center)))
+
     def _half_offset(self, w: np.ndarray) -> np.ndarray:
         """(w - center) / 2: the difference of two finite vectors can overflow, half of it cannot."""
         return 0.5 * w if self.center is None else 0.5 * w - 0.5 * self.center
@@ -127,6 +133,10 @@ class Box:
         w = _vector("w", w, like=self.low)
         slack = _ROUNDING * np.maximum(np.abs(self.low), np.abs(self.high))
         return bool(np.all((self.low - slack <= w) & (w <= self.high + slack)))
+
+    def reach(self, w: npt.ArrayLike) -> float:
+        w = _vector("w", w, like=self.low)
+        return 2 * _norm(np.maximum(np.abs(0.5 * w - 0.5 * self.low), np.abs(0.5 * self.high - 0.5 * w)))
 
 
 def _vector(name: str, value: npt.ArrayLike, like: np.ndarray | None = None) -> np.ndarray:

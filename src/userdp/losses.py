@@ -66,6 +66,11 @@ class Loss:
         return math.isfinite(self.curvature)
 
     @property
+    def classifies(self) -> bool:
+        """Whether targets are classes: such a loss has no value between two of them."""
+        return math.isnan(self.value(0.0 if self.n_outputs == 1 else np.zeros(self.n_outputs), 0.5))
+
+    @property
     def compiled(self) -> bool:
         """Whether the slope runs as machine code; a slope in plain Python works too, slowly."""
         return bool(is_jitted(self.slope))
