@@ -18,6 +18,7 @@ LAYERS = [
     ["privacy"],
     ["planning"],
     ["solvers"],
+    ["fitting"],
     ["estimators"],
     ["report", "audit", "cli", "demo"],
 ]

@@ -2,15 +2,19 @@
 
 from userdp.data import UserData
 from userdp.domains import Ball, Box
+from userdp.fitting import minimize
 from userdp.planning import plan_means
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
+from userdp.solvers.problem import Problem, Result
 from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradients, UserMean
 
 __version__ = "0.1.0"
@@ -20,6 +24,7 @@ __all__ = [
     "Box",
     "Budget",
     "BudgetExceeded",
+    "Clip",
     "Cost",
     "Curator",
     "Halted",
@@ -28,14 +33,18 @@ __all__ = [
     "OnePassSGD",
     "OutlierRemoval",
     "Plan",
+    "Problem",
     "RadiusSearch",
+    "Result",
     "SampledOutlierRemoval",
+    "SearchedOutlierRemoval",
     "SecondMoment",
     "Step",
     "UserData",
     "UserGradients",
     "UserMean",
     "gaussian_multiplier",
+    "minimize",
     "plan_means",
     "radius_grid",
     "subsampled_multiplier",

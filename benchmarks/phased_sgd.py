@@ -1,0 +1,237 @@
+"""Phased SGD: excess risk on generated and real users, Lemma 2, and time beside one epoch of scikit-learn's SGD.
+
+- generated: logistic and Huber data; excess risk against n, m, d and epsilon beside the plan's bound, log-log slopes.
+- real: openpowerlifting and online_retail (if there) at epsilon .5 to 8, delta 1e-6, beside a model without privacy.
+- few: openpowerlifting with 1,000 users at epsilon 4 and 4,000 at epsilon 1.
+- lemma: distances of independent runs beside 4 eta L sqrt(2 T ln(2/zeta)), 10,000 pairs.
+- speed: the whole solver, noise included, beside SGDClassifier(loss="log_loss").partial_fit, interleaved; medians.
+
+Nothing is tuned on the data. Seeds repeat the runs, so the runs themselves are not private.
+Run: python benchmarks/phased_sgd.py [--only real speed ...] [--repeats 5] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+
+import numpy as np
+from common import TASKS, logistic_optimum, save, scores
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from sklearn.linear_model import SGDClassifier
+
+from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, UserData, losses
+from userdp.fitting import minimize
+from userdp.solvers.phased_sgd import run
+from userdp.solvers.phased_sgd_tight import plan_phased_sgd
+from userdp.solvers.problem import Problem
+
+DELTA = 1e-6
+HUBER = losses.huber(1.0)
+console = Console()
+
+
+def generate(loss: losses.Loss, n_users: int, rows: int, d: int, seed: int) -> tuple[UserData, np.ndarray]:
+    """Users with a taste of their own, rows of norm about 1 (at most 2), and the best weights (norm 2)."""
+    rng = np.random.default_rng(seed)
+    truth = np.random.default_rng(d).normal(size=d)
+    truth *= 2 / np.linalg.norm(truth)
+    taste = np.repeat(rng.normal(size=(n_users, d)), rows, axis=0)
+    X = (math.sqrt(0.9) * rng.normal(size=taste.shape) + math.sqrt(0.1) * taste) / math.sqrt(d)
+    X = (X / np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True) / 2)).astype(np.float32)
+    scores = X @ truth
+    noise = rng.random(len(X)) if loss.classifies else 0.5 * rng.standard_t(4, len(X))
+    y = (noise < 1 / (1 + np.exp(-scores))).astype(float) if loss.classifies else np.clip(scores + noise, -5, 5)
+    return UserData(X, y, np.arange(0, len(X) + 1, rows)), truth
+
+
+def risk(loss: losses.Loss, data: UserData, w: np.ndarray) -> float:
+    predictions = data.rows @ w
+    if loss.classifies:
+        return float(np.mean(np.logaddexp(0, (1 - 2 * data.targets) * predictions)))
+    error = np.abs(predictions - data.targets)
+    return float(np.mean(np.where(error > 1, error - 0.5, error**2 / 2)))
+
+
+def solve(loss, data, rows, d, epsilon, seed, row_norm=2.0, radius=4.0):
+    problem = Problem(loss, Ball(radius), d, row_norm, None if loss.classifies else 5.0)
+    budget = Budget(epsilon, DELTA)
+    plan = plan_phased_sgd(problem, data.n_users, rows, budget)
+    return plan, run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=seed))
+
+
+def generated(repeats: int, quick: bool) -> list[dict]:
+    base = {"n": 20_000, "m": 10, "d": 10, "epsilon": 1.0}
+    sweeps = {
+        "n": (2_000, 20_000) if quick else (2_500, 5_000, 10_000, 20_000, 40_000, 80_000),
+        "m": (2, 10) if quick else (2, 5, 10, 20, 40),
+        "d": (3, 10) if quick else (3, 10, 30, 100),
+        "epsilon": (1.0, 4.0) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+    }
+    records = []
+    for loss in (losses.logistic, HUBER):
+        for varied, values in sweeps.items():
+            for value in track(values, f"{loss.name} over {varied}", transient=True):
+                size = base | {varied: value}
+                test, truth = generate(loss, 20_000, 10, size["d"], seed=10_000)
+                best, nothing = risk(loss, test, truth), risk(loss, test, np.zeros(size["d"]))
+                excess, halted = [], 0
+                for seed in range(repeats):
+                    data, _ = generate(loss, size["n"], size["m"], size["d"], seed)
+                    plan, result = solve(loss, data, size["m"], size["d"], size["epsilon"], seed)
+                    excess.append(risk(loss, test, result.weights) - best)
+                    halted += result.halted
+                records.append(
+                    {"loss": loss.name, "varied": varied, **size, "excess": float(np.mean(excess))}
+                    | {"spread": float(np.std(excess)), "bound": plan.bound, "nothing_learned": nothing - best}
+                    | {"phases": len(plan.phases), "groups": plan.phases[0].n_groups, "halted": halted}
+                    | {"preconditioned": plan.moment_error is not None}
+                )
+    table = Table("loss", "n", "m", "d", "eps", "excess", "bound", "learning nothing", "phases x groups", "whitened")
+    for r in records:
+        figures = (f"{r['excess']:.5f}", f"{r['bound']:.3f}", f"{r['nothing_learned']:.4f}")
+        shape = (f"{r['phases']} x {r['groups']}", "yes" if r["preconditioned"] else "no")
+        table.add_row(r["loss"], *(f"{r[k]:g}" for k in ("n", "m", "d", "epsilon")), *figures, *shape)
+    console.print(table)
+    for loss in (losses.logistic, HUBER):
+        for varied in sweeps:
+            chosen = [r for r in records if (r["loss"], r["varied"]) == (loss.name, varied)]
+            x = np.log([r[varied] for r in chosen])
+            measured = np.polyfit(x, np.log([max(r["excess"], 1e-7) for r in chosen]), 1)[0]
+            bound = np.polyfit(x, np.log([r["bound"] for r in chosen]), 1)[0]
+            console.print(f"{loss.name}: slope in {varied}: measured {measured:+.2f}, bound {bound:+.2f}")
+            records.append({"loss": loss.name, "slope_in": varied, "measured": measured, "bound": bound})
+    return records
+
+
+def real(repeats: int, quick: bool) -> list[dict]:
+    records = []
+    table = Table("data", "users", "eps", "excess log loss", "AUC", "not private", "halted", "seconds", "bound")
+    for task in TASKS.values():
+        if not task.path.exists():
+            console.print(f"{task.path} is not there: skipped")
+            continue
+        train, test = task.load()
+        loss_best, auc_best = scores(logistic_optimum(train), test)
+        for epsilon in (1.0, 4.0) if quick else (0.5, 1.0, 2.0, 4.0, 8.0):
+            rows, seconds = [], []
+            for seed in track(range(repeats), f"{task.name}, epsilon={epsilon:g}", transient=True):
+                train, _ = task.load(seed)
+                started = time.perf_counter()
+                plan, result = solve(
+                    losses.logistic, train, task.cap, train.n_features, epsilon, seed, task.row_norm, 10.0
+                )
+                seconds.append(time.perf_counter() - started)
+                rows.append((*scores(result.weights, test), result.halted))
+            log_loss, auc, halted = np.mean(rows, axis=0)
+            records.append(
+                {"data": task.name, "users": train.n_users, "epsilon": epsilon, "excess": log_loss - loss_best}
+                | {"auc": auc, "reference_log_loss": loss_best, "reference_auc": auc_best, "halted": halted}
+                | {"seconds": float(np.median(seconds)), "bound": plan.bound, "spread": float(np.std(rows, axis=0)[0])}
+            )
+            figures = (f"{log_loss - loss_best:.5f}", f"{auc:.4f}", f"{loss_best:.4f}, {auc_best:.4f}", f"{halted:.0%}")
+            size = (task.name, f"{train.n_users:,}", f"{epsilon:g}")
+            table.add_row(*size, *figures, f"{np.median(seconds):.2f}", f"{plan.bound:.2f}")
+    console.print(table)
+    return records
+
+
+def few(repeats: int, quick: bool) -> list[dict]:
+    task, records = TASKS["openpowerlifting"], []
+    if not task.path.exists():
+        return records
+    for n_users, epsilon in ((1000, 4.0), (4000, 1.0), (4000, 4.0), (10_000, 1.0)):
+        rows = []
+        for seed in track(range(repeats), f"{n_users:,} users, epsilon={epsilon:g}", transient=True):
+            train, test = task.load(seed, n_users)
+            _, result = solve(losses.logistic, train, task.cap, train.n_features, epsilon, seed, task.row_norm, 10.0)
+            best = scores(logistic_optimum(train, 1e-4), test)
+            rows.append((*scores(result.weights, test), *best, result.halted))
+        log_loss, auc, loss_best, auc_best, halted = np.mean(rows, axis=0)
+        console.print(
+            f"{n_users:,} users, epsilon={epsilon:g}: log loss {log_loss:.4f} (no privacy {loss_best:.4f}), "
+            f"AUC {auc:.4f} ({auc_best:.4f}), halted {halted:.0%}"
+        )
+        names = ("log_loss", "auc", "reference_log_loss", "reference_auc", "halted")
+        means = dict(zip(names, map(float, np.mean(rows, 0)), strict=True))
+        records.append({"users": n_users, "epsilon": epsilon, **means})
+    return records
+
+
+def lemma(repeats: int, quick: bool) -> list[dict]:
+    """Paper: Lemma 2, with an explicit constant, for the paper's average and for our last iterate of falling steps."""
+    records = []
+    n_pairs, n_steps, zeta = 10_000, 200, 1e-4
+    for loss in (losses.logistic, HUBER):
+        for walk, options in (("average", (0.0, False)), ("last, falling steps", (1.0, True))):
+            data, _ = generate(loss, 2 * n_pairs, n_steps, 5, seed=3)
+            step = 1 / loss.smoothness(2.0)
+            ends = OnePassSGD(loss, np.zeros(5), Ball(4.0), step, *options)(data, np.arange(2 * n_pairs), 2 * n_pairs)
+            bound = 4 * step * loss.lipschitz(2.0) * math.sqrt(2 * n_steps * math.log(2 / zeta))
+            distances = np.linalg.norm(ends[::2] - ends[1::2], axis=1)
+            record = {"loss": loss.name, "walk": walk, "pairs": n_pairs, "violations": int(np.sum(distances > bound))}
+            records.append(record | {"largest_over_bound": float(distances.max() / bound)})
+            console.print(
+                f"Lemma 2, {loss.name}, {walk}: {records[-1]['violations']} violations in {n_pairs:,} pairs, "
+                f"largest distance / bound {records[-1]['largest_over_bound']:.3f}"
+            )
+    return records
+
+
+def speed(repeats: int, quick: bool) -> list[dict]:
+    records = []
+    n_users, rows = (10_000, 20) if quick else (100_000, 20)
+    for d in (20, 50):
+        data, _ = generate(losses.logistic, n_users, rows, d, seed=0)
+        X, y = np.asarray(data.rows), data.targets.astype(int)
+
+        def ours(radius, data=data):
+            minimize("logistic", data, Ball(radius), 1.0, DELTA, row_norm=2.0, rows_per_user=rows)
+
+        def theirs(X=X, y=y, **options):
+            SGDClassifier(loss="log_loss", **options).partial_fit(X, y, classes=[0, 1])
+
+        jobs = {
+            "sklearn, one epoch": theirs,
+            "sklearn, one epoch, not shuffled": lambda theirs=theirs: theirs(shuffle=False),
+            "userdp, whitened": lambda ours=ours: ours(40.0),
+            "userdp, plain": lambda ours=ours: ours(1.0),
+            "X.sum()": lambda X=X: X.sum(),
+        }
+        times = {name: [] for name in jobs}
+        for turn in range(1 + max(3, repeats)):
+            for name, job in jobs.items():
+                started = time.perf_counter()
+                job()
+                if turn:  # the first turn compiles
+                    times[name].append(time.perf_counter() - started)
+        medians = {name: float(np.median(values)) for name, values in times.items()}
+        epoch = medians["sklearn, one epoch"]
+        table = Table(
+            "job", "seconds", "sklearn's epoch / this", title=f"{n_users * rows:,} rows, {d} float32 features"
+        )
+        for name, seconds in medians.items():
+            table.add_row(name, f"{seconds:.3f}", f"{epoch / seconds:.2f}")
+        console.print(table)
+        records.append({"rows": n_users * rows, "d": d, "seconds": medians})
+    return records
+
+
+PARTS = {"generated": generated, "real": real, "few": few, "lemma": lemma, "speed": speed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run; all by default")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes")
+    arguments = parser.parse_args()
+    results = {name: PARTS[name](arguments.repeats, arguments.quick) for name in arguments.only}
+    console.print(f"Wrote {save('phased_sgd', results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Solvers: which users are asked what, in which order, and what is made of the answers."""

@@ -1,0 +1,259 @@
+"""Plans for phased SGD with constants that fit the numbers of users people have.
+
+Chosen from public numbers by minimising an explicit bound on the excess risk. With D the distance of the start from a
+good point, L^2 a bound on a gradient's mean square, T steps a group, C groups and k weights:
+
+    phase          D^2 / (2 eta T) + eta L^2 / 2         SGD with steps from eta down to 0
+    next phase     D = sqrt(k) sigma                     localisation: the last noise is the distance
+    radius         1.3 eta L sqrt(2 T / 3)               root mean square distance of two groups' iterates, and a tail
+    noise          sigma = multiplier * sensitivity(C, slack, radius)
+    end            + curvature/2 sigma^2 E|x|^2, or (largest slope) sigma sqrt(E|x|^2) if that is less
+
+Without preconditioning D is the reach of the domain and E|x|^2 = row_norm^2; with it D is the typical size of a
+prediction plus what the moment's error adds, and E|x|^2 the number of features.
+
+Steps are eta = 2 D / (L sqrt(T)), twice what minimises a phase's bound: it then is at most 1.25 times its minimum, and
+its second term overestimates, since averaging over C groups takes away most of what single groups scatter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.stats import norm
+
+from userdp.privacy import concentration
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanism import check_counts
+from userdp.privacy.plan import Plan, Step
+from userdp.solvers.phased_sgd import Phase, PhasedPlan
+from userdp.solvers.preconditioning import moment_error, moment_step
+from userdp.solvers.problem import Problem
+
+_FAILURE_SHARE = 0.05  # of delta
+_MOMENT_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
+_TEST_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves
+_PHASES = (1, 2, 3, 4)
+_USERS_RATIOS = (1.0, 0.5, 0.25)  # users of a phase / users of the one before
+_OUTLIERS = 0.01  # share of the groups that may be far off
+_BOLDNESS = 2.0
+_TAIL = 1.3  # nearly all distances / their root mean square
+_MOST_FEATURES_TO_WHITEN = 400  # second moments have d^2/2 entries
+
+# Searched radii, in units of the expected distance: from a thirteenth (strong curvature pulls groups together) to 3
+# (rows of one user resemble each other, so groups differ by more than independent rows would).
+_RADII = {3: 4.0, 7: 1.8, 15: 1.3}
+
+
+def _radii(count: int) -> tuple[float, ...]:
+    return tuple(3.2 * _RADII[count] ** (k - count + 1) for k in range(count))
+
+
+@dataclass(frozen=True)
+class _Mechanism:
+    """How one phase's groups are tested and released: shares of the budget, and noise std / expected distance."""
+
+    radii: int
+    test_std: float
+    noise_multiplier: float
+    noise_ratio: float
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Scales of the problem, whitened or not: D, L, E|x|^2; and the Gaussian budget of the moment and of the rest."""
+
+    moment_precision: float
+    distance: float
+    lipschitz: float
+    row_square: float
+    precision: float
+
+
+@dataclass(frozen=True)
+class _Choice:
+    bound: float
+    setting: _Setting
+    users: tuple[int, ...]
+    n_groups: int
+    mechanism: _Mechanism
+
+
+def plan_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> PhasedPlan:
+    """The plan with the least bound on the excess risk; raises `BudgetExceeded` with the smallest feasible n_users.
+
+    `rows_per_user` is how many rows a user has, at most or typically; public.
+    """
+    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    choice = _best(problem, n_users, rows_per_user, budget)
+    if choice is None:
+        raise BudgetExceeded(_too_few(n_users, budget))
+    return _plan(problem, choice, n_users, rows_per_user, budget)
+
+
+def _too_few(n_users: int, budget: Budget) -> str:
+    least = smallest_n_users(budget)
+    remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use delta > 0"
+    return (
+        f"Expected more than n_users={n_users} for phased SGD at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
+        f"{remedy}. Nothing was spent."
+    )
+
+
+def smallest_n_users(budget: Budget) -> int | None:
+    """The least number of users, up to 1%, for which there is a plan; None if there is none."""
+    precision = _precision(budget)
+    if precision is None:
+        return None
+    high = 8
+    while _mechanism(high, precision, _FAILURE_SHARE * budget.delta) is None:
+        high *= 2
+        if high > 2**40:
+            return None
+    low = high // 2
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        feasible = _mechanism(middle, precision, _FAILURE_SHARE * budget.delta) is not None
+        low, high = (low, middle) if feasible else (middle, high)
+    return high
+
+
+def _precision(budget: Budget) -> float | None:
+    """The Gaussian budget, sum of 1/multiplier^2, that is left after the tests' failure."""
+    try:
+        return 1 / gaussian_multiplier(budget, 1, Cost(failure=_FAILURE_SHARE * budget.delta)) ** 2
+    except BudgetExceeded:
+        return None
+
+
+def _best(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> _Choice | None:
+    precision = _precision(budget)
+    if precision is None:
+        return None
+    best: _Choice | None = None
+    for setting in _settings(problem, n_users, precision):
+        for n_groups in sorted({round(g) for g in np.geomspace(8, n_users, 60)}):
+            mechanism = _mechanism(n_groups, setting.precision, _FAILURE_SHARE * budget.delta)
+            if mechanism is None:
+                continue
+            for users in _splits(n_users, n_groups):
+                bound = _bound(problem, setting, users, n_groups, rows_per_user, mechanism.noise_ratio)
+                if best is None or bound < best.bound:
+                    best = _Choice(bound, setting, users, n_groups, mechanism)
+    return best
+
+
+def _settings(problem: Problem, n_users: int, precision: float) -> list[_Setting]:
+    """Without preconditioning, and with it at several shares of the budget."""
+    slope, settings = problem.typical_slope, []
+    for share in _MOMENT_SHARES:
+        if share == 0:
+            plain = _Setting(0.0, problem.reach, slope * problem.row_norm, problem.row_norm**2, precision)
+            settings.append(plain)
+        elif problem.n_features <= _MOST_FEATURES_TO_WHITEN:
+            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(share * precision))
+            distance = math.hypot(problem.typical_prediction, math.sqrt(error) * problem.row_norm * problem.reach)
+            root = math.sqrt(problem.n_features)
+            settings.append(_Setting(share * precision, distance, slope * root, root**2, (1 - share) * precision))
+    return settings
+
+
+def _splits(n_users: int, n_groups: int) -> list[tuple[int, ...]]:
+    """Users of each phase; every user is in one, and every phase has a user a group."""
+    splits = []
+    for n_phases in _PHASES:
+        for ratio in _USERS_RATIOS if n_phases > 1 else (1.0,):
+            shares = ratio ** np.arange(n_phases)
+            edges = np.round(np.cumsum(shares) / shares.sum() * n_users).astype(int)
+            users = tuple(int(n) for n in np.diff(edges, prepend=0))
+            if min(users) >= n_groups:
+                splits.append(users)
+    return splits
+
+
+@lru_cache(maxsize=65536)
+def _mechanism(n_groups: int, precision: float, failure: float) -> _Mechanism | None:
+    """The test and search with the least noise for so many groups; None if they are too few."""
+    best: _Mechanism | None = None
+    for count, ratio in _RADII.items():
+        probes = math.ceil(math.log2(count + 1))
+        reach = float(norm.isf(failure / probes))
+        for share in _TEST_SHARES:
+            test_std = math.sqrt(probes / (share * precision))
+            slack = math.ceil((reach + 2.0) * test_std) + 2 + _outliers(n_groups)  # at least the record's own
+            if n_groups < 2 * slack + 4:
+                continue
+            multiplier = 1 / math.sqrt((1 - share) * precision)
+            overshoot = _TAIL * math.sqrt(ratio)
+            noise = multiplier * concentration.sensitivity(n_groups, slack, overshoot)
+            if best is None or noise < best.noise_ratio:
+                best = _Mechanism(count, test_std, multiplier, noise)
+    return best
+
+
+def _outliers(n_groups: int) -> int:
+    return math.ceil(_OUTLIERS * n_groups)
+
+
+def _step_size(problem: Problem, setting: _Setting, distance: float, n_steps: float) -> float:
+    """2 D / (L sqrt(T)), at most where the mean step still contracts: 1 / (curvature E|x|^2)."""
+    wanted = _BOLDNESS * distance / (setting.lipschitz * math.sqrt(n_steps))
+    return min(wanted, 1 / (problem.loss.curvature * setting.row_square)) if problem.loss.smooth else wanted
+
+
+def _expected_radius(setting: _Setting, step_size: float, n_steps: float) -> float:
+    return step_size * setting.lipschitz * math.sqrt(2 * n_steps / 3)
+
+
+def _bound(
+    problem: Problem, setting: _Setting, users: tuple[int, ...], n_groups: int, rows_per_user: int, noise_ratio: float
+) -> float:
+    """The module's bound."""
+    total, distance = 0.0, setting.distance
+    for n_phase in users:
+        n_steps = n_phase * rows_per_user / n_groups
+        step_size = _step_size(problem, setting, distance, n_steps)
+        total += distance**2 / (2 * step_size * n_steps) + step_size * setting.lipschitz**2 / 2
+        noise = noise_ratio * _expected_radius(setting, step_size, n_steps)
+        distance = math.sqrt(problem.dimension) * noise
+    largest_slope = problem.lipschitz / problem.row_norm
+    end = largest_slope * noise * math.sqrt(setting.row_square)
+    if problem.loss.smooth:
+        end = min(end, problem.loss.curvature / 2 * noise**2 * setting.row_square)
+    return total + end
+
+
+def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> PhasedPlan:
+    """Records of the chosen numbers."""
+    setting, mechanism, n_groups = choice.setting, choice.mechanism, choice.n_groups
+    removal = SearchedOutlierRemoval(
+        n_groups,
+        _radii(mechanism.radii),
+        mechanism.noise_multiplier * (1 + 1e-9),  # rounding of the shares
+        mechanism.test_std * (1 + 1e-9),
+        _FAILURE_SHARE * budget.delta,
+        _outliers(n_groups),
+    )
+    steps: list[Step] = []
+    error = None
+    if setting.moment_precision:
+        multiplier = 1 / math.sqrt(setting.moment_precision) * (1 + 1e-9)
+        steps.append(moment_step(n_users, problem.n_features, multiplier))
+        error = moment_error(n_users, problem.n_features, multiplier)
+    phases: list[Phase] = []
+    first, distance = 0, setting.distance
+    for number, n_phase in enumerate(choice.users, start=1):
+        n_steps = n_phase * rows_per_user / n_groups
+        step_size = _step_size(problem, setting, distance, n_steps)
+        radius = _expected_radius(setting, step_size, n_steps)
+        noise_ratio = removal.noise_multiplier * removal.sensitivity(1.0, problem.dimension)
+        phases.append(Phase(f"phase {number}", n_phase, n_groups, step_size, radius, noise_ratio))
+        steps.append(Step(phases[-1].label, first, first + n_phase, removal, n_groups))
+        first, distance = first + n_phase, math.sqrt(problem.dimension) * mechanism.noise_ratio * radius
+    plan = PhasedPlan(Plan(n_users, tuple(steps)), tuple(phases), rows_per_user, choice.bound, error)
+    plan.plan.certify(budget)
+    return plan

@@ -1,0 +1,123 @@
+"""Private preconditioning: release the average second moment of users' rows, and solve in whitened coordinates.
+
+Features differ in scale and go together; one-pass SGD then crawls along some directions. With M the second moment and
+B B^T = M^-1, rows x @ B have second moment I and weights u with w = B u predict the same. Distances between weights are
+then differences of predictions, so how far a good model is from 0 can be guessed publicly.
+
+Where steps are few, going at the same pace along all directions would finish none of them. Then the pace is higher
+along directions in which rows vary more, where more of the predictions' variance is to be expected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq, lsq_linear
+
+from userdp.domains import Ball, Box, Domain
+from userdp.privacy.curator import Curator
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.plan import Step
+from userdp.statistics import SecondMomentShape
+
+LABEL = "second moment"
+# The length of (shape, size): both are at most 1.
+_RADIUS = math.sqrt(2.0)
+_SLOWEST_PACE = 0.02  # of the fastest: no direction is given up
+_BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
+
+
+def moment_step(n_users: int, n_features: int, noise_multiplier: float) -> Step:
+    """The step that releases the second moment of all users."""
+    block = max(1, _BLOCK_ENTRIES // (n_features * (n_features + 1) // 2 + 1))
+    return Step(LABEL, 0, n_users, Clip(n_users, noise_multiplier, block=block))
+
+
+def moment_error(n_users: int, n_features: int, noise_multiplier: float) -> float:
+    """The level to which small eigenvalues of the released shape (of length 1) are raised: std * sqrt(d) / 3.
+
+    The noise's own eigenvalues reach 4 times that. Raising less would inflate directions of mere noise; raising more
+    loses conditioning, which costs more.
+    """
+    return noise_multiplier * 2 * _RADIUS / n_users * math.sqrt(n_features) / 3
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """Coordinates u in which rows have about unit second moment: w = basis @ u, for each output.
+
+    `axes` are the moment's eigenvectors (columns), `scales` the square roots of its eigenvalues, before `paced`.
+    """
+
+    axes: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def basis(self) -> np.ndarray:
+        basis: np.ndarray = self.axes / self.scales
+        return basis
+
+    def paced(self, progress: float) -> Whitening:
+        """Coordinates for a run that can make so much progress: the sum over directions of log(error before/after).
+
+        Expecting a share of the predictions' variance in proportion to the eigenvalue l_k, the largest error left is
+        least with log-reductions max(0, log(l_k / t)), t such that they add up to `progress` (water-filling).
+        Directions get a pace in proportion, 1 on average; for much progress all are equal, which is plain whitening.
+        """
+        logs = 2 * np.log(self.scales)
+        level = brentq(
+            lambda t: float(np.maximum(logs - t, 0).sum()) - progress, logs.min() - progress - 1.0, logs.max()
+        )
+        paces = np.maximum(logs - level, 0)
+        paces = np.maximum(paces, _SLOWEST_PACE * paces.max())
+        return Whitening(self.axes, self.scales / np.sqrt(paces / paces.mean()))
+
+    def to_weights(self, u: np.ndarray) -> np.ndarray:
+        return np.asarray((u.reshape(-1, len(self.scales)) @ self.basis.T).ravel())
+
+    def from_weights(self, w: np.ndarray) -> np.ndarray:
+        return np.asarray(((w.reshape(-1, len(self.scales)) @ self.axes) * self.scales).ravel())
+
+    def around(self, domain: Domain, dimension: int) -> Ball:
+        """The smallest ball, in whitened coordinates, that is sure to hold the domain."""
+        if isinstance(domain, Box):
+            center, radius = 0.5 * domain.low + 0.5 * domain.high, 0.5 * domain.diameter
+        else:
+            assert isinstance(domain, Ball)
+            center, radius = np.zeros(dimension) if domain.center is None else domain.center, domain.radius
+        return Ball(radius * float(self.scales.max()), self.from_weights(center))
+
+    def project(self, domain: Domain, w: np.ndarray) -> np.ndarray:
+        """The point of the domain nearest to w when distance means difference of predictions."""
+        if domain.contains(w):
+            return w
+        n_outputs = len(w) // len(self.scales)
+        if isinstance(domain, Box):
+            root = np.kron(np.eye(n_outputs), (self.axes * self.scales).T)
+            return domain.project(lsq_linear(root, root @ w, (domain.low, domain.high)).x)
+        assert isinstance(domain, Ball)
+        center = np.zeros(len(w)) if domain.center is None else domain.center
+        along = ((w - center).reshape(n_outputs, -1) @ self.axes).ravel()
+        curvature = np.tile(self.scales**2, n_outputs)
+
+        def pulled(force: float) -> np.ndarray:
+            return np.asarray(along * curvature / (curvature + force))
+
+        strongest = float(curvature.max() * np.linalg.norm(along) / domain.radius)
+        force = brentq(lambda f: float(np.linalg.norm(pulled(f))) - domain.radius, 0.0, strongest)
+        inside = (pulled(force).reshape(n_outputs, -1) @ self.axes.T).ravel()
+        return domain.project(center + inside)
+
+
+def release_whitening(curator: Curator, n_features: int, row_norm: float, error: float) -> Whitening:
+    """Release the average moment and whiten by it; eigenvalues below the noise's are raised to that level."""
+    released = curator.release(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
+    upper = np.triu_indices(n_features)
+    moment = np.zeros((n_features, n_features))
+    moment[upper] = released[:-1] / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    moment = moment + moment.T - np.diag(np.diag(moment))
+    values, axes = np.linalg.eigh(moment)
+    size = row_norm**2 * min(1.0, max(float(released[-1]), error))
+    return Whitening(axes, np.sqrt(size * np.maximum(values, max(error, 1e-12))))

@@ -1,0 +1,122 @@
+"""What is to be minimised, said in public numbers, and what comes out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from userdp.domains import Domain
+from userdp.losses import Loss
+
+# Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
+_TYPICAL_LOGIT = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A loss of linear models, where the weights may lie, and public bounds on the data. None of it affects privacy.
+
+    row_norm: how long a row may be, the intercept's 1 counted in;
+    target_bound: how large |target| may be (regression only);
+    prediction_scale: how large predictions of a good model typically are (root mean square): by default 3 for
+    classification, where predictions are log-odds, and `target_bound` for regression.
+
+    >>> from userdp import Ball, losses
+    >>> problem = Problem(losses.logistic, Ball(10.0), n_features=5, row_norm=2.0)
+    >>> problem.reach, problem.typical_prediction
+    (10.0, 3.0)
+    """
+
+    loss: Loss
+    domain: Domain
+    n_features: int
+    row_norm: float
+    target_bound: float | None = None
+    prediction_scale: float | None = None
+    start: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, Loss):
+            raise TypeError(f"Expected a Loss, got {type(self.loss).__name__}: use userdp.losses.loss('logistic').")
+        for name in ("row_norm", "target_bound", "prediction_scale"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float, np.number)) and 0 < value < math.inf):
+                raise ValueError(f"Expected {name}={value} to be a finite number > 0.")
+        if self.target_bound is None and not self.loss.classifies:
+            raise ValueError(
+                f"Expected a target_bound for the {self.loss.name} loss: a public bound on |target|, such as the end "
+                "of its scale."
+            )
+        try:
+            object.__setattr__(self, "start", self.domain.project(np.zeros(self.dimension)))
+        except ValueError as error:
+            raise ValueError(
+                f"Expected a domain of {self.dimension} dimensions, one a weight ({self.n_features} features, the "
+                f"intercept counted in, and {self.loss.n_outputs} outputs)."
+            ) from error
+
+    @property
+    def dimension(self) -> int:
+        """Number of weights."""
+        return self.loss.n_outputs * self.n_features
+
+    @property
+    def lipschitz(self) -> float:
+        """Largest gradient norm of a row (L in the paper)."""
+        return self.loss.lipschitz(self.row_norm, self.target_bound, self.domain.largest_norm)
+
+    @property
+    def reach(self) -> float:
+        """Largest distance of a point of the domain from the start."""
+        return self.domain.reach(self.start)
+
+    @property
+    def typical_prediction(self) -> float:
+        """Root mean square of a good model's predictions, all outputs together."""
+        scale = self.prediction_scale or (_TYPICAL_LOGIT if self.loss.classifies else self.target_bound)
+        assert scale is not None  # a target bound is demanded where it is needed
+        return float(scale) * math.sqrt(self.loss.n_outputs)
+
+    @property
+    def typical_curvature(self) -> float:
+        """The largest curvature, or where the loss has kinks, its largest slope over a typical prediction."""
+        return min(self.loss.curvature, self.lipschitz / self.row_norm / self.typical_prediction)
+
+    @property
+    def typical_slope(self) -> float:
+        """A bound on the root mean square of the slope along a run of SGD.
+
+        The largest slope, or by smoothness sqrt(2 * curvature * value at the start) (Srebro et al. 2010), if less.
+        """
+        if self.loss.classifies:
+            extremes = [float(label) for label in range(max(2, self.loss.n_outputs))]
+        else:
+            extremes = [-float(self.target_bound or 0.0), float(self.target_bound or 0.0)]
+        nothing = 0.0 if self.loss.n_outputs == 1 else np.zeros(self.loss.n_outputs)
+        largest = self.lipschitz / self.row_norm
+        if not self.loss.smooth:
+            return largest
+        value = max(float(self.loss.value(nothing, extreme)) for extreme in extremes)
+        return min(largest, math.sqrt(2 * self.loss.curvature * value))
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a solver found. Everything here is computed from releases and public numbers, so it may be shown.
+
+    weights: one number a feature (a block of them an output), in the features' own units;
+    halted: whether a private test failed on the way; `message` then says what to do;
+    n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
+    which is private);
+    bound: the bound on the excess risk that the plan was chosen by;
+    phases: what each phase released: users, groups, step size, radius, noise.
+    """
+
+    weights: np.ndarray
+    halted: bool
+    message: str
+    n_gradients: int
+    bound: float
+    phases: tuple[dict[str, float], ...] = ()

@@ -1,0 +1,197 @@
+"""Alg. 1 and Theorem 2.1 of the paper, formula by formula."""
+
+import math
+
+import numpy as np
+import pytest
+from cases import name
+
+from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp.privacy.accounting import epsilon_at
+from userdp.privacy.noise import SeededNoise
+from userdp.solvers import phased_sgd
+from userdp.solvers import phased_sgd_paper as paper
+from userdp.solvers.problem import Problem
+from userdp.statistics import OnePassSGD
+
+PROBLEM = Problem(losses.logistic, Ball(1.0), n_features=3, row_norm=2.0)  # R = 2, L = 2, d = 3
+BUDGET = Budget(10.0, 1e-4)
+N, M = 12_500, 2
+
+
+def plan():
+    return paper.plan_paper_phased_sgd(PROBLEM, N, M, BUDGET)
+
+
+def test_line_2_number_of_phases():
+    assert [paper.n_phases(n) for n in (2, 3, 4, 1023, 1024, 170_000)] == [1, 1, 2, 9, 10, 17]
+
+
+def test_line_2_number_of_groups():
+    assert paper.printed_groups(1000, 10, Budget(2.0, 1e-6)) == pytest.approx(
+        100 * math.log(20 * 1000 * 10 * math.e**2 / 1e-6) / 2
+    )
+    assert paper.n_groups(100_000, 100, Budget(1.0, 1e-6)) == math.ceil(
+        paper.printed_groups(100_000, 100, Budget(1.0, 1e-6))
+    )
+
+
+def test_line_2_differs_for_small_delta():
+    """The printed C lets the score's noise exceed 2C/15 too often; ours does so with probability <= delta/8."""
+    tiny = Budget(1.0, 1e-30)
+    groups = paper.n_groups(100, 1, tiny)
+    assert groups > paper.printed_groups(100, 1, tiny)
+    assert 0.5 * math.exp(-2 * groups / 15 / 20) <= 1e-30 / 8
+
+
+def test_line_4_users_of_a_phase():
+    q = paper.exponent_q(N)
+    for i in (1, 5, 13):
+        assert paper.phase_users(N, i) == math.floor((1 - 2**-q) * N / 2 ** (i * q))
+    assert sum(paper.phase_users(N, i) for i in range(1, 14)) <= 2**-q * N
+
+
+def test_q_leaves_most_users_to_the_last_phase():
+    last, q = paper.n_phases(N), paper.exponent_q(N)
+    users = [(1 - 2**-other) * N / 2 ** (last * other) for other in np.linspace(0.2, 5, 400) * q]
+    assert (1 - 2**-q) * N / 2 ** (last * q) >= max(users) * (1 - 1e-9)
+
+
+def test_line_4_step_size_and_theorem_2_1_choices():
+    eta = paper.first_step_size(PROBLEM, N, M, 10.0)
+    assert eta == pytest.approx(2.0 / (2.0 * math.sqrt(3 * M * N * 10.0)))
+    p = paper.exponent_p(N, M)
+    assert N ** (p - 1.5) == pytest.approx(M)
+    assert paper.step_size(eta, 4, p) == pytest.approx(eta / 2 ** (4 * p))
+
+
+def test_line_4_radius():
+    tau = paper.radius(PROBLEM, 0.01, 50.0, N, M)
+    assert tau == pytest.approx(1000 * 0.01 * 2.0 * math.sqrt(50) * math.log(N * 3 * M))
+
+
+def test_line_11_noise_of_the_score():
+    assert paper.test_scale(4.0) == 5.0
+
+
+def test_line_22_noise():
+    ratio = paper.noise_ratio(N, 300, BUDGET)
+    assert ratio == pytest.approx(100 * math.log(N / 1e-4) ** 2 / (10.0 * 300))
+
+
+def test_theorem_2_1_risk():
+    first = 1 / math.sqrt(N * M * 10.0)
+    second = math.sqrt(3 * math.log(1e4)) / (math.sqrt(N) * 10.0 * math.sqrt(M))
+    assert paper.risk_bound(PROBLEM, N, M, BUDGET) == pytest.approx(2.0 * 2.0 * (first + second))
+
+
+def test_theorem_2_1_gradients_at_most_nm():
+    assert plan().n_gradients == sum(phase.n_users for phase in plan().phases) * M <= N * M
+
+
+def test_the_whole_plan_is_the_paper_s():
+    made = plan()
+    groups, eta, p = paper.n_groups(N, M, BUDGET), paper.first_step_size(PROBLEM, N, M, 10.0), paper.exponent_p(N, M)
+    begin = 0
+    assert len(made.phases) == len(made.plan.steps) == 13
+    for i, (phase, step) in enumerate(zip(made.phases, made.plan.steps, strict=True), start=1):
+        assert phase.n_groups == step.n_groups == groups
+        assert phase.step_size == eta / 2 ** (p * i)
+        n_steps = phase.n_users / groups * M
+        assert phase.radius == pytest.approx(paper.radius(PROBLEM, phase.step_size, n_steps, N, M))
+        assert (step.start, step.stop) == (begin, begin + paper.phase_users(N, i))
+        assert step.mechanism.test_scale == 2.0
+        assert step.mechanism.noise_ratio == paper.noise_ratio(N, groups, BUDGET)
+        begin = step.stop
+    assert made.bound == paper.risk_bound(PROBLEM, N, M, BUDGET)
+
+
+def test_theorem_2_1_privacy_holds_with_room():
+    assert all(epsilon_at(cost, BUDGET.delta) <= BUDGET.epsilon for cost in plan().plan.costs)
+
+
+def test_assumption_c_at_most_n_l_and_the_smallest_n():
+    """At eps = 1, delta = 1e-6 and 100 rows a user about 164,000 users are needed."""
+    for budget, rows in ((Budget(1.0, 1e-6), 100), (Budget(10.0, 1e-4), 2), (Budget(0.5, 1e-8), 1)):
+        least = paper.smallest_n_users(rows, budget)
+        assert paper.feasible(least, rows, budget)
+        assert not paper.feasible(least - 1, rows, budget)
+        assert all(paper.feasible(n, rows, budget) for n in range(least, 3 * least, least // 50))
+    assert 1.5e5 < paper.smallest_n_users(100, Budget(1.0, 1e-6)) < 1.8e5
+    with pytest.raises(BudgetExceeded, match=rf"n_users=1000 .* {least:,} are the fewest"):
+        paper.plan_paper_phased_sgd(PROBLEM, 1000, 1, Budget(0.5, 1e-8))
+
+
+@pytest.mark.parametrize("budget", [Budget(11.0, 1e-6), Budget(1.0, 0.0)])
+def test_theorem_2_1_assumes_epsilon_and_delta(budget):
+    with pytest.raises(ValueError, match=r"as Theorem 2\.1 assumes"):
+        paper.plan_paper_phased_sgd(PROBLEM, N, M, budget)
+
+
+class Recorder:
+    """Stands where the curator stands, and writes down what it is asked for."""
+
+    def __init__(self, answers):
+        self.asked, self._answers = [], list(answers)
+
+    def release(self, label, statistic, radius):
+        self.asked.append((label, statistic, radius))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_lines_3_to_23_run_as_printed():
+    """Each phase starts at the last released point; constant steps, the average of all iterates, the printed radius."""
+    made = plan()
+    recorder = Recorder(np.full(3, 0.01 * i) for i in range(1, 14))
+    result = phased_sgd.run(PROBLEM, made, recorder)
+    start = np.zeros(3)
+    for i, (label, statistic, radius) in enumerate(recorder.asked, start=1):
+        phase = made.phases[i - 1]
+        assert (label, radius, statistic.step_size) == (phase.label, phase.radius, phase.step_size)
+        assert (statistic.average_from, statistic.decay, statistic.basis) == (0.0, False, None)
+        np.testing.assert_allclose(statistic.start, start)
+        start = PROBLEM.domain.project(start + 0.01 * i)
+    np.testing.assert_allclose(result.weights, start)
+
+
+def test_line_19_halt_outputs_zero_inside_the_domain():
+    """Differs: the point of the domain nearest to 0, which the domain need not hold."""
+    away = Problem(losses.logistic, Box(np.full(3, 1.0), np.full(3, 2.0)), n_features=3, row_norm=2.0)
+    made = paper.plan_paper_phased_sgd(away, N, M, BUDGET)
+    result = phased_sgd.run(away, made, Recorder([np.full(3, 0.1), phased_sgd.Halted()]))
+    assert result.halted
+    np.testing.assert_array_equal(result.weights, np.full(3, 1.0))
+
+
+def test_it_runs_on_data_and_its_noise_drowns_everything():
+    rng = np.random.default_rng(0)
+    data = UserData(rng.normal(size=(N * M, 3)), rng.integers(0, 2, N * M).astype(float), np.arange(0, N * M + 1, M))
+    made = plan()
+    result = phased_sgd.run(PROBLEM, made, Curator(data, made.plan, Ledger(BUDGET)))
+    assert not result.halted
+    assert len(result.phases) == 13
+    assert result.phases[0]["noise_std"] > 50 * PROBLEM.domain.diameter, "the paper's constants are not for our sizes"
+
+
+@pytest.mark.parametrize("loss", [losses.logistic, losses.huber(0.5)], ids=name)
+@pytest.mark.parametrize("decay", [False, True])
+def test_lemma_2_independent_runs_end_close_together(loss, decay):
+    """Distance <= 4 eta L sqrt(2 T ln(2/zeta)): no violation in 10,000 pairs, here at zeta = 1/10,000."""
+    n_steps, n_groups, zeta = 50, 400, 1e-4
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(n_steps * n_groups, 10))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    targets = (rows[:, 0] + 0.3 * rng.normal(size=len(rows)) > 0).astype(float)
+    data = UserData(rows, targets, np.arange(0, len(rows) + 1, n_steps))
+    step_size = 1 / loss.smoothness(1.0)
+    walk = OnePassSGD(loss, np.zeros(10), Ball(20.0), step_size, 1.0 if decay else 0.0, decay)
+    ends = walk(data, np.arange(n_groups), n_groups)
+    first, second = (SeededNoise(seed).permutation(n_groups)[:142] for seed in (1, 2))
+    distances = np.linalg.norm(ends[first][:, None] - ends[second][None], axis=2).ravel()
+    bound = 4 * step_size * loss.lipschitz(1.0) * math.sqrt(2 * n_steps * math.log(2 / zeta))
+    assert distances.size > 10_000
+    assert np.all(distances <= bound)
+    assert distances.max() > bound / 100, "the bound is of the right order"

@@ -1,0 +1,120 @@
+"""What every solver promises: a new one joins `SOLVERS` in userdp.fitting and inherits these tests."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import ALL_LOSSES, name
+from support_solvers import best_risk, make_users, risk
+
+from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp.fitting import SOLVERS, minimize
+from userdp.privacy.accounting import fits
+from userdp.solvers.problem import Problem
+
+# Where each runs in a test's time: users, rows a user, budget.
+SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (12_500, 2, Budget(10.0, 1e-4))}
+EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
+
+
+def size_of(mode):
+    n_users, rows_per_user, budget = SIZES[mode]
+    return {"n_users": n_users, "rows": (1, rows_per_user)}, rows_per_user, budget
+
+
+def fit(data, rows_per_user, budget, loss="logistic", domain=None, **options):
+    domain = domain or Ball(10.0)
+    bound = None if losses.loss(loss).classifies else 5.0
+    arguments = {"row_norm": 2.5, "rows_per_user": rows_per_user, "target_bound": bound} | options
+    return minimize(loss, data, domain, budget.epsilon, budget.delta, **arguments)
+
+
+@EVERY
+def test_the_plan_is_public_certified_and_uses_each_user_once_in_sgd(solver, mode):
+    size, rows_per_user, budget = size_of(mode)
+    problem = Problem(losses.logistic, Ball(10.0), 4, 2.5)
+    plan = SOLVERS[solver, mode].plan(problem, size["n_users"], rows_per_user, budget)
+    plan.plan.certify(budget)
+    assert all(fits(cost, budget) for cost in plan.plan.costs)
+    intervals = sorted((step.start, step.stop) for step in plan.plan.steps if step.label.startswith("phase"))
+    assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(intervals))
+    assert plan.n_gradients <= size["n_users"] * rows_per_user
+    if mode == "tight":
+        assert sum(stop - start for start, stop in intervals) == size["n_users"], "no user is wasted"
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_it_ends_inside_the_domain_and_spends_what_it_said(solver, mode, dtype):
+    size, rows_per_user, budget = size_of(mode)
+    data = make_users(**size, dtype=dtype)
+    for domain in (Ball(0.3), Ball(1.0, np.full(4, 2.0)), Box(np.full(4, -0.2), np.array([0.1, 0.2, 3.0, 1.0]))):
+        ledger = Ledger(budget)
+        result = fit(data, rows_per_user, budget, domain=domain, solver=solver, mode=mode, ledger=ledger)
+        assert domain.contains(result.weights)
+        assert not result.halted
+        assert result.message == ""
+        assert 0 < ledger.spent_epsilon() <= budget.epsilon
+        assert result.n_gradients <= size["n_users"] * rows_per_user
+
+
+@EVERY
+@pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
+def test_it_runs_on_every_loss(solver, mode, loss):
+    size, rows_per_user, budget = size_of(mode)
+    kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
+    data = make_users(**size, kind=kind)
+    problem = Problem(loss, Ball(5.0), 4, 2.5, None if loss.classifies else 5.0)
+    plan = SOLVERS[solver, mode].plan(problem, data.n_users, rows_per_user, budget)
+    result = SOLVERS[solver, mode].run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=1))
+    assert result.weights.shape == (4 * loss.n_outputs,)
+    assert np.all(np.isfinite(result.weights))
+    assert not result.halted
+
+
+@EVERY
+def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
+    size, rows_per_user, budget = size_of(mode)
+    data = make_users(**size)
+    rows = data.rows.copy()
+    rows[data.offsets[:-1]] = np.nan  # every user has a missing value
+    data = UserData(rows, data.targets, data.offsets)
+    result = fit(data, rows_per_user, budget, solver=solver, mode=mode)
+    assert result.halted
+    np.testing.assert_array_equal(result.weights, np.zeros(4))
+    for word in ("missing values", "budget", "the start"):
+        assert word in result.message
+
+
+@EVERY
+def test_too_few_users_are_told_how_many_would_do(solver, mode):
+    _, rows_per_user, budget = size_of(mode)
+    data = make_users(n_users=20)
+    ledger = Ledger(budget)
+    with pytest.raises(BudgetExceeded, match=r"Expected more than n_users=20 .*[0-9]+.*Nothing was spent\."):
+        fit(data, rows_per_user, budget, solver=solver, mode=mode, ledger=ledger)
+    assert ledger.spent_epsilon() == 0
+
+
+@EVERY
+def test_a_seed_repeats_and_is_recorded(solver, mode):
+    size, rows_per_user, budget = size_of(mode)
+    data = make_users(**size)
+    ledger = Ledger(budget)
+    first = fit(data, rows_per_user, budget, solver=solver, mode=mode, insecure_seed=3, ledger=ledger)
+    again = fit(data, rows_per_user, budget, solver=solver, mode=mode, insecure_seed=3)
+    other = fit(data, rows_per_user, budget, solver=solver, mode=mode, insecure_seed=4)
+    np.testing.assert_array_equal(first.weights, again.weights)
+    assert not np.array_equal(first.weights, other.weights)
+    assert ledger.spent_epsilon() == np.inf
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
+def test_tight_learns_and_stays_below_its_bound(loss):
+    kind = "classes" if losses.loss(loss).classifies else "numbers"
+    train = make_users(20_000, kind=kind, rows=(5, 15))
+    result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0)
+    nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
+    excess = risk(losses.loss(loss), train, result.weights) - best
+    assert excess < 0.12 * (nothing - best)
+    assert excess < result.bound
