@@ -42,6 +42,7 @@ mutants: $(DEV)/ready
 bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/neighbour_counts.py
 	$(DEV)/bin/python benchmarks/accounting.py
+	$(DEV)/bin/python benchmarks/phased_sgd.py
 
 # Renew the pinned versions: what pip installs afterwards is checked against these hashes.
 COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \

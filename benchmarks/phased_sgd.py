@@ -98,7 +98,7 @@ def generated(repeats: int, quick: bool) -> list[dict]:
     console.print(table)
     for loss in (losses.logistic, HUBER):
         for varied in sweeps:
-            chosen = [r for r in records if (r["loss"], r["varied"]) == (loss.name, varied)]
+            chosen = [r for r in records if (r["loss"], r.get("varied")) == (loss.name, varied)]
             x = np.log([r[varied] for r in chosen])
             measured = np.polyfit(x, np.log([max(r["excess"], 1e-7) for r in chosen]), 1)[0]
             bound = np.polyfit(x, np.log([r["bound"] for r in chosen]), 1)[0]
