@@ -77,12 +77,14 @@ def scores(weights: np.ndarray, data: UserData) -> tuple[float, float]:
     )
 
 
-def save(name: str, results: object) -> Path:
-    """Write results/<name>.json beside the benchmarks, with versions and commit."""
+def save(name: str, results: dict[str, object]) -> Path:
+    """Write results/<name>.json beside the benchmarks, with versions and commit; parts not run now are kept."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=REPOSITORY, check=False)
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    record = {"userdp": userdp.__version__, "commit": commit.stdout.strip(), **machine, "results": results}
     path = Path(__file__).parent / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
+    earlier = json.loads(path.read_text())["results"] if path.exists() else {}
+    run = {"userdp": userdp.__version__, "commit": commit.stdout.strip(), **machine}
+    record = {"results": earlier | {part: run | {"rows": rows} for part, rows in results.items()}}
     path.write_text(json.dumps(record, indent=1))
     return path

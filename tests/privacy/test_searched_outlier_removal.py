@@ -91,7 +91,7 @@ def test_the_test_is_on_the_h_index_at_its_threshold():
 def test_it_passes_bad_radii_as_rarely_as_claimed_over_all_probes():
     """The h-index is one below K - slack at all seven radii: three probes, each of which may wrongly pass."""
     record = searched(n_vectors=400, radii=tuple(range(1, 8)), test_std=20.0, failure=0.1)
-    noise, passed, runs = SeededNoise(0), 0, 800
+    noise, passed, runs = SeededNoise(0), 0, 600
     vectors = with_h_index(400, 400 - record.slack - 1)
     for _ in range(runs):
         try:
@@ -100,7 +100,7 @@ def test_it_passes_bad_radii_as_rarely_as_claimed_over_all_probes():
         except Halted:
             pass
     assert binomtest(passed, runs, 0.1, alternative="greater").pvalue > 1e-6
-    assert binomtest(passed, runs, 0.06, alternative="less").pvalue > 1e-6
+    assert binomtest(passed, runs, 0.055, alternative="less").pvalue > 1e-6
 
 
 def test_vectors_with_the_tolerated_outliers_mostly_pass():
@@ -348,7 +348,7 @@ def test_the_noise_of_the_probes_has_the_deviation_that_is_paid_for():
 
 def test_audit_of_search_and_release():
     """A user at one edge of the ball against the other edge, everyone else in the middle."""
-    runs, delta, epsilon = 800, 1e-2, 4.0
+    runs, delta, epsilon = 1000, 1e-2, 4.0
     test_cost = Cost(gaussian=1 / 4.0**2, failure=1e-3)
 
     def outcomes(place, multiplier):
@@ -365,7 +365,7 @@ def test_audit_of_search_and_release():
         return audited_gaussian_epsilon(outcomes(1.0, multiplier), outcomes(-1.0, multiplier), delta)
 
     multiplier = gaussian_multiplier(Budget(epsilon, delta), 1, test_cost)
-    assert 0.6 * epsilon < audited(multiplier) <= epsilon
+    assert 0.55 * epsilon < audited(multiplier) <= epsilon
     assert audited(multiplier / 2) > epsilon
 
 
