@@ -244,3 +244,40 @@ def test_unknown_domains_are_refused():
 
     with pytest.raises(TypeError, match="Ball or a Box"):
         OnePassSGD(losses.logistic, np.zeros(3), Everywhere(), 0.1)(make_data(), np.arange(30), 3)
+
+
+def test_groups_of_more_rows_than_the_window_equal_a_naive_loop():
+    """With 1,000 features 524 rows are copied at a time."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(2000, 1000)) / 30
+    data = UserData(rows, rng.integers(0, 2, 2000).astype(float), np.array([0, 3, 1800, 1810, 2000]))
+    statistic = OnePassSGD(losses.logistic, np.zeros(1000), Ball(0.5), 0.4, 0.5, True)
+    np.testing.assert_allclose(statistic(data, np.arange(4), 2), naive(statistic, data, np.arange(4), 2), atol=1e-12)
+
+
+@numba.njit
+def raising_slope(prediction, target):
+    if target > 5.0:
+        raise ValueError("target too large")
+    return prediction - target
+
+
+@numba.njit
+def raising_slopes(predictions, target):
+    if target > 5.0:
+        raise ValueError("target too large")
+    return predictions - target
+
+
+@pytest.mark.parametrize(("slope", "n_outputs"), [(raising_slope, 1), (raising_slopes, 2)])
+def test_a_compiled_slope_that_raises_reaches_its_own_group_only(slope, n_outputs, capfd):
+    loss = losses.Loss("raising", slope, slope, slope_bound=1.0, curvature=1.0, n_outputs=n_outputs)
+    data, users = make_data(), np.arange(30)
+    statistic = OnePassSGD(loss, np.zeros(3 * n_outputs), Ball(1.0), 0.1)
+    before = statistic(data, users, 8)
+    targets = data.targets.copy()
+    targets[data.offsets[2] : data.offsets[3]] = 9.0
+    after = statistic(UserData(data.rows, targets, data.offsets), users, 8)
+    assert np.isnan(after[0]).all()
+    np.testing.assert_array_equal(after[1:], before[1:])
+    assert capfd.readouterr() == ("", "")

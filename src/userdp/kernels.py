@@ -36,7 +36,7 @@ _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.int
 
 
 @functools.lru_cache(maxsize=128)
-def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool = False) -> Any:
+def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool = True) -> Any:
     """Machine code that replaces a block of predictions by slopes, from a compiled `slope(prediction, target)`.
 
     With `may_raise`, an exception in one row makes that row's slope NaN, because an exception that depends on a
@@ -57,7 +57,10 @@ def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool 
     def several_outputs(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
         for i in range(n_rows):
             row = predictions[i * n_outputs : (i + 1) * n_outputs]
-            row[:] = slope(row, targets[i])
+            try:
+                row[:] = slope(row, targets[i])
+            except Exception:
+                row[:] = math.nan
 
     chosen = several_outputs if n_outputs > 1 else (guarded if may_raise else plain)
     return numba.cfunc(_SLOPES_SIGNATURE, nopython=True, error_model="numpy")(chosen)

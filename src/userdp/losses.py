@@ -45,7 +45,7 @@ class Loss:
     the slope grows with them. `curvature` is the largest derivative of the slope, infinite at a kink. With
     `n_outputs` = k > 1 the weights are a flattened (k, d) matrix, `prediction` is a vector of length k and `slope`
     returns one; the bounds are then on the slope's norm and on the largest eigenvalue of its Jacobian.
-    `may_raise` says that the kernels come from outside and may raise.
+    `may_raise` says that the kernels come from outside and may raise, which then is caught row by row.
     """
 
     name: str
@@ -54,11 +54,7 @@ class Loss:
     slope_bound: SlopeBound
     curvature: float
     n_outputs: int = 1
-    may_raise: bool = False
-
-    def __post_init__(self) -> None:
-        if self.may_raise and self.n_outputs > 1:
-            raise ValueError("Expected a loss of several outputs whose kernels never raise: use UserGradients instead.")
+    may_raise: bool = True
 
     @property
     def smooth(self) -> bool:
@@ -142,7 +138,7 @@ def _logistic_slope(prediction: float, target: float) -> float:
     return -sign * ((e if z >= 0.0 else 1.0) / (1.0 + e))
 
 
-logistic = Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25)
+logistic = Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, may_raise=False)
 """Logistic loss for two classes, target in {-1, +1} or {0, 1}.
 
 Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
@@ -167,7 +163,9 @@ def _squared_slope_bound(largest_prediction: float, largest_target: float) -> fl
     return largest_prediction + largest_target
 
 
-squared = Loss("squared", _squared_value, _squared_slope, slope_bound=_squared_slope_bound, curvature=1.0)
+squared = Loss(
+    "squared", _squared_value, _squared_slope, slope_bound=_squared_slope_bound, curvature=1.0, may_raise=False
+)
 """Squared loss, half of the squared error, for least squares.
 
 value (prediction - target)^2 / 2; slope prediction - target.
@@ -188,7 +186,7 @@ def _hinge_slope(prediction: float, target: float) -> float:
     return -sign if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
 
 
-hinge = Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf)
+hinge = Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, may_raise=False)
 """Hinge loss of support vector machines, targets as for logistic. Not smooth.
 
 value max(0, 1 - z), z = sign * prediction; slope -sign where z < 1, else 0.
@@ -209,7 +207,7 @@ def _pinball(name: str, above: float, below: float) -> Loss:
         error = prediction - target
         return above if error > 0.0 else (-below if error < 0.0 else 0.0 * error)
 
-    return Loss(name, value, slope, slope_bound=max(above, below), curvature=math.inf)
+    return Loss(name, value, slope, slope_bound=max(above, below), curvature=math.inf, may_raise=False)
 
 
 absolute = _pinball("absolute", above=1.0, below=1.0)
@@ -241,7 +239,7 @@ def huber(threshold: float = 1.0) -> Loss:
         error = prediction - target
         return threshold if error > threshold else (-threshold if error < -threshold else error)
 
-    return Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0)
+    return Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0, may_raise=False)
 
 
 @functools.cache
@@ -268,7 +266,7 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
         ratio = (1.0 - sign * prediction) / width
         return -sign * (1.0 if ratio > 1.0 else (0.0 if ratio < 0.0 else ratio))
 
-    return Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width)
+    return Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, may_raise=False)
 
 
 @functools.cache
@@ -327,7 +325,15 @@ def multinomial(n_classes: int) -> Loss:
     if not (isinstance(n_classes, int) and n_classes >= 2):
         raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
     name, bound = f"multinomial({n_classes})", math.sqrt(2.0)
-    return Loss(name, _multinomial_value, _multinomial_slope, slope_bound=bound, curvature=0.5, n_outputs=n_classes)
+    return Loss(
+        name,
+        _multinomial_value,
+        _multinomial_slope,
+        slope_bound=bound,
+        curvature=0.5,
+        n_outputs=n_classes,
+        may_raise=False,
+    )
 
 
 def custom(
@@ -351,7 +357,7 @@ def custom(
     if not smoothness > 0:
         raise ValueError(f"Expected smoothness={smoothness} > 0: pass math.inf for a loss with kinks.")
     kernels = _compile(value), _compile(slope)
-    return Loss(name, *kernels, slope_bound=lipschitz, curvature=float(smoothness), may_raise=True)
+    return Loss(name, *kernels, slope_bound=lipschitz, curvature=float(smoothness))
 
 
 def _compile(function: Any) -> Any:

@@ -1,8 +1,9 @@
 """Compiled one-pass SGD: each group of users walks once through its rows, in mixed order, and gives an iterate.
 
 A step is w <- project(w - step * slope(<w, x>, y) x). Rows of one person resemble each other, so a group's rows are
-first copied into a buffer in a mixed order: taken user after user, each user drags the iterate along (on real data
-that cost more accuracy than privacy did). On the way the rows are expressed in another basis, if one is given.
+visited in a mixed order: taken user after user, each user drags the iterate along (on real data
+that cost more accuracy than privacy did). They are copied ahead, a window at a time, and on the way expressed in
+another basis, if one is given.
 
 Groups are independent, so a thread walks four of them side by side: the chain dot product -> slope -> update of one
 hides behind the others, and one call of the loss serves all four. Each lane does the same operations whatever the
@@ -20,6 +21,7 @@ from userdp import kernels
 from userdp.domains import Ball, Box, Domain
 
 _LANES = 4
+_WINDOW = 1 << 19  # entries copied ahead: how many rows a user has must not decide how much memory is needed
 _REFRESH = 64  # steps after which the tracked squared norm is computed anew, before its rounding adds up
 
 
@@ -69,27 +71,27 @@ def _load(
     targets: np.ndarray,
     offsets: np.ndarray,
     members: np.ndarray,
+    order: np.ndarray,
+    begin: int,
     basis: np.ndarray,
     buffer: np.ndarray,
-    buffer_targets: np.ndarray,
-) -> int:
-    """Copy the rows and targets of a group's users in mixed order, in the given basis (empty: as they are)."""
-    n_rows = 0
-    for user in members:
-        n_rows += offsets[user + 1] - offsets[user]
-    order = mixing_order(n_rows)
+    values: np.ndarray,
+) -> None:
+    """Copy the rows and targets that are visited from number `begin` on, in the given basis (empty: as they are).
+
+    As many as the buffer holds. Rows are read in their own order and written in the order of the visits.
+    """
     position = 0
     for user in members:
-        first, last = offsets[user], offsets[user + 1]
-        for row in range(first, last):
-            place = order[position]
-            if basis.size:
-                _change_basis(rows[row], basis, buffer[place])
-            else:
-                buffer[place] = rows[row]
-            buffer_targets[place] = targets[row]
+        for row in range(offsets[user], offsets[user + 1]):
+            place = order[position] - begin
             position += 1
-    return n_rows
+            if 0 <= place < len(values):
+                if basis.size:
+                    _change_basis(rows[row], basis, buffer[place])
+                else:
+                    buffer[place] = rows[row]
+                values[place] = targets[row]
 
 
 @kernels.compiled
@@ -119,15 +121,11 @@ def _move(w: np.ndarray, x: np.ndarray, a: float, shrink: float, low: np.ndarray
 
 
 @kernels.compiled
-def _most_rows(offsets: np.ndarray, users: np.ndarray, edges: np.ndarray) -> int:
-    """Rows of the largest group."""
-    most = 0
-    for group in range(len(edges) - 1):
-        n_rows = 0
-        for user in users[edges[group] : edges[group + 1]]:
-            n_rows += offsets[user + 1] - offsets[user]
-        most = max(most, n_rows)
-    return most
+def _count_rows(offsets: np.ndarray, members: np.ndarray) -> int:
+    n_rows = 0
+    for user in members:
+        n_rows += offsets[user + 1] - offsets[user]
+    return n_rows
 
 
 @kernels.compiled
@@ -158,8 +156,8 @@ def _walk(
     n_groups, n_weights = out.shape
     n_features = rows.shape[1]
     n_outputs = n_weights // n_features
-    most = _most_rows(offsets, users, edges)
-    buffer, buffer_targets = np.empty((_LANES, most, n_features), rows.dtype), np.empty((_LANES, most))
+    window = max(1, _WINDOW // n_features)
+    buffer, buffer_targets = np.empty((_LANES, window, n_features), rows.dtype), np.empty((_LANES, window))
     w, total = np.empty((_LANES, n_weights)), np.empty((_LANES, n_weights))
     squares, lengths, n_rows = np.zeros(_LANES), np.zeros(_LANES), np.zeros(_LANES, np.int64)
     predictions, lane_targets = np.zeros(_LANES * n_outputs), np.zeros(_LANES)
@@ -169,15 +167,20 @@ def _walk(
         lanes = min(_LANES, n_groups - first_group)
         for lane in range(lanes):
             members = users[edges[first_group + lane] : edges[first_group + lane + 1]]
-            n_rows[lane] = _load(rows, targets, offsets, members, basis, buffer[lane], buffer_targets[lane])
+            n_rows[lane] = _count_rows(offsets, members)
             w[lane] = start
             total[lane] = 0.0
             squares[lane] = _square(start)
         for t in range(n_rows[:lanes].max()):
+            at = t % window
             for lane in range(lanes):
                 if t < n_rows[lane]:
-                    x = buffer[lane, t]
-                    lane_targets[lane] = buffer_targets[lane, t]
+                    if at == 0:
+                        members = users[edges[first_group + lane] : edges[first_group + lane + 1]]
+                        order, space = mixing_order(n_rows[lane]), (buffer[lane], buffer_targets[lane])
+                        _load(rows, targets, offsets, members, order, t, basis, *space)
+                    x = buffer[lane, at]
+                    lane_targets[lane] = buffer_targets[lane, at]
                     lengths[lane] = _square(x)
                     for c in range(n_outputs):
                         block = slice(c * n_features, (c + 1) * n_features)
@@ -202,7 +205,7 @@ def _walk(
                     for c in range(n_outputs):
                         block = slice(c * n_features, (c + 1) * n_features)
                         a = -step * predictions[lane * n_outputs + c]
-                        _move(w[lane, block], buffer[lane, t], a, shrink, low[block], high[block], radius < 0.0)
+                        _move(w[lane, block], buffer[lane, at], a, shrink, low[block], high[block], radius < 0.0)
                     if t >= left_out(average_from, n_rows[lane]):
                         for k in range(n_weights):
                             total[lane, k] += w[lane, k]

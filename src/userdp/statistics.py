@@ -165,15 +165,15 @@ class OnePassSGD:
 
     def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
         """The same for one group and a slope in plain Python; whatever it raises makes the vector NaN."""
-        blocks = [data.rows_of(user) for user in group]
-        rows, targets = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
-        order = np.argsort(sgd.mixing_order(len(rows)))
-        rows = rows if self.basis is None else rows @ self.basis
-        w, total, left_out = self.start, np.zeros(self.start.size), sgd.left_out(self.average_from, len(rows))
+        w, total = self.start, np.zeros(self.start.size)
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                for t, row in enumerate(order):
+                blocks = [data.rows_of(user) for user in group]
+                rows, targets = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
+                rows = rows if self.basis is None else rows @ self.basis
+                left_out = sgd.left_out(self.average_from, len(rows))
+                for t, row in enumerate(np.argsort(sgd.mixing_order(len(rows)))):
                     step = self.step_size * (1 - t / len(rows) if self.decay else 1)
                     slope = float(self.loss.slope(float(w @ rows[row]), float(targets[row])))
                     w = self.domain.project(w - step * slope * rows[row])
@@ -209,7 +209,7 @@ class UserMean:
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
         nowhere = np.zeros((1, data.n_features))
-        slopes = kernels.block_slopes(kernels.slope_of_one)
+        slopes = kernels.block_slopes(kernels.slope_of_one, may_raise=False)
         return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, nowhere, slopes)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
@@ -244,7 +244,8 @@ class SecondMomentShape:
     shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
     scale counts more than another's; the second part tells how long moments are on average.
 
-    Guarantee: vector j is a function of user users[j]'s rows, of length at most sqrt(2).
+    Guarantee: vector j is a function of user users[j]'s rows. Its length is at most sqrt(2), unless rows are so tiny
+    that squares of their squares underflow; the mechanism shortens it then.
     """
 
     needs_targets: ClassVar[bool] = False

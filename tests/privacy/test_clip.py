@@ -267,3 +267,13 @@ def test_the_blocks_of_a_round_share_one_radius(last):
 def test_impossible_records_are_refused(change, error, message):
     with pytest.raises(error, match=message):
         Clip(**({"n_vectors": 40, "noise_multiplier": 5.0} | change))
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 1), (2, 3)])
+def test_blocks_of_different_width_are_refused(first, second):
+    """Added up by broadcasting, one user's number would count once in every coordinate."""
+    session = Clip(50, 1.0).start(SilentNoise())
+    session.choose(np.arange(50))
+    session.add(np.full((25, first), 9.0), 1.0)
+    with pytest.raises(ValueError, match="one length"):
+        session.release(np.zeros((25, second)), 1.0)

@@ -708,3 +708,13 @@ def test_a_halt_closes_its_step_before_data_is_read_again(mechanism):
     with pytest.raises(RuntimeError, match="it is closed"):
         curator.release("step 0", statistic, 1.0)
     assert len(statistic.asked) == 1
+
+
+def test_a_statistic_cannot_speak_through_a_halt():
+    def leak(users):
+        raise Halted("user 17's salary is 91234.5.")
+
+    curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET))
+    with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector a group") as error:
+        curator.release("step 0", Given(np.zeros((SIZE, 2)), leak), 1.0)
+    assert "salary" not in str(error.value)

@@ -32,7 +32,7 @@ class Record:
         (np.int8(7), 7.0),
         (np.uint64(2**63), 2.0**63),
         (True, 1.0),
-        (5e-324, 5e-324),
+        (1e-150, 1e-150),
     ],
 )
 def test_reals_become_plain_floats_of_the_same_value(given, stored):
@@ -119,3 +119,9 @@ def test_a_halt_says_its_reason_and_what_was_spent():
     assert Halted().reason in str(Halted())
     assert str(Halted("So.")) == "So. What was released before stands; the budget of this step is spent."
     assert isinstance(Halted(), RuntimeError)
+
+
+@pytest.mark.parametrize("value", [10**400, np.longdouble("1e-400"), 1e-200, 1e200])
+def test_reals_whose_squares_overflow_are_refused(value):
+    with pytest.raises(ValueError, match=r"^Expected .*noise_multiplier="):
+        Clip(50, value)

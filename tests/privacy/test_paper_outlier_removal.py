@@ -356,7 +356,8 @@ def test_everyone_takes_part():
         ({"test_scale": np.array(1.0)}, TypeError, "test_scale to be a number"),
         ({"noise_ratio": math.nan}, ValueError, "noise_ratio"),
         ({"selection_failure": 0.0}, ValueError, "selection_failure=0.0"),
-        ({"selection_failure": 1e-300}, ValueError, "to keep some vectors"),
+        ({"selection_failure": 1e-140}, ValueError, "to keep some vectors"),
+        ({"selection_failure": 2.0}, ValueError, "selection_failure=2.0 < 1"),
     ],
 )
 def test_impossible_records_are_refused(change, error, message):

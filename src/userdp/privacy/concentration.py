@@ -183,6 +183,8 @@ def check_radius(radius: float) -> float:
 
 def check_factors(factors: tuple[float, ...]) -> tuple[float, ...]:
     """Increasing factors that a search multiplies a radius by, as plain floats."""
+    if not isinstance(factors, (tuple, list, np.ndarray)):
+        raise TypeError(f"Expected radii to be a tuple of numbers, got {type(factors).__name__}.")
     numbers = tuple(map(float, factors))
     if not numbers or not numbers[0] > 0 or not np.all(np.diff(numbers) > 0):
         raise ValueError("Expected radii to be positive and increasing; radius_grid(smallest, largest) makes such.")

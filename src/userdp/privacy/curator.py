@@ -158,8 +158,11 @@ class Curator:
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
-        """One vector a group."""
-        vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
+        """One vector a group. Only a mechanism may halt, so a halt here is a failure like any other."""
+        try:
+            vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
+        except Halted:
+            raise ValueError("Expected vectors, not a halt.") from None
         if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
             raise ValueError("Expected one vector a group.")
         return vectors

@@ -124,7 +124,7 @@ class Ledger:
                 certify(total, self.budget, "With what was spent before, the plan")
             seed = None if insecure_seed is None else str(int(insecure_seed))
             costs = json.dumps([cost.to_json() for cost in plan.costs])
-            now = datetime.now(UTC).isoformat(timespec="seconds")
+            now = datetime.now(UTC).isoformat(timespec="microseconds")
             run = db.execute(
                 "INSERT INTO runs (charged_at, purpose, insecure_seed, costs) VALUES (?, ?, ?, ?)",
                 (now, purpose, seed, costs),

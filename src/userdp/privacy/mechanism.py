@@ -20,6 +20,8 @@ Users = NDArray[np.int64]
 Vectors = NDArray[np.float64]
 
 
+_SMALLEST, _LARGEST = 1e-150, 1e150
+
 _NOT_CONCENTRATED = (
     "The private test failed: too many users' vectors are far from the others. Likely causes: users with missing "
     "values or targets (fill them first), a radius that is too small (search for it privately), or more outliers than "
@@ -52,9 +54,17 @@ def settle(record: object, reals: tuple[str, ...] = (), counts: tuple[str, ...] 
         value = getattr(record, name)
         if not isinstance(value, (int, float, np.floating, np.integer)):
             raise TypeError(f"Expected {name} to be a number, got {type(value).__name__}.")
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"Expected {name}={value} to be finite and > 0.")
-        object.__setattr__(record, name, float(value))
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond all floats
+            number = math.inf
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"Expected {name}={number} to be finite and > 0.")
+        if not _SMALLEST <= number <= _LARGEST:
+            raise ValueError(
+                f"Expected {_SMALLEST:g} <= {name}={number} <= {_LARGEST:g}: its square must not overflow."
+            )
+        object.__setattr__(record, name, number)
     for name in counts:
         check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
         object.__setattr__(record, name, int(getattr(record, name)))

@@ -64,6 +64,8 @@ class _Session:
         """Add up a block of shortened vectors."""
         if self._seen and radius != self._radius:
             raise ValueError("Expected one radius for all blocks of a round.")
+        if self._seen and vectors.shape[1] != self._total.size:
+            raise ValueError("Expected vectors of one length in all blocks of a round.")
         self._seen, self._radius = self._seen + len(vectors), radius
         self._total = self._total + shortened_sum(vectors, radius)
 

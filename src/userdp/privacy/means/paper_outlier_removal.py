@@ -38,6 +38,8 @@ class PaperOutlierRemoval:
 
     def __post_init__(self) -> None:
         settle(self, ("test_scale", "noise_ratio", "selection_failure"), ("n_vectors",))
+        if not self.selection_failure < 1:
+            raise ValueError(f"Expected 0 < selection_failure={self.selection_failure} < 1.")
         self.sensitivity(1.0, 1)  # refuses too few vectors
 
     @property

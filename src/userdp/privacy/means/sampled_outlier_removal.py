@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost, Subsampled
 from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
-from userdp.privacy.noise import Noise
+from userdp.privacy.noise import Noise, gaussian_std
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class SampledOutlierRemoval:
     @cached_property
     def margin(self) -> float:
         """How far below the slack the noisy deficit must be: P(N(0, deficit_std^2) >= margin + 1) <= failure / 2."""
-        return max(0.0, float(self.deficit_std * norm.isf(self.failure / 2)) * (1 + 1e-9) - 1)
+        drawn = gaussian_std(1.0, self.deficit_std, 1)  # a little more than deficit_std: it pays for the noise's grid
+        return max(0.0, drawn * float(norm.isf(self.failure / 2)) * (1 + 1e-9) - 1)
 
     @cached_property
     def slack(self) -> int:

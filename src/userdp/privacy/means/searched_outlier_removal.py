@@ -12,7 +12,7 @@ from scipy.stats import norm
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
-from userdp.privacy.noise import Noise
+from userdp.privacy.noise import Noise, gaussian_std
 
 # A radius at which all but `outliers` vectors are close passes unless the noise is below this many deviations. Failing
 # costs little: the next larger radius is tried.
@@ -67,8 +67,8 @@ class SearchedOutlierRemoval:
     @cached_property
     def margin(self) -> int:
         """How far above K - slack the noisy h-index must be: P(N(0, test_std^2) >= margin + 1) <= failure / probes."""
-        reach = float(self.test_std * norm.isf(self.failure / self.probes)) * (1 + 1e-9)
-        return max(0, math.ceil(reach - 1))
+        drawn = gaussian_std(1.0, self.test_std, 1)  # a little more than test_std: it pays for the noise's grid
+        return max(0, math.ceil(drawn * float(norm.isf(self.failure / self.probes)) * (1 + 1e-9) - 1))
 
     @cached_property
     def slack(self) -> int:
