@@ -156,49 +156,52 @@ def _mean_gradients(
 def _second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, largest: float, out: np.ndarray) -> None:
     """A whole square of products, four rows at a time: loops of full length are faster than half as many short ones.
 
-    Products are added up in the rows' own type, but no more than 256 rows before they join the float64 sum.
-    With `largest` > 0 each moment is divided by its length, which follows as one more entry, in units of `largest`.
+    Products are added up in the rows' own type, but no more than 256 rows before they join the float64 sum. With
+    `largest` > 0 each moment is divided by its length, which follows as one more entry, in units of `largest`.
     """
     n_features = rows.shape[1]
-    square, part = np.empty((n_features, n_features)), np.empty((n_features, n_features), rows.dtype)
-    four = np.zeros((4, n_features), rows.dtype)
+    square = np.empty((n_features + 1, n_features), rows.dtype)
+    four = np.zeros((4, n_features + 1), rows.dtype)  # a feature more, so that they come in pairs
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
-        square[:] = math.nan if first == last else 0.0
+        out[j] = math.nan if first == last else 0.0
         for begin in range(first, last, _PART_ROWS):
-            part[:] = 0
+            square[:] = 0
             for start in range(begin, min(begin + _PART_ROWS, last), 4):
                 for i in range(4):
+                    four[i] = 0
                     if start + i < last:
-                        four[i] = rows[start + i]
-                    else:
-                        four[i] = 0
+                        four[i, :n_features] = rows[start + i]
                 x0, x1, x2, x3 = four[0], four[1], four[2], four[3]
-                for a in range(n_features):
-                    products = part[a]
+                for a in range(0, n_features, 2):
+                    these, those = square[a], square[a + 1]
                     a0, a1, a2, a3 = x0[a], x1[a], x2[a], x3[a]
-                    for b in range(n_features):
-                        products[b] += a0 * x0[b] + a1 * x1[b] + a2 * x2[b] + a3 * x3[b]
-            for a in range(n_features):
-                for b in range(n_features):
-                    square[a, b] += part[a, b]
-        scale = 1.0 / (last - first)
+                    b0, b1, b2, b3 = x0[a + 1], x1[a + 1], x2[a + 1], x3[a + 1]
+                    for k in range(n_features):
+                        these[k] += a0 * x0[k] + a1 * x1[k] + a2 * x2[k] + a3 * x3[k]
+                        those[k] += b0 * x0[k] + b1 * x1[k] + b2 * x2[k] + b3 * x3[k]
+            _add_triangle(square, 1.0 / (last - first), out[j])
         if largest > 0.0:
             length = 0.0
-            for a in range(n_features):
-                for b in range(n_features):
-                    length += (scale * square[a, b]) * (scale * square[a, b])
+            for k in range(out.shape[1] - 1):
+                length += out[j, k] * out[j, k]
             length = math.sqrt(length)
+            for k in range(out.shape[1] - 1):
+                out[j, k] = out[j, k] / length if length > 0.0 else out[j, k]
             out[j, -1] = length / largest if length < largest else (1.0 if length >= largest else math.nan)
-            scale = scale / length if length > 0.0 else scale
-        position = 0
-        for a in range(n_features):
-            upper = out[j, position : position + n_features - a]
-            sums = square[a, a:]
-            for b in range(n_features - a):
-                upper[b] = math.sqrt(2.0) * scale * sums[b]
-            upper[0] = scale * square[a, a]
-            position += n_features - a
+
+
+@compiled
+def _add_triangle(square: np.ndarray, scale: float, out: np.ndarray) -> None:
+    """Add the upper triangle, row by row and scaled, off-diagonal entries times sqrt(2)."""
+    n_features, position = square.shape[1], 0
+    for a in range(n_features):
+        sums = square[a, a:]
+        entries = out[position : position + n_features - a]
+        entries[0] += scale * sums[0]
+        for k in range(1, n_features - a):
+            entries[k] += math.sqrt(2.0) * scale * sums[k]
+        position += n_features - a
 
 
 def mean_gradients(
@@ -237,7 +240,7 @@ def second_moments(
     def run(chunk: slice) -> None:
         _second_moments(rows, offsets, users[chunk], largest or 0.0, out[chunk])
 
-    over_chunks(run, users.size, _entries(rows, offsets, users) * n_features)
+    over_chunks(run, users.size, _entries(rows, offsets, users) * n_features, smallest=256)
     return out
 
 
@@ -253,8 +256,8 @@ def _entries(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> int:
     return rows.size * users.size // max(1, offsets.size - 1)
 
 
-def over_chunks(run: Callable[[slice], None], n_users: int, work: int) -> None:
-    """Call `run` on slices that cover all users, on numba's number of threads.
+def over_chunks(run: Callable[[slice], None], n_users: int, work: int, smallest: int = 1) -> None:
+    """Call `run` on slices that cover all users, of at least `smallest` each, on numba's number of threads.
 
     Plain threads, not numba's parallel loops: kernels hold no lock, compile in a fraction of the time, and may be
     called from several threads or after a fork. The threads live for one call, so nothing is left to go stale.
@@ -263,7 +266,7 @@ def over_chunks(run: Callable[[slice], None], n_users: int, work: int) -> None:
     if n_threads == 1 or work < _THREADING_PAYS:
         run(slice(0, n_users))
         return
-    size = min(_CHUNK_USERS, max(1, n_users // (8 * n_threads)))
+    size = min(_CHUNK_USERS, max(smallest, n_users // (8 * n_threads)))
     chunks = [slice(start, start + size) for start in range(0, n_users, size)]
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(run, chunks))

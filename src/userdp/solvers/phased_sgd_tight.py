@@ -162,7 +162,8 @@ def _settings(problem: Problem, n_users: int, precision: float) -> list[_Setting
     return settings
 
 
-def _splits(n_users: int, n_groups: int) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=4096)
+def _splits(n_users: int, n_groups: int) -> tuple[tuple[int, ...], ...]:
     """Users of each phase; every user is in one, and every phase has a user a group."""
     splits = []
     for n_phases in _PHASES:
@@ -172,7 +173,7 @@ def _splits(n_users: int, n_groups: int) -> list[tuple[int, ...]]:
             users = tuple(int(n) for n in np.diff(edges, prepend=0))
             if min(users) >= n_groups:
                 splits.append(users)
-    return splits
+    return tuple(splits)
 
 
 @lru_cache(maxsize=65536)

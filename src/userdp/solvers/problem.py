@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -57,34 +58,34 @@ class Problem:
                 f"intercept counted in, and {self.loss.n_outputs} outputs)."
             ) from error
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """Number of weights."""
         return self.loss.n_outputs * self.n_features
 
-    @property
+    @cached_property
     def lipschitz(self) -> float:
         """Largest gradient norm of a row (L in the paper)."""
         return self.loss.lipschitz(self.row_norm, self.target_bound, self.domain.largest_norm)
 
-    @property
+    @cached_property
     def reach(self) -> float:
         """Largest distance of a point of the domain from the start."""
         return self.domain.reach(self.start)
 
-    @property
+    @cached_property
     def typical_prediction(self) -> float:
         """Root mean square of a good model's predictions, all outputs together."""
         scale = self.prediction_scale or (_TYPICAL_LOGIT if self.loss.classifies else self.target_bound)
         assert scale is not None  # a target bound is demanded where it is needed
         return float(scale) * math.sqrt(self.loss.n_outputs)
 
-    @property
+    @cached_property
     def typical_curvature(self) -> float:
         """The largest curvature, or where the loss has kinks, its largest slope over a typical prediction."""
         return min(self.loss.curvature, self.lipschitz / self.row_norm / self.typical_prediction)
 
-    @property
+    @cached_property
     def typical_slope(self) -> float:
         """A bound on the root mean square of the slope along a run of SGD.
 
