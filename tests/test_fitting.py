@@ -30,6 +30,10 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda: minimize("logistic", make_users(2000), Ball(1.0), 4.0, 1e-6, max_gradients=99, **ARGUMENTS),
+            "max_gradients=99 >= 24000",
+        ),
         (lambda: find_solver("sgd", "tight"), 'solver="phased-sgd", mode="paper"'),
         (lambda: minimize("logistic", np.ones((3, 2)), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "got ndarray"),
         (lambda: minimize("nonsense", make_users(50), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "nonsense"),
@@ -40,3 +44,11 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
 def test_errors_are_clear(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+def test_gradients_can_be_limited():
+    data = make_users(2000)
+    result = minimize(
+        "logistic", data, Ball(5.0), 4.0, 1e-6, solver="accelerated", max_gradients=12 * 24_000, **ARGUMENTS
+    )
+    assert result.n_gradients <= 12 * 24_000

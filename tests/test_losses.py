@@ -220,3 +220,28 @@ def test_errors_name_the_value_and_the_bound(make, message):
 def test_custom_needs_functions():
     with pytest.raises(TypeError, match="to be functions"):
         losses.custom("c", 1.0, abs, lipschitz=1.0)
+
+
+@pytest.mark.parametrize("loss", [losses.hinge, losses.absolute, losses.quantile(0.8), losses.huber(0.5)], ids=name)
+@pytest.mark.parametrize("width", [0.1, 1.0])
+def test_smoothing_averages_slopes_and_stays_close(loss, width):
+    smooth = losses.smoothed(loss, width)
+    inner = np.linspace(-width, width, 20_001)
+    for target in (0.0, 1.0):
+        for prediction in (-2.0, -0.95, 0.0, 0.03, 0.97, 1.5):
+            averaged = np.mean([loss.slope(prediction + s, target) for s in inner])
+            assert smooth.slope(prediction, target) == pytest.approx(averaged, abs=2e-4)
+            gap = smooth.value(prediction, target) - loss.value(prediction, target)
+            assert -1e-12 <= gap <= loss.slope_bound * width / 2 * (4 / 3) + 1e-12
+            step = 1e-6
+            change = smooth.slope(prediction + step, target) - smooth.slope(prediction, target)
+            assert change / step <= smooth.curvature * (1 + 1e-6) + 1e-6
+    assert smooth.compiled
+    assert smooth.slope_bound == loss.slope_bound
+    assert smooth is losses.smoothed(loss, width)
+
+
+@pytest.mark.parametrize("loss", [losses.squared, losses.multinomial(3)], ids=name)
+def test_losses_that_need_no_smoothing_say_so(loss):
+    with pytest.raises(ValueError, match="it needs no smoothing"):
+        losses.smoothed(loss, 0.1)

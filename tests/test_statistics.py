@@ -356,3 +356,19 @@ def test_jax_example_runs(capsys):
     printed = capsys.readouterr().out
     assert "(200, 5) float64" in printed
     assert "1e-6: True" in printed
+
+
+@pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
+def test_gradients_in_another_basis(loss):
+    data, basis = data_of(), np.random.default_rng(0).normal(size=(N_FEATURES, N_FEATURES))
+    plain = vectors(MeanGradient(loss, weights_of(loss)), data)
+    turned = vectors(MeanGradient(loss, weights_of(loss), basis), data)
+    expected = (plain.reshape(-1, loss.n_outputs, N_FEATURES) @ basis).reshape(plain.shape)
+    np.testing.assert_allclose(turned, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_basis_must_fit():
+    with pytest.raises(ValueError, match="square basis"):
+        MeanGradient(losses.logistic, np.zeros(3), np.ones((3, 2)))
+    with pytest.raises(ValueError, match="basis of 3 features"):
+        MeanGradient(losses.logistic, np.zeros(3), np.eye(2)).check(3)

@@ -17,7 +17,7 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
-from userdp.solvers import phased_sgd
+from userdp.solvers import accelerated, phased_sgd
 from userdp.solvers.phased_sgd_paper import plan_paper_phased_sgd
 from userdp.solvers.phased_sgd_tight import plan_phased_sgd
 from userdp.solvers.problem import Problem, Result
@@ -25,13 +25,15 @@ from userdp.solvers.problem import Problem, Result
 
 @dataclass(frozen=True)
 class Solver:
-    """How to plan from public numbers, and how to carry the plan out."""
+    """How to plan from public numbers, and how to carry the plan out; whether plans fit a number of gradients."""
 
-    plan: Callable[[Problem, int, int, Budget], Any]
+    plan: Callable[..., Any]
     run: Callable[..., Result]
+    fits_gradients: bool = False
 
 
 SOLVERS = {
+    ("accelerated", "tight"): Solver(accelerated.plan_accelerated, accelerated.run, fits_gradients=True),
     ("phased-sgd", "tight"): Solver(plan_phased_sgd, phased_sgd.run),
     ("phased-sgd", "paper"): Solver(plan_paper_phased_sgd, phased_sgd.run),
 }
@@ -58,6 +60,7 @@ def minimize(
     prediction_scale: float | None = None,
     solver: str = "phased-sgd",
     mode: str = "tight",
+    max_gradients: int | None = None,
     ledger: Ledger | None = None,
     engine: Engine | None = None,
     purpose: str = "minimize",
@@ -68,6 +71,7 @@ def minimize(
 
     rows_per_user: the cap the data was loaded with (`max_rows_per_user`), or how many rows users typically have;
     row_norm, target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
+    solver: "phased-sgd" makes one pass, "accelerated" many and is more accurate; max_gradients limits them.
     ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
     progress: show a bar; None shows it on a terminal.
 
@@ -88,7 +92,13 @@ def minimize(
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale)
-    plan = chosen.plan(problem, data.n_users, rows_per_user, budget)
+    limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
+    plan = chosen.plan(problem, data.n_users, rows_per_user, budget, **limit)
+    if max_gradients is not None and plan.n_gradients > max_gradients:
+        raise ValueError(
+            f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, one for each row that users may have: this "
+            "solver makes one pass. Nothing was spent."
+        )
     curator = Curator(
         data, plan.plan, ledger or Ledger(budget), purpose=purpose, engine=engine, insecure_seed=insecure_seed
     )

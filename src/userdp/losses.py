@@ -373,6 +373,32 @@ def _compile(function: Any) -> Any:
     return kernel if isinstance(returned, (numba.types.Float, numba.types.Integer)) else function
 
 
+@functools.lru_cache(maxsize=256)
+def smoothed(loss: Loss, width: float) -> Loss:
+    """The loss averaged over predictions within `width`, in closed form: its kinks rounded, at the cost of two values.
+
+    slope (value(p + width) - value(p - width)) / (2 width), the mean of the slope over [p - width, p + width];
+    value (value(p - width) + value(p) + value(p + width)) / 3, which is between the averaged loss and the loss.
+    Constants: |slope| as before, where it does not grow; slope' <= (largest |slope|) / width. The averaged loss is
+    above the loss by at most (largest |slope|) * width / 2. For losses of one output with a bounded slope.
+    """
+    _positive("width", width, "it is the length over which kinks are rounded")
+    if callable(loss.slope_bound) or loss.n_outputs > 1:
+        raise ValueError(f"Expected a loss of one output and bounded slope, got {loss.name}: it needs no smoothing.")
+    value, width = loss.value, float(width)
+
+    def smooth_value(prediction: float, target: float) -> float:
+        return (value(prediction - width, target) + value(prediction, target) + value(prediction + width, target)) / 3
+
+    def smooth_slope(prediction: float, target: float) -> float:
+        return (value(prediction + width, target) - value(prediction - width, target)) / (2 * width)
+
+    kernels = _compile(smooth_value), _compile(smooth_slope)
+    bound = loss.slope_bound
+    curvature = min(loss.curvature, bound / width)
+    return Loss(f"{loss.name}, smoothed({width:g})", *kernels, slope_bound=bound, curvature=curvature)
+
+
 LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {
     "logistic": logistic,
     "squared": squared,

@@ -26,13 +26,14 @@ def plan_means(
     outliers: float = 0.02,
     radii: tuple[float, float] | None = (0.02, 1.0),
     false_halt: float = 1e-3,
+    other: Cost | None = None,
 ) -> Plan:
     """`rounds` private means of one vector a user, with the test that wastes least, for a budget spent in full.
 
     The plan has a step "mean" of that many releases and, before it, a step "radius": a private search between
     radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the share
     `outliers` of the users may be far from the others, or hold NaN, before halting becomes likelier than
-    `false_halt`.
+    `false_halt`. `other` is what else the same users pay for, out of the same budget.
 
     >>> plan = plan_means(5000, Budget(1.0, 1e-6), rounds=20)
     >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
@@ -45,14 +46,15 @@ def plan_means(
         raise ValueError(f"Expected 0 < false_halt={false_halt} < 1: a probability.")
     # Any search on the grid checks it here, where what is wrong with it is not taken for too small a budget.
     grid = None if radii is None else RadiusSearch(n_users, radius_grid(*radii), 1, 1.0).radii
-    steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt)
+    steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt, other)
     if steps is not None:
         return Plan(n_users, steps)
     for more in map(math.ceil, np.geomspace(1.1 * n_users, 1e7, 100)):
-        if _best_steps(more, budget, rounds, outliers, grid, false_halt):
+        if _best_steps(more, budget, rounds, outliers, grid, false_halt, other):
             raise BudgetExceeded(
                 f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
-                f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon."
+                f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon. "
+                "Nothing was spent."
             )
     raise BudgetExceeded(
         f"Expected a budget and a share of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "
@@ -67,6 +69,7 @@ def _best_steps(
     outliers: float,
     grid: tuple[float, ...] | None,
     false_halt: float,
+    other: Cost | None = None,
 ) -> tuple[Step, ...] | None:
     """The steps with the least noise over the shares that the test may get; None if there are none."""
     failure, tolerated = _FAILURE_SHARE * budget.delta, math.ceil(outliers * n_users)
@@ -74,9 +77,9 @@ def _best_steps(
     for share in _TEST_SHARES:
         test = Cost(pure=(share * budget.epsilon,), failure=failure)
         try:
-            precision = 1 / gaussian_multiplier(budget, 1, test) ** 2
+            precision = 1 / gaussian_multiplier(budget, 1, test + (other or Cost())) ** 2
             search = None if grid is None else _search(n_users, grid, tolerated, _SEARCH_SHARE * precision)
-            spent = test if search is None else test + search.cost
+            spent = test + (other or Cost()) + (Cost() if search is None else search.cost)
             multiplier = gaussian_multiplier(budget, rounds, spent)
             mean = OutlierRemoval(n_users, multiplier, test.pure[0], failure, false_halt, rounds, tolerated)
         except ValueError:  # too little budget, or too few users, for this share

@@ -66,6 +66,24 @@ def _change_basis(row: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
 
 
 @kernels.compiled
+def _change_bases(vectors: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
+    n_features = len(basis)
+    for j in range(len(vectors)):
+        for c in range(0, vectors.shape[1], n_features):
+            _change_basis(vectors[j, c : c + n_features], basis, out[j, c : c + n_features])
+
+
+def change_basis(vectors: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Each vector, or each of its blocks of len(basis) entries, times the basis.
+
+    Row by row: a matrix product might round a row differently depending on the rows around it.
+    """
+    out = np.empty_like(vectors)
+    _change_bases(kernels.read_only(vectors), kernels.read_only(basis), out)
+    return out
+
+
+@kernels.compiled
 def _load(
     rows: np.ndarray,
     targets: np.ndarray,

