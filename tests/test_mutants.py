@@ -1,7 +1,13 @@
 """The tests notice planted privacy bugs (see mutants.py): a suite that passes with the noise halved is broken."""
 
 import pytest
-from mutants import MUTANTS, is_caught
+from mutants import MUTANTS, PACKAGE, is_caught
+
+
+def test_every_planted_bug_has_its_place():
+    """A moment's check before the long run: what a mutant replaces stands exactly once."""
+    misplaced = [m.name for m in MUTANTS if (PACKAGE / m.file).read_text().count(m.old) != 1]
+    assert misplaced == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -402,3 +402,9 @@ def test_factors_may_reach_the_ends_of_their_range():
 def test_factors_that_are_not_positive_and_increasing_are_refused(factors):
     with pytest.raises(ValueError, match="positive and increasing"):
         c.check_factors(factors)
+
+
+@pytest.mark.parametrize("radii", [2.0, "12", None])
+def test_radii_must_be_a_tuple(radii):
+    with pytest.raises(TypeError, match=r"^Expected radii to be a tuple of numbers, got"):
+        c.check_factors(radii)
