@@ -756,7 +756,9 @@ MUTANTS = [
     Mutant(
         "records take what is not positive",
         "privacy/mechanism.py",
-        'if not (math.isfinite(number) and number > 0):\n            raise ValueError(f"Expected {name}={number} to be finite and > 0.")\n        if not _SMALLEST <= number <= _LARGEST:',
+        "if not (math.isfinite(number) and number > 0):\n            "
+        'raise ValueError(f"Expected {name}={number} to be finite and > 0.")\n'
+        "        if not _SMALLEST <= number <= _LARGEST:",
         "if False:",
         "test_mechanism.py",
     ),
