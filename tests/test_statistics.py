@@ -372,3 +372,15 @@ def test_a_basis_must_fit():
         MeanGradient(losses.logistic, np.zeros(3), np.ones((3, 2)))
     with pytest.raises(ValueError, match="basis of 3 features"):
         MeanGradient(losses.logistic, np.zeros(3), np.eye(2)).check(3)
+
+
+@pytest.mark.parametrize("value", [0.5, np.nan, 1e300])
+def test_a_basis_keeps_users_apart_bit_for_bit(value):
+    data, basis = data_of(), np.random.default_rng(0).normal(size=(N_FEATURES, N_FEATURES))
+    statistic = MeanGradient(losses.logistic, weights_of(losses.logistic), basis)
+    user = next(u for u, rows in enumerate(ROWS_OF_USERS) if rows)
+    rows = data.rows.copy()
+    rows[data.offsets[user] : data.offsets[user + 1]] = value
+    before, after = vectors(statistic, data), vectors(statistic, UserData(rows, data.targets, data.offsets))
+    changed = np.any(before.view(np.int64) != after.view(np.int64), axis=1)
+    assert set(np.flatnonzero(changed)) == {user}

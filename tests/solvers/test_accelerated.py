@@ -65,6 +65,7 @@ def test_bounds_fall_with_users_and_epsilon():
 def test_it_whitens_where_that_pays():
     assert plan(n_users=100_000).moment_error is not None
     assert plan(radius=0.2).moment_error is None
+    assert plan(n_users=100_000, n_features=500).moment_error is None
 
 
 def test_pure_budgets_are_told_to_use_delta():

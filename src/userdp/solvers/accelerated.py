@@ -32,7 +32,15 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.mechanism import Halted, check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.preconditioning import LABEL, Whitening, moment_error, moment_step, release_whitening
+from userdp.solvers.preconditioning import (
+    LABEL,
+    MOST_FEATURES,
+    Whitening,
+    moment_error,
+    moment_step,
+    release_whitening,
+    whitened_distance,
+)
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import MeanGradient
 
@@ -89,7 +97,8 @@ def plan_accelerated(
             f"Expected max_gradients={max_gradients} >= {n_users * rows_per_user * (_STEPS[0] + 1):,}, which is "
             f'{_STEPS[0] + 1} passes over the rows: use solver="phased-sgd" for one pass.'
         )
-    choices = [_bound(problem, n_users, precision, share, n) for n in steps for share in _MOMENT_SHARES]
+    shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
+    choices = [_bound(problem, n_users, precision, share, n) for n in steps for share in shares]
     enough = _ENOUGH * min(choice.bound for choice in choices)
     fewest = next(choice.n_steps for choice in choices if choice.bound <= enough)
     choice = min((c for c in choices if c.n_steps == fewest), key=lambda choice: choice.bound)
@@ -112,7 +121,7 @@ def _bound(problem: Problem, n_users: int, precision: float, moment_share: float
     distance, row_square, spread = problem.reach, problem.row_norm**2, 1.0
     if moment_share:
         error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_share * precision))
-        distance = math.hypot(problem.typical_prediction, math.sqrt(error) * problem.row_norm * problem.reach)
+        distance = whitened_distance(problem, error)
         row_square, spread = float(problem.n_features), _WHITENED_SMOOTHNESS / problem.n_features
     radius = math.sqrt(2 * row_square) * problem.typical_slope
     noise = _TIGHT * radius / n_users / math.sqrt((1 - moment_share) * precision)

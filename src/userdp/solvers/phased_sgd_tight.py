@@ -31,7 +31,7 @@ from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.phased_sgd import Phase, PhasedPlan
-from userdp.solvers.preconditioning import moment_error, moment_step
+from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
 from userdp.solvers.problem import Problem
 
 _FAILURE_SHARE = 0.05  # of delta
@@ -42,7 +42,6 @@ _USERS_RATIOS = (1.0, 0.5, 0.25)  # users of a phase / users of the one before
 _OUTLIERS = 0.01  # share of the groups that may be far off
 _BOLDNESS = 2.0
 _TAIL = 1.3  # nearly all distances / their root mean square
-_MOST_FEATURES_TO_WHITEN = 400  # second moments have d^2/2 entries
 
 # Searched radii, in units of the expected distance: from a thirteenth (strong curvature pulls groups together) to 3
 # (rows of one user resemble each other, so groups differ by more than independent rows would).
@@ -154,9 +153,9 @@ def _settings(problem: Problem, n_users: int, precision: float) -> list[_Setting
         if share == 0:
             plain = _Setting(0.0, problem.reach, slope * problem.row_norm, problem.row_norm**2, precision)
             settings.append(plain)
-        elif problem.n_features <= _MOST_FEATURES_TO_WHITEN:
+        elif problem.n_features <= MOST_FEATURES:
             error = moment_error(n_users, problem.n_features, 1 / math.sqrt(share * precision))
-            distance = math.hypot(problem.typical_prediction, math.sqrt(error) * problem.row_norm * problem.reach)
+            distance = whitened_distance(problem, error)
             root = math.sqrt(problem.n_features)
             settings.append(_Setting(share * precision, distance, slope * root, root**2, (1 - share) * precision))
     return settings

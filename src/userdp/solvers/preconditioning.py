@@ -20,9 +20,11 @@ from userdp.domains import Ball, Box, Domain
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.plan import Step
+from userdp.solvers.problem import Problem
 from userdp.statistics import SecondMomentShape
 
 LABEL = "second moment"
+MOST_FEATURES = 400  # second moments have d^2/2 entries
 # The length of (shape, size): both are at most 1.
 _RADIUS = math.sqrt(2.0)
 _SLOWEST_PACE = 0.02  # of the fastest: no direction is given up
@@ -42,6 +44,11 @@ def moment_error(n_users: int, n_features: int, noise_multiplier: float) -> floa
     loses conditioning, which costs more.
     """
     return noise_multiplier * 2 * _RADIUS / n_users * math.sqrt(n_features) / 3
+
+
+def whitened_distance(problem: Problem, error: float) -> float:
+    """How far a good point is from the start in whitened coordinates: a typical prediction, and what raising adds."""
+    return math.hypot(problem.typical_prediction, math.sqrt(error) * problem.row_norm * problem.reach)
 
 
 @dataclass(frozen=True, eq=False)
