@@ -31,7 +31,7 @@ def uncompiled_slope(prediction, target):
 compiled_custom = losses.custom("log_cosh", log_cosh_value, log_cosh_slope, lipschitz=1.0, smoothness=1.0)
 python_custom = losses.custom("log_cosh_python", log_cosh_value, uncompiled_slope, lipschitz=1.0, smoothness=1.0)
 
-CLASSIFICATION = [losses.logistic, losses.hinge, losses.smoothed_hinge(0.3)]
+CLASSIFICATION = [losses.logistic, losses.hinge, losses.smoothed_hinge(0.3), losses.squared_hinge]
 REGRESSION = [
     losses.squared,
     losses.huber(0.5),

@@ -11,7 +11,7 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["losses", "domains", "kernels", "grouping", "sgd"],
+    ["losses", "domains", "kernels", "grouping", "sgd", "smoothing"],
     ["data"],
     ["statistics"],
     ["engines"],

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from userdp import kernels, losses
 from userdp.data import UserData
+from userdp.domains import Ball
 from userdp.engines import LocalEngine
+from userdp.smoothing import BallSmoothing
 from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, SecondMomentShape, UserGradients, UserMean
 
 N_FEATURES = 7
@@ -45,6 +47,8 @@ def user_mean(weights, rows, targets):
 
 STATISTICS = [MeanGradient(loss, weights_of(loss)) for loss in ALL_LOSSES]
 STATISTICS += [UserMean(), SecondMoment(), SecondMomentShape(3.0), UserGradients(user_mean, np.zeros(N_FEATURES))]
+BALL = BallSmoothing(0.5, seed=3)
+STATISTICS += [MeanGradient(loss, weights_of(loss), smoothing=BALL) for loss in (losses.hinge, python_custom)]
 every = pytest.mark.parametrize("statistic", STATISTICS, ids=lambda s: name(getattr(s, "loss", s)))
 
 
@@ -99,7 +103,7 @@ def test_a_user_with_a_label_that_is_no_class_is_nan(loss):
 
 
 def test_statistics_say_whether_they_read_targets():
-    assert [s.needs_targets for s in STATISTICS] == [True] * len(ALL_LOSSES) + [False] * 4
+    assert [s.needs_targets for s in STATISTICS] == [True] * len(ALL_LOSSES) + [False] * 4 + [True] * 2
     assert OnePassSGD.needs_targets
 
 
@@ -256,6 +260,47 @@ def test_an_exception_in_a_custom_slope_stays_with_its_user(slope, capfd):
     assert np.all(np.isnan(result[4]))
     np.testing.assert_array_equal(result[0], 0.0)
     assert capfd.readouterr() == ("", "")
+
+
+PRICES = np.array([1.0, 5.0])
+
+
+def priced_slope(prediction, target):
+    return PRICES[int(target)] * prediction
+
+
+@numba.njit
+def margin_value(predictions, target):
+    return predictions[int(target)]
+
+
+@numba.njit
+def margin_slope(predictions, target):
+    return np.full(3, predictions[int(target)])
+
+
+@pytest.mark.parametrize("target", [2.0, 1e12, math.nan, -3.0, 4e9])
+def test_a_loss_that_reads_beyond_an_array_gives_nan_not_other_memory(target):
+    loss = losses.custom("priced", priced_slope, priced_slope, lipschitz=5.0)
+    assert loss.compiled
+    for statistic in (
+        MeanGradient(loss, np.ones(N_FEATURES)),
+        MeanGradient(losses.smoothed(loss, 0.1), np.ones(N_FEATURES)),
+        OnePassSGD(loss, np.zeros(N_FEATURES), Ball(1.0), 0.1),
+    ):
+        result = vectors(statistic, with_user(data_of(), 4, targets=target))
+        assert np.all(np.isnan(result[4]))
+        assert np.all(np.isfinite(result[5]))
+
+
+def test_a_loss_of_several_outputs_cannot_read_its_neighbours_predictions():
+    loss = losses.Loss("margin", margin_value, margin_slope, slope_bound=2.0, curvature=1.0, n_outputs=3)
+    weights = np.ones(3 * N_FEATURES)
+    for statistic in (MeanGradient(loss, weights), OnePassSGD(loss, weights, Ball(10.0), 0.1)):
+        for target in (3.0, -4.0):
+            result = vectors(statistic, with_user(data_of(), 4, targets=target))
+            assert np.all(np.isnan(result[4]))
+            assert np.all(np.isfinite(result[5]))
 
 
 def misbehaving(weights, rows, targets):

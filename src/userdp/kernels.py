@@ -31,6 +31,8 @@ _PART_ROWS = 256  # rows whose products are added up in single precision
 _CHUNK_USERS = 1024
 _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
 
+NO_SHIFTS = (0.0, 0, np.zeros(2))
+
 # predictions (n_rows x n_outputs, flat; overwritten by the slopes), targets, n_rows
 _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.intp)
 
@@ -40,8 +42,11 @@ def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool 
     """Machine code that replaces a block of predictions by slopes, from a compiled `slope(prediction, target)`.
 
     With `may_raise`, an exception in one row makes that row's slope NaN, because an exception that depends on a
-    user's data must not leave; the guard is separate because it keeps loops from vectorising.
+    user's data must not leave, and indices are checked, because reading beyond an array would read other users' data;
+    both are separate because they keep loops from vectorising.
     """
+    if may_raise:
+        slope = numba.njit(slope.py_func, error_model="numpy", boundscheck=True)  # type: ignore[attr-defined]
 
     def plain(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
         for i in range(n_rows):
@@ -58,7 +63,7 @@ def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool 
         for i in range(n_rows):
             row = predictions[i * n_outputs : (i + 1) * n_outputs]
             try:
-                row[:] = slope(row, targets[i])
+                row[:] = slope(row.copy() if may_raise else row, targets[i])
             except Exception:
                 row[:] = math.nan
 
@@ -128,6 +133,39 @@ def _add_block(
 
 
 @compiled
+def shift_block(
+    rows: np.ndarray,
+    start: int,
+    n_rows: int,
+    first: int,
+    radius: float,
+    seed: int,
+    quantiles: np.ndarray,
+    predictions: np.ndarray,
+) -> None:
+    """predictions[i] += radius |x| rho, where radius * rho is how far a random point of a ball is along the row x.
+
+    rho comes from `quantiles` at a pseudo-random place (splitmix64) made of the seed, the row's number within its user
+    (from `first` on) and its prediction: of nothing that another user could change.
+    """
+    last = quantiles.shape[0] - 1
+    for i in range(n_rows):
+        square = 0.0
+        for k in range(rows.shape[1]):
+            square += np.float64(rows[start + i, k]) * np.float64(rows[start + i, k])
+        mixed = np.uint64(np.float64(predictions[i]).view(np.int64))
+        for word in (np.uint64(seed), np.uint64(first + i)):
+            mixed = (mixed ^ word) + np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            mixed = mixed ^ (mixed >> np.uint64(31))
+        place = np.float64(mixed >> np.uint64(11)) * 2.0**-53 * last
+        below = min(int(place), last - 1)
+        rho = quantiles[below] + (place - below) * (quantiles[below + 1] - quantiles[below])
+        predictions[i] += radius * math.sqrt(square) * rho
+
+
+@compiled
 def _mean_gradients(
     rows: np.ndarray,
     targets: np.ndarray,
@@ -135,6 +173,9 @@ def _mean_gradients(
     users: np.ndarray,
     weights: np.ndarray,
     slopes: Any,
+    radius: float,
+    seed: int,
+    quantiles: np.ndarray,
     out: np.ndarray,
 ) -> None:
     n_outputs = weights.shape[0]
@@ -146,6 +187,8 @@ def _mean_gradients(
         for start in range(first, last, _BLOCK_ROWS):
             n_rows = min(_BLOCK_ROWS, last - start)
             _predict_block(rows, start, n_rows, weights, predictions)
+            if radius > 0.0:
+                shift_block(rows, start, n_rows, start - first, radius, seed, quantiles, predictions)
             for i in range(n_rows):
                 block_targets[i] = targets[start + i]
             slopes(predictions, block_targets, n_rows)
@@ -211,16 +254,19 @@ def mean_gradients(
     users: np.ndarray,
     weights: np.ndarray,
     slopes: Any,
+    shifts: tuple[float, int, np.ndarray] = NO_SHIFTS,
 ) -> np.ndarray:
     """Mean gradient of each listed user's rows, (n_users_listed, n_outputs * n_features) in float64.
 
-    `weights` is (n_outputs, n_features); `slopes` comes from `block_slopes`. Indices are not checked here.
+    `weights` is (n_outputs, n_features); `slopes` comes from `block_slopes`; `shifts` are the radius, seed and
+    quantiles of `shift_block`, for one output. Indices are not checked here.
     """
     rows, targets, offsets, users, weights = map(read_only, (rows, targets, offsets, users, weights))
+    radius, seed, quantiles = shifts[0], shifts[1], read_only(shifts[2])
     out = np.empty((users.size, weights.size))
 
     def run(chunk: slice) -> None:
-        _mean_gradients(rows, targets, offsets, users[chunk], weights, slopes, out[chunk])
+        _mean_gradients(rows, targets, offsets, users[chunk], weights, slopes, radius, seed, quantiles, out[chunk])
 
     over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
     return out

@@ -23,7 +23,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numba
@@ -46,6 +46,8 @@ class Loss:
     `n_outputs` = k > 1 the weights are a flattened (k, d) matrix, `prediction` is a vector of length k and `slope`
     returns one; the bounds are then on the slope's norm and on the largest eigenvalue of its Jacobian.
     `may_raise` says that the kernels come from outside and may raise, which then is caught row by row.
+    `typical_prediction` is how large predictions of a good model are (root mean square), if the loss says so itself: 1
+    for hinge losses, whose predictions gather at the margins -1 and 1.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Loss:
     curvature: float
     n_outputs: int = 1
     may_raise: bool = True
+    typical_prediction: float | None = None
 
     @property
     def smooth(self) -> bool:
@@ -80,6 +83,8 @@ class Loss:
         _positive("row_norm", row_norm, "declare a bound on the norm of a row")
         if not callable(self.slope_bound):
             return self.slope_bound * row_norm
+        if weight_norm is not None and target_bound is None and self.classifies:
+            target_bound = 1.0
         if target_bound is None or weight_norm is None:
             raise ValueError(
                 f"Expected target_bound={target_bound} and weight_norm={weight_norm} to be numbers: the slope of the "
@@ -186,7 +191,8 @@ def _hinge_slope(prediction: float, target: float) -> float:
     return -sign if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
 
 
-hinge = Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, may_raise=False)
+_MARGIN: dict[str, Any] = {"may_raise": False, "typical_prediction": 1.0}
+hinge = Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, **_MARGIN)
 """Hinge loss of support vector machines, targets as for logistic. Not smooth.
 
 value max(0, 1 - z), z = sign * prediction; slope -sign where z < 1, else 0.
@@ -266,7 +272,39 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
         ratio = (1.0 - sign * prediction) / width
         return -sign * (1.0 if ratio > 1.0 else (0.0 if ratio < 0.0 else ratio))
 
-    return Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, may_raise=False)
+    return Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, **_MARGIN)
+
+
+@_compiled
+def _squared_hinge_value(prediction: float, target: float) -> float:
+    gap = 1.0 - _sign(target) * prediction
+    return 0.0 if gap <= 0.0 else 0.5 * gap * gap
+
+
+@_compiled
+def _squared_hinge_slope(prediction: float, target: float) -> float:
+    sign = _sign(target)
+    gap = 1.0 - sign * prediction
+    return -sign * gap if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
+
+
+def _squared_hinge_slope_bound(largest_prediction: float, largest_target: float) -> float:
+    return 1.0 + largest_prediction
+
+
+squared_hinge = Loss(
+    "squared_hinge",
+    _squared_hinge_value,
+    _squared_hinge_slope,
+    slope_bound=_squared_hinge_slope_bound,
+    curvature=1.0,
+    **_MARGIN,
+)
+"""Squared hinge loss, half of the square, targets as for logistic: what scikit-learn's LinearSVC minimises.
+
+value max(0, 1 - z)^2 / 2, z = sign * prediction; slope -sign max(0, 1 - z).
+Constants: |slope| <= 1 + |prediction|; slope' is 0 or 1.
+"""
 
 
 @functools.cache
@@ -365,7 +403,9 @@ def _compile(function: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            kernel = function if is_jitted(function) else numba.njit(function, nogil=True, error_model="numpy")
+            # Indices are checked: a target may be anything, and reading beyond an array would read other memory.
+            plain = function.py_func if is_jitted(function) else function
+            kernel = numba.njit(plain, nogil=True, error_model="numpy", boundscheck=True)
             kernel.compile((numba.float64, numba.float64))
             returned = kernel.nopython_signatures[-1].return_type
         except Exception:  # numba reports what it cannot compile by many exception types, some internal
@@ -385,7 +425,7 @@ def smoothed(loss: Loss, width: float) -> Loss:
     _positive("width", width, "it is the length over which kinks are rounded")
     if callable(loss.slope_bound) or loss.n_outputs > 1:
         raise ValueError(f"Expected a loss of one output and bounded slope, got {loss.name}: it needs no smoothing.")
-    value, width = loss.value, float(width)
+    value, width = _compile(loss.value) if loss.may_raise else loss.value, float(width)
 
     def smooth_value(prediction: float, target: float) -> float:
         return (value(prediction - width, target) + value(prediction, target) + value(prediction + width, target)) / 3
@@ -394,9 +434,15 @@ def smoothed(loss: Loss, width: float) -> Loss:
         return (value(prediction + width, target) - value(prediction - width, target)) / (2 * width)
 
     kernels = _compile(smooth_value), _compile(smooth_slope)
-    bound = loss.slope_bound
-    curvature = min(loss.curvature, bound / width)
-    return Loss(f"{loss.name}, smoothed({width:g})", *kernels, slope_bound=bound, curvature=curvature)
+    curvature = min(loss.curvature, loss.slope_bound / width)
+    return replace(
+        loss,
+        name=f"{loss.name}, smoothed({width:g})",
+        value=kernels[0],
+        slope=kernels[1],
+        curvature=curvature,
+        may_raise=True,
+    )
 
 
 LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {
@@ -406,6 +452,7 @@ LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {
     "absolute": absolute,
     "huber": huber,
     "smoothed_hinge": smoothed_hinge,
+    "squared_hinge": squared_hinge,
     "quantile": quantile,
     "multinomial": multinomial,
 }

@@ -28,6 +28,7 @@ from userdp import kernels, sgd
 from userdp.data import UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
+from userdp.smoothing import BallSmoothing
 
 
 class Statistic(Protocol):
@@ -53,9 +54,10 @@ class MeanGradient:
 
     g_u = (1/m_u) sum over the rows (x, y) of u of slope(<w, x>, y) x; NaN for a user without rows.
     One vector a user: n_groups must be len(users). With several outputs the weights are a flattened matrix. With a
-    `basis` (d x d) the gradient is g_u @ basis, for each output: the gradient in u where weights are basis @ u.
+    `basis` (d x d) the gradient is g_u @ basis, for each output: the gradient in u where weights are basis @ u. With
+    `smoothing` each row's gradient is taken at weights drawn around the given ones (one output only).
 
-    Guarantee: vector j is a function of user users[j]'s rows and the weights.
+    Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
     """
 
     needs_targets: ClassVar[bool] = True
@@ -63,11 +65,14 @@ class MeanGradient:
     loss: Loss
     weights: np.ndarray
     basis: np.ndarray | None = None
+    smoothing: BallSmoothing | None = None
 
     def __post_init__(self) -> None:
         _check_loss(self.loss)
         object.__setattr__(self, "weights", _weights(self.weights))
         object.__setattr__(self, "basis", _square_basis(self.basis))
+        if self.smoothing is not None and self.loss.n_outputs > 1:
+            raise ValueError(f"Expected no smoothing of the {self.loss.name} loss: it has several outputs.")
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         gradients = self._gradients(data, users, n_groups)
@@ -77,11 +82,13 @@ class MeanGradient:
         users = _one_user_a_group(data, users, n_groups)
         self._check_size(data.n_features)
         if not self.loss.compiled:
-            slow = UserGradients(functools.partial(_python_mean_gradient, self.loss.slope), self.weights)
+            slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing)
+            slow = UserGradients(slope, self.weights)
             return slow(data, users, n_groups)
         slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
         weights = self.weights.reshape(self.loss.n_outputs, data.n_features)
-        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, weights, slopes)
+        shifts = kernels.NO_SHIFTS if self.smoothing is None else self.smoothing.shifts(data.n_features)
+        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, weights, slopes, shifts)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self._check_size(n_features)
@@ -329,11 +336,16 @@ class UserGradients:
 
 
 def _python_mean_gradient(
-    slope: Callable[[float, float], float], weights: np.ndarray, rows: np.ndarray, targets: np.ndarray
+    slope: Callable[[float, float], float],
+    smoothing: BallSmoothing | None,
+    weights: np.ndarray,
+    rows: np.ndarray,
+    targets: np.ndarray,
 ) -> np.ndarray:
     """Mean gradient of one user by a slope in plain Python."""
     rows = rows.astype(np.float64)
-    slopes = [float(slope(p, y)) for p, y in zip((rows @ weights).tolist(), targets.tolist(), strict=True)]
+    predictions = rows @ weights if smoothing is None else smoothing.shifted(rows @ weights, rows)
+    slopes = [float(slope(p, y)) for p, y in zip(predictions.tolist(), targets.tolist(), strict=True)]
     gradient: np.ndarray = np.array(slopes) @ rows / len(rows)
     return gradient
 

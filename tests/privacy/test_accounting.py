@@ -97,6 +97,19 @@ def test_many_pure_parts_go_through_the_pld_and_agree_with_the_binomial_sum():
     assert a.delta_at(cost, 0.7) >= expected * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("steps", [100, 10_000, 1_000_000])
+def test_rounding_of_many_sampled_steps_never_lowers_delta(steps):
+    """Everyone sampled is a Gaussian, so the exact delta is known: also where it is below what FFTs can tell from 0."""
+    multiplier = 2 * math.sqrt(steps)
+    cost = Cost(subsampled=(Subsampled(1.0, multiplier, steps),))
+    for epsilon in (0.5, 2.0, 4.0, 6.0, 7.0, 8.0, 12.0):
+        exact = a.gaussian_delta(1.0, epsilon)
+        assert exact <= a.delta_at(cost, epsilon) <= 1.05 * exact + 1e-10 + 1e-14 * steps
+    assert not a.fits(cost, Budget(8.0, 1e-30))
+    assert a.epsilon_at(cost, 1e-16) == math.inf
+    assert a.epsilon_at(cost, 1e-6) >= a.epsilon_at(Cost(gaussian=1.0), 1e-6)
+
+
 def test_failure_is_added_to_delta():
     assert a.delta_at(Cost(gaussian=1.0, failure=0.01), 1.0) == pytest.approx(a.gaussian_delta(1.0, 1.0) + 0.01)
     assert a.delta_at(Cost(failure=1.0, gaussian=1.0), 0.0) == 1.0

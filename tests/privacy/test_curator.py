@@ -2,6 +2,7 @@ import copy
 import os
 import pickle
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -284,6 +285,36 @@ def test_threads_share_the_rounds():
             assert sum(pool.map(attempt, range(64))) == 2
     finally:
         sys.setswitchinterval(interval)
+
+
+class WarningOnData(UserMean):
+    """Warns while another release is under way."""
+
+    def __init__(self, begun, go_on):
+        object.__setattr__(self, "events", (begun, go_on))
+
+    def __call__(self, data, users, n_groups):
+        begun, go_on = self.events
+        begun.set()
+        go_on.wait(0.5)
+        warnings.warn("a warning that must not leave", stacklevel=1)
+        return super().__call__(data, users, n_groups)
+
+
+def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
+    """Filters are the process's: the release that ends first must not restore them under the other one."""
+    first, second = (Curator(make_data(), plan_of(mean()), Ledger(BUDGET)) for _ in range(2))
+    begun, slow_begun, never = threading.Event(), threading.Event(), threading.Event()
+    quick = threading.Thread(target=first.release, args=("step 0", WarningOnData(begun, slow_begun), 0.5))
+    slow = threading.Thread(target=second.release, args=("step 0", WarningOnData(slow_begun, never), 0.5))
+    before = list(warnings.filters)
+    quick.start()
+    begun.wait()
+    slow.start()
+    quick.join()
+    slow.join()
+    assert not recwarn.list
+    assert list(warnings.filters) == before
 
 
 def test_a_statistic_cannot_change_the_users_order():

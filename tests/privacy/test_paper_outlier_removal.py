@@ -1,5 +1,6 @@
 import contextlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, kstest, norm
 from support import SilentNoise, audited_gaussian_epsilon, brute_counts
+from test_gates import laplace_mass
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, calibrate, epsilon_at
@@ -131,6 +133,128 @@ def test_scores_below_two_thirds_pass_as_rarely_as_claimed():
     assert binomtest(passed, runs, 0.7 * record.test_failure, alternative="less").pvalue > 1e-6
 
 
+# --- more rounds ------------------------------------------------------------------------------------------------------
+
+
+def in_rounds(**change):
+    return paper(**({"rounds": 3} | change))
+
+
+@pytest.mark.parametrize(("n_vectors", "test_scale"), [(100, 3.0), (51, 0.7)])
+def test_the_threshold_is_drawn_once_before_any_data_and_each_answer_and_coin_anew(n_vectors, test_scale):
+    noise, scale = SilentNoise(), n_vectors * test_scale
+    session = in_rounds(n_vectors=n_vectors, test_scale=test_scale, selection_failure=0.1).start(noise)
+    assert noise.asked == [("integer_laplace", scale / 2)]
+    for _ in range(3):
+        session.release(np.zeros((n_vectors, 1)), 1.0)
+    assert [kind for kind, *_ in noise.asked[1:]] == 3 * ["integer_laplace", "coins", "gaussian"]
+    assert noise.asked[1::3] == 3 * [("integer_laplace", scale)]
+
+
+def test_the_threshold_of_a_single_round_has_no_noise():
+    noise = SilentNoise()
+    paper(rounds=1).start(noise)
+    assert noise.asked == []
+
+
+@pytest.mark.parametrize("n_vectors", [50, 51, 52, 53, 54])
+@pytest.mark.parametrize("shift", [-70, 0, 5])
+def test_the_noisy_score_of_every_round_must_reach_the_noisy_threshold(n_vectors, shift):
+    record, rows = in_rounds(n_vectors=n_vectors, selection_failure=0.1), np.zeros((n_vectors, 1))
+    least = -(-4 * n_vectors**2 // 5) + shift - n_vectors**2
+    # After the threshold's, every round takes one for its answer and one for its mean.
+    session = record.start(SilentNoise(shifts=[shift, least, 0, least, 0, least - 1]))
+    session.release(rows, 1.0)
+    session.release(rows, 1.0)
+    with pytest.raises(Halted):
+        session.release(rows, 1.0)
+
+
+def test_every_round_is_noised_by_its_own_radius():
+    record, noise = in_rounds(), SilentNoise()
+    session = record.start(noise)
+    for radius in (1.0, 300.0, 0.01):
+        session.release(np.zeros((100, 4)), radius)
+        kind, sensitivity, multiplier = noise.asked[-1]
+        assert (kind, sensitivity) == ("gaussian", record.sensitivity(radius, 4))
+        assert sensitivity * multiplier == pytest.approx(2.0 * radius, rel=1e-12)
+        assert 3 / multiplier**2 <= record.cost.gaussian
+
+
+@pytest.mark.parametrize("n_vectors", [23, 50, 60])
+@pytest.mark.parametrize("test_scale", [0.5, 3.0])
+def test_the_failure_of_more_rounds_is_the_tail_of_both_noises(n_vectors, test_scale):
+    record = in_rounds(n_vectors=n_vectors, test_scale=test_scale, selection_failure=0.2)
+    highest = -(-2 * n_vectors**2 // 3) - 1  # the largest number of pairs below 2 K^2 / 3
+    needed = -(-4 * n_vectors**2 // 5) - highest
+    scale = n_vectors * test_scale
+    reach = math.ceil(60 * scale)
+    both = np.convolve(laplace_mass(scale, reach)[1], laplace_mass(scale / 2, reach)[1])
+    tail = both[np.arange(-2 * reach, 2 * reach + 1) >= needed].sum()
+    # The second exponential of the tail, which the bound leaves out, is at most this.
+    left_out = math.exp(-2 * needed / scale) / 6
+    assert tail * (1 - 1e-10) <= record.test_failure <= tail * math.exp(3 / scale) + left_out
+    assert record.test_failure == replace(record, rounds=1000).test_failure
+
+
+@pytest.mark.parametrize("offsets", [[0, 0, 0], [60, -30, 10, 0], [-100, 80], [-400, -400, -400, -400, 300]])
+def test_the_answers_are_as_private_as_charged_exactly(offsets):
+    """Probabilities of every halting time on all neighbouring streams of pair counts; the last stream attains it."""
+    record, noise = in_rounds(n_vectors=50, test_scale=2.0, selection_failure=0.2, rounds=5), SilentNoise()
+    record.start(noise).release(np.zeros((50, 1)), 1.0)
+    threshold_scale, scale = noise.asked[0][1], noise.asked[1][1]
+    xi, xi_mass = laplace_mass(threshold_scale, math.ceil(40 * threshold_scale))
+
+    def at_least(k):
+        beyond = np.exp(-np.maximum(k, 1 - k) / scale) / (1 + math.exp(-1 / scale))
+        return np.where(k >= 1, beyond, 1 - beyond)
+
+    def halting_distribution(values):
+        """`values` are pair counts less the threshold: survive all earlier rounds, fail this one."""
+        survive, chances = np.ones(len(xi)), []
+        for value in values:
+            chances.append(float(xi_mass @ (survive * at_least(value - xi + 1))))
+            survive = survive * at_least(xi - value)
+        return np.array([*chances, float(xi_mass @ survive)])
+
+    base, worst = halting_distribution(offsets), 0.0
+    for change in np.ndindex(*(3,) * len(offsets)):
+        steps = (2 * 49 * (step - 1) for step in change)
+        other = halting_distribution([value + step for value, step in zip(offsets, steps, strict=True)])
+        worst = max(worst, np.max(np.abs(np.log(base / other))))
+    (epsilon,) = record.cost.pure
+    assert (0.95 if len(offsets) == 5 else 0.3) * epsilon < worst <= epsilon * (1 + 1e-6)
+
+
+def test_forty_bad_rounds_pass_no_more_often_than_one():
+    """Only the first matters, because a bad round that fails ends the session."""
+    record = in_rounds(n_vectors=60, test_scale=4.0, selection_failure=0.1, rounds=40)
+    rows = np.zeros((60, 1))
+    rows[48:, 0] = 50.0
+    rows[56:, 0] = 100.0
+    assert 2370 < int(brute_counts(rows, 1.0).sum()) < 2400
+    noise, runs, passed = SeededNoise(0), 1200, 0
+    for _ in range(runs):
+        session, released = record.start(noise), 0
+        for _ in range(40):
+            with contextlib.suppress(RuntimeError):  # the halt, and the refusals after it
+                session.release(rows, 1.0)
+                released += 1
+        passed += released > 0
+    assert binomtest(passed, runs, record.test_failure, alternative="greater").pvalue > 1e-6
+    assert binomtest(passed, runs, 0.7 * record.test_failure, alternative="less").pvalue > 1e-6
+
+
+def test_at_equal_radii_only_half_of_the_vectors_that_the_score_promises_would_have_weight():
+    """Why the weights' radius is twice the score's: s = 2K/3, yet W = K/3. The score at half the radius says no."""
+    corners = [[0.0, 0.0]] * 2 + [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
+    rows = np.repeat(corners, 10, axis=0)
+    counts = c.neighbour_counts(rows, 1.0)
+    assert c.score(counts) == 2 * 60 / 3
+    assert c.paper_ramp(60).weights(counts).sum() == 60 / 3
+    assert c.score(c.neighbour_counts(rows, 0.5)) < 60 / 3
+
+
 # --- selection --------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +374,23 @@ def test_the_cost_is_the_test_the_gaussian_and_both_failures(n_vectors, ratio, s
     assert cost.failure >= failure + record.test_failure
 
 
+@pytest.mark.parametrize("rounds", [2, 7])
+@pytest.mark.parametrize(("n_vectors", "ratio", "scale", "failure"), [(50, 2.0, 3.0, 1e-3), (1000, 0.7, 20.0, 1e-8)])
+def test_more_rounds_cost_an_above_threshold_the_gaussians_and_a_selection_failure_each(
+    rounds, n_vectors, ratio, scale, failure
+):
+    record = paper(n_vectors=n_vectors, noise_ratio=ratio, test_scale=scale, selection_failure=failure, rounds=rounds)
+    cost, once = record.cost, replace(record, rounds=1).cost
+    assert cost == Cost(cost.gaussian, cost.pure, failure=cost.failure)
+    moved = 2 * (n_vectors - 1)
+    pure = moved / (n_vectors * scale / 2) + 2 * moved / (n_vectors * scale)
+    assert pure * (1 - 1e-15) <= cost.pure[0] <= pure * (1 + 1e-12)
+    assert len(cost.pure) == 1
+    assert cost.gaussian == pytest.approx(rounds * once.gaussian, rel=1e-12)
+    assert cost.failure >= record.test_failure + rounds * failure
+    assert cost.failure == pytest.approx(record.test_failure + rounds * failure, rel=1e-12)
+
+
 @pytest.mark.parametrize("radius", [0.01, 1.0, 300.0])
 @pytest.mark.parametrize("dimension", [1, 40])
 def test_the_noise_is_the_printed_one_and_no_less_than_is_charged(radius, dimension):
@@ -284,6 +425,7 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
     for dear in (
         plan(record(noise_ratio=0.99 * ratio)),
         plan(record(noise_ratio=ratio), record(noise_ratio=ratio)),
+        plan(record(noise_ratio=ratio, rounds=2)),
         plan(record(noise_ratio=ratio, test_scale=9.0)),
         plan(record(noise_ratio=ratio, test_scale=13.0)),
         plan(record(noise_ratio=ratio, selection_failure=1e-5)),
@@ -322,8 +464,36 @@ def test_a_mean_is_released_once_whatever_became_of_it(rows):
     session = paper().start(SilentNoise())
     with contextlib.suppress(Halted, ValueError):
         session.release(rows, 1.0)
-    with pytest.raises(RuntimeError, match="released and paid for once"):
+    with pytest.raises(RuntimeError, match="released and paid for, or the test has failed"):
         session.release(np.zeros((100, 1)), 1.0)
+
+
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_no_more_means_are_released_than_are_paid_for(rounds):
+    noise = SilentNoise()
+    session = paper(rounds=rounds).start(noise)
+    for _ in range(rounds):
+        session.release(np.zeros((100, 1)), 1.0)
+    asked = list(noise.asked)
+    with pytest.raises(RuntimeError, match="released and paid for"):
+        session.release(np.zeros((100, 1)), 1.0)
+    assert noise.asked == asked
+
+
+@pytest.mark.parametrize("passing", [0, 1, 3])
+@pytest.mark.parametrize("rows", [np.full((100, 1), np.nan), np.zeros((99, 1))])
+def test_the_first_round_that_fails_is_the_last(passing, rows):
+    noise = SilentNoise()
+    session = paper(rounds=6).start(noise)
+    for _ in range(passing):
+        session.release(np.zeros((100, 1)), 1.0)
+    with pytest.raises((Halted, ValueError)):
+        session.release(rows, 1.0)
+    asked = list(noise.asked)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the test has failed"):
+            session.release(np.zeros((100, 1)), 1.0)
+    assert noise.asked == asked
 
 
 @pytest.mark.parametrize("size", [99, 101, 200])
@@ -352,6 +522,8 @@ def test_everyone_takes_part():
         ({"n_vectors": 9}, ValueError, "n_vectors=9 >= 10 for the paper's ramp"),
         ({"n_vectors": 12}, ValueError, "n_vectors=12 to keep some vectors"),
         ({"n_vectors": 100.0}, ValueError, "whole number"),
+        ({"rounds": 0}, ValueError, "rounds=0 to be a whole number >= 1"),
+        ({"rounds": 1.5}, ValueError, "rounds=1.5 to be a whole number"),
         ({"test_scale": 0.0}, ValueError, "test_scale=0.0"),
         ({"test_scale": np.array(1.0)}, TypeError, "test_scale to be a number"),
         ({"noise_ratio": math.nan}, ValueError, "noise_ratio"),

@@ -42,6 +42,7 @@ _EXACT_PURE_PARTS = 10
 _SMALLEST_MU = 1e-4
 
 _LARGEST_MULTIPLIER = 1e9
+_LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
 
 
@@ -85,8 +86,11 @@ class Subsampled:
     def __post_init__(self) -> None:
         if not 0 < self.sampling_probability <= 1:
             raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise ValueError(f"Expected noise_multiplier={self.noise_multiplier} to be finite and > 0.")
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= _LEAST_SAMPLED_MULTIPLIER):
+            raise ValueError(
+                f"Expected noise_multiplier={self.noise_multiplier} to be finite and >= {_LEAST_SAMPLED_MULTIPLIER}: "
+                "less noise cannot be accounted for in reasonable memory."
+            )
         if self.steps < 1:
             raise ValueError(f"Expected steps={self.steps} >= 1.")
 
@@ -184,7 +188,7 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
     0.0
     """
     if _needs_pld(cost):
-        delta = float(_composed(cost, grid).get_delta_for_epsilon(epsilon))
+        delta = max(0.0, float(_composed(cost, grid).get_delta_for_epsilon(epsilon))) + _pld_rounding(cost)
     else:
         mu = math.sqrt(cost.gaussian)
         delta = 0.0
@@ -205,7 +209,8 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
     if room < 0 or (room == 0 and (cost.gaussian or cost.subsampled)):
         return math.inf
     if _needs_pld(cost):
-        return float(_composed(cost, grid).get_epsilon_for_delta(room))
+        room -= _pld_rounding(cost)
+        return float(_composed(cost, grid).get_epsilon_for_delta(room)) if room > 0 else math.inf
     if room == 0:
         return math.fsum(cost.pure)
     counted = replace(cost, failure=0.0)
@@ -217,6 +222,15 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
         if high > _LARGEST_EPSILON:
             return math.inf
     return _bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
+
+
+def _pld_rounding(cost: Cost) -> float:
+    """What rounding may take from a PLD's delta: its T-fold convolutions are powers of Fourier transforms.
+
+    The transforms' coefficients are off by about log2(cells) 2^-53, a power T of them by T times that, and summing the
+    tail's cells adds a small factor: 64 T 2^-53 covers it with room (measured against closed forms: below T 2^-53).
+    """
+    return 64 * sum(part.steps for part in cost.subsampled) * 2.0**-53 + 1e-13
 
 
 def _needs_pld(cost: Cost) -> bool:
@@ -290,8 +304,8 @@ def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
     high = 1.0
     while excess(COARSE_GRID)(high) > 0:
         high *= 2
-    low = high / 2
-    while low > 1e-3 and excess(COARSE_GRID)(low) <= 0:
+    low, least = high / 2, 1e-3 if exact else 2 * _LEAST_SAMPLED_MULTIPLIER
+    while low > least and excess(COARSE_GRID)(low) <= 0:
         low, high = low / 2, low
     high = _narrow(excess(COARSE_GRID), low, high, tolerance)
     return high if exact else _narrow(excess(FINE_GRID), high / 1.03, high, tolerance)

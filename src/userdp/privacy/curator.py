@@ -22,6 +22,9 @@ from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics import Statistic
 
+# Warning filters belong to the whole process: a release that ends must not let another's warnings through.
+_QUIET = threading.RLock()
+
 
 class Engine(Protocol):
     """Maps a statistic over users; knows no algorithm and draws nothing at random."""
@@ -112,7 +115,7 @@ class Curator:
         Numerical warnings are off, whatever the caller has set: they would depend on values.
         """
         try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
+            with _QUIET, np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return self._compute(step, session, statistic, radius)
         except Halted as error:

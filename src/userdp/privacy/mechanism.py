@@ -20,7 +20,8 @@ Users = NDArray[np.int64]
 Vectors = NDArray[np.float64]
 
 
-_SMALLEST, _LARGEST = 1e-150, 1e150
+# Failures may be tiny; noise that no budget asks for could not be drawn.
+_SMALLEST, _LARGEST = 1e-150, 1e12
 
 _NOT_CONCENTRATED = (
     "The private test failed: too many users' vectors are far from the others. Likely causes: users with missing "
@@ -61,9 +62,7 @@ def settle(record: object, reals: tuple[str, ...] = (), counts: tuple[str, ...] 
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"Expected {name}={number} to be finite and > 0.")
         if not _SMALLEST <= number <= _LARGEST:
-            raise ValueError(
-                f"Expected {_SMALLEST:g} <= {name}={number} <= {_LARGEST:g}: its square must not overflow."
-            )
+            raise ValueError(f"Expected {_SMALLEST:g} <= {name}={number} <= {_LARGEST:g}.")
         object.__setattr__(record, name, number)
     for name in counts:
         check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})

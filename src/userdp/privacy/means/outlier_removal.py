@@ -19,6 +19,8 @@ from userdp.privacy.gates import (
 from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
+_LEAST_TEST_EPSILON = 1e-5  # tails of the test's noise are summed over 120 / epsilon values
+
 
 @dataclass(frozen=True)
 class OutlierRemoval:
@@ -57,6 +59,8 @@ class OutlierRemoval:
 
     def __post_init__(self) -> None:
         settle(self, ("noise_multiplier", "test_epsilon", "failure", "false_halt"))
+        if self.test_epsilon < _LEAST_TEST_EPSILON:
+            raise ValueError(f"Expected test_epsilon={self.test_epsilon:g} >= {_LEAST_TEST_EPSILON:g}.")
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.n_vectors < 2 * self.slack + 4:
             raise ValueError(

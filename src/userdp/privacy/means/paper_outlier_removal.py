@@ -14,46 +14,58 @@ from userdp.privacy.noise import Noise
 
 @dataclass(frozen=True)
 class PaperOutlierRemoval:
-    """One mean of randomly selected vectors among `n_vectors`, behind a test of their mean number of neighbours.
+    """`rounds` means of randomly selected vectors among `n_vectors`, each behind a test of the mean neighbour count.
 
     With K vectors and radius tau: the score s = (1/K) sum of the neighbour counts at tau passes if s + Lap(test_scale)
     >= 4K/5. Then each vector is kept with probability 0 to 1, by its neighbours at 2 tau, and the mean of the kept
-    ones + N(0, (noise_ratio * tau)^2 I) is released.
+    ones + N(0, (noise_ratio * tau)^2 I) is released. With more than one round the threshold gets Lap(test_scale/2),
+    drawn once, and the first score below it ends the session.
 
-    Guarantee: 2 (K-1) / (K test_scale) (pure), (sensitivity / noise_ratio tau)^2 (Gaussian), and as failure the chance
-    that a score below 2K/3 passes plus `selection_failure`. Proof: docs/proofs.md, section 15.
-    Paper: Alg. 1, lines 10-22.
+    Guarantee: 2 (K-1) / (K test_scale) (pure; 4 times that for more than one round), a Gaussian of
+    (sensitivity / noise_ratio tau)^2 a round, and as failure the chance that a score below 2K/3 ever passes plus
+    `selection_failure` a round. Proof: docs/proofs.md, section 15.
+    Paper: Alg. 1, lines 10-22; with more rounds Alg. 2, lines 4-14, whose 2 tau is the radius here.
     Differs: the selection starts at (K+1)/2 neighbours, not K/2, and the score's radius is smaller by what its
-    comparison may round; both because privacy needs it. The score's noise is discrete, on multiples of 1/K.
+    comparison may round; both because privacy needs it. The score's noise is discrete, on multiples of 1/K. From
+    Alg. 2 also: all vectors take part in every round; the threshold's noise is drawn before the loop; and weights are
+    taken at twice the score's radius, as in Alg. 1, because at equal radii a vector that the score counts need not keep
+    its full weight.
     """
 
     n_vectors: int
     test_scale: float
     noise_ratio: float
     selection_failure: float
+    rounds: int = 1
 
-    rounds = 1
     samples_users = False
     block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("test_scale", "noise_ratio", "selection_failure"), ("n_vectors",))
+        settle(self, ("test_scale", "noise_ratio", "selection_failure"), ("n_vectors", "rounds"))
         if not self.selection_failure < 1:
             raise ValueError(f"Expected 0 < selection_failure={self.selection_failure} < 1.")
         self.sensitivity(1.0, 1)  # refuses too few vectors
 
     @property
     def test_failure(self) -> float:
-        """Chance that a score below 2K/3 passes: K s is whole, so it is at least 2 K^2/15 below the threshold."""
+        """Chance that a score below 2K/3 ever passes: K s is whole, so it is at least 2 K^2/15 below the threshold."""
         excess = math.ceil(2 * self.n_vectors**2 / 15)
-        return laplace_tail((1 - 2.0**-50) / (self.n_vectors * self.test_scale), excess)
+        rate = (1 - 2.0**-50) / (self.n_vectors * self.test_scale)
+        if self.rounds == 1:
+            return laplace_tail(rate, excess)
+        # A continuous Laplace of scale 1/rate plus one of half that scale exceeds t with probability at most this;
+        # the discrete ones are each within 1 of them.
+        return 2 / 3 * math.exp(-rate * max(0, excess - 2))
 
     @property
     def cost(self) -> Cost:
-        pure = 2 * (self.n_vectors - 1) / (self.n_vectors * self.test_scale) * (1 + 2.0**-50)
+        answers = 1 if self.rounds == 1 else 4
+        pure = answers * 2 * (self.n_vectors - 1) / (self.n_vectors * self.test_scale) * (1 + 2.0**-50)
         # The dimension is not known yet: 2^20 of them cost the rounding of a mean next to nothing.
-        gaussian = (self.sensitivity(1.0, 2**20) / self.noise_ratio) ** 2 * (1 + 2.0**-50)
-        return Cost(gaussian, (pure,), failure=(self.test_failure + self.selection_failure) * (1 + 2.0**-50))
+        gaussian = self.rounds * (self.sensitivity(1.0, 2**20) / self.noise_ratio) ** 2 * (1 + 2.0**-50)
+        failure = (self.test_failure + self.rounds * self.selection_failure) * (1 + 2.0**-50)
+        return Cost(gaussian, (pure,), failure=failure)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
         """How far a swap moves the mean, except with probability `selection_failure`; the weights' radius is 2 tau."""
@@ -67,16 +79,20 @@ class PaperOutlierRemoval:
 class _Session(SessionOnAll):
     def __init__(self, record: PaperOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
-        self._open = True
+        self._rounds_left = record.rounds
+        self._threshold = -(-4 * record.n_vectors**2 // 5)
+        if record.rounds > 1:
+            scale = record.n_vectors * record.test_scale / 2
+            self._threshold = noise.integer_laplace(self._threshold, scale)
 
     def choose(self, users: Users) -> Users:
         return users
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         record, n_vectors = self._record, self._record.n_vectors
-        if not self._open:
-            raise RuntimeError("This mean was released and paid for once.")
-        self._open = False
+        if self._rounds_left == 0:
+            raise RuntimeError("These means were released and paid for, or the test has failed.")
+        left, self._rounds_left = self._rounds_left - 1, 0
         if len(vectors) != n_vectors:
             raise ValueError(f"Expected {n_vectors} vectors, as was priced.")
         if vectors.shape[1] > 2**20:
@@ -84,8 +100,9 @@ class _Session(SessionOnAll):
         rows = c.comparable(vectors, 2 * radius)
         near = c.neighbour_counts(rows, c.score_radius(2 * radius, rows.shape[1]))
         noisy = self._noise.integer_laplace(int(near.sum()), n_vectors * record.test_scale)
-        if 5 * noisy < 4 * n_vectors**2:
+        if noisy < self._threshold:
             raise Halted
+        self._rounds_left = left
         counts = c.neighbour_counts(rows, 2 * radius)
         ramp = c.paper_ramp(n_vectors)
         selected = self._noise.coins(ramp.weights(counts))
