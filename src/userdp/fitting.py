@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -18,6 +19,8 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.solvers import accelerated, phased_sgd
+from userdp.solvers.accelerated_paper import plan_paper_accelerated
+from userdp.solvers.accelerated_tight import plan_accelerated
 from userdp.solvers.phased_sgd_paper import plan_paper_phased_sgd
 from userdp.solvers.phased_sgd_tight import plan_phased_sgd
 from userdp.solvers.problem import Problem, Result
@@ -25,15 +28,17 @@ from userdp.solvers.problem import Problem, Result
 
 @dataclass(frozen=True)
 class Solver:
-    """How to plan from public numbers, and how to carry the plan out; whether plans fit a number of gradients."""
+    """How to plan from public numbers and carry the plan out; whether that fits a number of gradients, or a penalty."""
 
     plan: Callable[..., Any]
     run: Callable[..., Result]
     fits_gradients: bool = False
+    penalizes: bool = False
 
 
 SOLVERS = {
-    ("accelerated", "tight"): Solver(accelerated.plan_accelerated, accelerated.run, fits_gradients=True),
+    ("accelerated", "tight"): Solver(plan_accelerated, accelerated.run, fits_gradients=True, penalizes=True),
+    ("accelerated", "paper"): Solver(plan_paper_accelerated, accelerated.run, penalizes=True),
     ("phased-sgd", "tight"): Solver(plan_phased_sgd, phased_sgd.run),
     ("phased-sgd", "paper"): Solver(plan_paper_phased_sgd, phased_sgd.run),
 }
@@ -61,6 +66,8 @@ def minimize(
     solver: str = "phased-sgd",
     mode: str = "tight",
     max_gradients: int | None = None,
+    l2: float = 0.0,
+    warm_start: np.ndarray | None = None,
     ledger: Ledger | None = None,
     engine: Engine | None = None,
     purpose: str = "minimize",
@@ -71,7 +78,8 @@ def minimize(
 
     rows_per_user: the cap the data was loaded with (`max_rows_per_user`), or how many rows users typically have;
     row_norm, target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
-    solver: "phased-sgd" makes one pass, "accelerated" many and is more accurate; max_gradients limits them.
+    solver: "phased-sgd" makes one pass, "accelerated" several and is more accurate; max_gradients limits them.
+    l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
     ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
     progress: show a bar; None shows it on a terminal.
 
@@ -91,7 +99,9 @@ def minimize(
     chosen, budget = find_solver(solver, mode), Budget(epsilon, delta)
     if isinstance(loss, str):
         loss = loss_of_name(loss)
-    problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale)
+    problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)
+    if l2 and not chosen.penalizes:
+        raise ValueError(f'Expected l2={l2} to be 0 for solver="{solver}": use solver="accelerated".')
     limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
     plan = chosen.plan(problem, data.n_users, rows_per_user, budget, **limit)
     if max_gradients is not None and plan.n_gradients > max_gradients:

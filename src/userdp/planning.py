@@ -78,10 +78,12 @@ def _best_steps(
         test = Cost(pure=(share * budget.epsilon,), failure=failure)
         try:
             precision = 1 / gaussian_multiplier(budget, 1, test + (other or Cost())) ** 2
-            search = None if grid is None else _search(n_users, grid, tolerated, _SEARCH_SHARE * precision)
+            search = None if grid is None else plan_search(n_users, grid, tolerated, _SEARCH_SHARE * precision)
             spent = test + (other or Cost()) + (Cost() if search is None else search.cost)
             multiplier = gaussian_multiplier(budget, rounds, spent)
-            mean = OutlierRemoval(n_users, multiplier, test.pure[0], failure, false_halt, rounds, tolerated)
+            # A search may stop at a radius with more outliers than it aims at, by the noise of its probes.
+            outliers_left = tolerated if search is None else n_users - search.target + math.ceil(search.noise_std)
+            mean = OutlierRemoval(n_users, multiplier, test.pure[0], failure, false_halt, rounds, outliers_left)
         except ValueError:  # too little budget, or too few users, for this share
             continue
         if multiplier * mean.sensitivity(1.0, 1) < least_noise:
@@ -91,8 +93,8 @@ def _best_steps(
     return best
 
 
-def _search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:
-    """A search that costs `precision` in mu^2. It aims below the tolerated outliers by the noise of a probe."""
+def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:
+    """A search of these radii that costs `precision` in mu^2; it aims at `tolerated` outliers, or a probe's noise."""
     noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / precision)
     target = n_users - max(tolerated, math.ceil(noise_std))
     return RadiusSearch(n_users, grid, target, noise_std)

@@ -33,8 +33,8 @@ def risk(loss, data, w):
     return float(np.mean([loss.value(p, y) for p, y in zip(predictions, data.targets, strict=True)]))
 
 
-def best_risk(loss, data):
-    """Least risk without any domain, by a generic optimiser."""
+def best_risk(loss, data, l2=0.0):
+    """Least risk, with a penalty l2/2 |w|^2, without any domain, by a generic optimiser."""
     X, y = data.rows.astype(float), data.targets
 
     def objective(w):
@@ -43,6 +43,6 @@ def best_risk(loss, data):
             slopes = np.array([loss.slope(p, t) for p, t in zip(predictions[:, 0], y, strict=True)])[:, None]
         else:
             slopes = np.array([loss.slope(p, t) for p, t in zip(predictions, y, strict=True)])
-        return risk(loss, data, w), (slopes.T @ X / len(X)).ravel()
+        return risk(loss, data, w) + l2 / 2 * float(w @ w), (slopes.T @ X / len(X)).ravel() + l2 * w
 
     return minimize(objective, np.zeros(loss.n_outputs * X.shape[1]), jac=True, method="L-BFGS-B").fun

@@ -1,6 +1,7 @@
 """The accelerated solver: its plan, its steps, and its optimum without noise."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,51 +9,90 @@ from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, Halted, losses
+from userdp.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.solvers import accelerated
+from userdp.solvers.accelerated import AcceleratedPlan, Phase
+from userdp.solvers.accelerated_tight import plan_accelerated
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(1.0, 1e-6)
 
 
-def problem(loss=losses.logistic, n_features=4, radius=10.0):
-    return Problem(loss, Ball(radius), n_features, 2.5, None if loss.classifies else 5.0)
+def problem(loss=losses.logistic, n_features=4, radius=10.0, **options):
+    return Problem(loss, Ball(radius), n_features, 2.5, None if loss.classifies else 5.0, **options)
 
 
 def plan(n_users=20_000, budget=BUDGET, max_gradients=None, **options):
-    return accelerated.plan_accelerated(problem(**options), n_users, 20, budget, max_gradients)
+    return plan_accelerated(problem(**options), n_users, 20, budget, max_gradients)
+
+
+def passes(plan, n_users=20_000):
+    return plan.n_gradients / (20 * n_users)
 
 
 class Exact:
     """Answers releases without noise: the mean of the users' vectors."""
 
     def __init__(self, data, halt_after=math.inf):
-        self.data, self.halt_after, self.asked = data, halt_after, 0
+        self.data, self.halt_after, self.asked = data, halt_after, []
 
     def release(self, label, statistic, radius):
         if label == "radius":
             return np.array([radius])
-        self.asked += 1
-        if self.asked > self.halt_after:
+        if len(self.asked) >= self.halt_after:
             raise Halted
+        self.asked.append(statistic)
         users = np.arange(self.data.n_users)
         return statistic(self.data, users, len(users)).mean(axis=0)
 
 
+def exact_plan(loss, n_steps, smoothness, **change):
+    """A plan for `Exact`: what it certifies does not matter."""
+    phase = Phase("mean", 300, n_steps, 300, smoothness, 1.0, 0.0, search="radius", distance=1.0)
+    return AcceleratedPlan(plan(n_users=5000).plan, loss, (phase,), 1, 1.0, **change)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
-def test_the_budget_is_used_up(epsilon):
-    made = plan(budget=Budget(epsilon, 1e-6))
-    (cost,) = made.plan.costs
-    assert 0.999 * epsilon < epsilon_at(cost, 1e-6) <= epsilon
+@pytest.mark.parametrize("max_gradients", [None, 20_000 * 20 * 3])
+def test_the_budget_is_used_up(epsilon, max_gradients):
+    made = plan(budget=Budget(epsilon, 1e-6), max_gradients=max_gradients)
+    dearest = max(epsilon_at(cost, 1e-6) for cost in made.plan.costs)
+    assert 0.99 * epsilon < dearest <= epsilon
 
 
-def test_fewer_gradients_are_respected_and_too_few_refused():
-    free = plan()
-    capped = plan(max_gradients=20 * 20 * 20_000)
-    assert capped.n_gradients <= 20 * 20 * 20_000 < free.n_gradients
-    assert capped.bound > free.bound
-    with pytest.raises(ValueError, match="11 passes over the rows"):
+def test_all_users_or_samples_by_what_gradients_allow():
+    free, capped, tiny = (plan(max_gradients=m and int(m * 20 * 20_000)) for m in (None, 25, 2))
+    assert isinstance(free.plan.steps[-1].mechanism, OutlierRemoval)
+    assert isinstance(tiny.plan.steps[-1].mechanism, SampledOutlierRemoval)
+    assert free.phases[0].users_a_step == 20_000
+    assert tiny.phases[0].users_a_step < 5000
+    assert passes(tiny) <= 2 < passes(capped) <= 25
+    assert free.bound <= capped.bound <= tiny.bound
+    with pytest.raises(ValueError, match=r'max_gradients=1000 >= [0-9,]+ for 20,000 users.*solver="phased-sgd"'):
         plan(max_gradients=1000)
+
+
+def test_as_many_steps_as_are_allowed_are_considered():
+    made = plan(n_users=1500, max_gradients=19 * 20 * 1500)
+    assert isinstance(made.plan.steps[-1].mechanism, OutlierRemoval)
+    assert made.phases[0].n_steps == 18
+    assert made.n_gradients == 19 * 20 * 1500
+
+
+def test_where_samples_are_too_small_all_users_take_part():
+    made = plan(n_users=3000, max_gradients=30 * 20 * 3000)
+    assert made.phases[0].users_a_step == 3000
+
+
+def test_more_gradients_are_asked_for_only_if_they_help():
+    """Even a noiseless run needs no more steps than its smallest bias."""
+    assert passes(plan(n_users=200_000, budget=Budget(8.0, 1e-6)), 200_000) < 60
 
 
 def test_bounds_fall_with_users_and_epsilon():
@@ -68,29 +108,116 @@ def test_it_whitens_where_that_pays():
     assert plan(n_users=100_000, n_features=500).moment_error is None
 
 
+def test_kinks_are_rounded_more_narrowly_with_more_steps():
+    curvatures = [plan(n_users=n, loss=losses.hinge).loss.curvature for n in (3_000, 30_000, 300_000)]
+    assert curvatures == sorted(curvatures)
+    assert math.isfinite(curvatures[-1])
+
+
+def test_a_penalty_brings_the_best_point_nearer_and_the_bound_down():
+    bounds = [plan(l2=l2).bound for l2 in (0.0, 0.1, 1.0, 100.0)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] < 0.05 * bounds[0]
+
+
 def test_pure_budgets_are_told_to_use_delta():
     with pytest.raises(BudgetExceeded, match="use delta > 0"):
         plan(budget=Budget(1.0, 0.0))
 
 
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def kind_of(loss):
+    return "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
+
+
 @pytest.mark.parametrize("loss", [loss for loss in ALL_LOSSES if loss.compiled], ids=name)
 def test_without_noise_it_finds_the_optimum(loss):
     """Equal numbers of rows, so that the mean over users is the mean over rows."""
-    kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
-    data = make_users(300, rows=(10, 10), kind=kind)
-    made = accelerated.plan_accelerated(problem(loss, radius=80.0), 10**6, 10, Budget(8.0, 1e-6))
-    long = accelerated.AcceleratedPlan(
-        made.plan, made.loss, 3000, made.loss.curvature * 2.5**2, made.radius, 10, made.bound, None
-    )
-    result = accelerated.run(problem(loss, radius=80.0), long, Exact(data))
-    nothing, best = risk(loss, data, np.zeros(result.weights.size)), best_risk(loss, data)
-    assert risk(loss, data, result.weights) - best < 2e-3 * (nothing - best) + 1e-3
+    data = make_users(300, rows=(10, 10), kind=kind_of(loss))
+    smooth = loss if loss.smooth else losses.smoothed(loss, 2e-3)
+    made = exact_plan(smooth, 3000, min(smooth.curvature, 50.0) * 2.5**2)
+    result = accelerated.run(problem(loss, radius=80.0), made, Exact(data))
+    assert risk(loss, data, result.weights) - best_risk(loss, data) < 1e-3
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+@pytest.mark.parametrize("loss", [losses.logistic, losses.huber(0.5)], ids=name)
+def test_without_noise_it_finds_the_penalised_optimum(loss, whitened):
+    data, l2 = make_users(300, rows=(10, 10), kind=kind_of(loss)), 0.1
+    made = exact_plan(loss, 1500, loss.curvature * 2.5**2 + l2)
+    if whitened:
+        made = replace(made, moment_error=1e-3, ridge=l2 / loss.curvature)
+
+    class Moments(Exact):
+        def release(self, label, statistic, radius):
+            answer = super().release(label, statistic, radius)
+            return self.asked.pop() and answer if label == "second moment" else answer
+
+    result = accelerated.run(problem(loss, radius=80.0, l2=l2), made, Moments(data))
+
+    def penalised(w):
+        return risk(loss, data, w) + l2 / 2 * float(w @ w)
+
+    assert penalised(result.weights) - best_risk(loss, data, l2) < 1e-5
+
+
+def test_a_warm_start_is_where_it_begins():
+    data, start = make_users(300, rows=(10, 10)), np.array([0.5, -0.5, 1.0, 0.0])
+    curator = Exact(data)
+    made = exact_plan(losses.logistic, 3, 1.6)
+    accelerated.run(problem(warm_start=start), made, curator)
+    np.testing.assert_array_equal(curator.asked[0].weights, start)
 
 
 def test_a_halt_on_the_way_keeps_what_was_reached():
     data = make_users(300, rows=(10, 10))
-    made = accelerated.AcceleratedPlan(plan(n_users=5000).plan, losses.logistic, 40, 1.6, 1.0, 20, 1.0, None)
+    made = exact_plan(losses.logistic, 40, 1.6)
     stopped = accelerated.run(problem(), made, Exact(data, halt_after=25))
     assert stopped.halted
     assert "after 25 steps" in stopped.message
     assert risk(losses.logistic, data, stopped.weights) < risk(losses.logistic, data, np.zeros(4)) - 0.01
+
+
+def test_the_paper_s_mode_gives_the_start_on_a_halt():
+    data = make_users(300, rows=(10, 10))
+    made = exact_plan(losses.logistic, 40, 1.6, faithful=True)
+    made = replace(made, phases=(replace(made.phases[0], regularizer=0.1, gap=1.0),))
+    stopped = accelerated.run(problem(), made, Exact(data, halt_after=25))
+    assert stopped.halted
+    np.testing.assert_array_equal(stopped.weights, np.zeros(4))
+    assert "the start" in stopped.message
+
+
+@pytest.mark.parametrize("share", [1.0, 2.5])
+def test_samples_learn_within_few_passes(share):
+    data = make_users(30_000, rows=(5, 15))
+    allowed = int(share * 30_000 * 15)
+    arguments = {"row_norm": 2.5, "rows_per_user": 15, "solver": "accelerated", "max_gradients": allowed}
+    result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, **arguments, insecure_seed=0)
+    nothing, best = risk(losses.logistic, data, np.zeros(4)), best_risk(losses.logistic, data)
+    assert not result.halted
+    assert result.n_gradients <= allowed
+    assert result.phases[0]["users_a_step"] < 15_000
+    assert risk(losses.logistic, data, result.weights) - best < 0.05 * (nothing - best)
+
+
+def test_gradients_are_counted_from_public_numbers_and_not_below_what_is_computed(monkeypatch):
+    data = make_users(20_000, rows=(10, 10))
+    seen = []
+
+    class Counting(accelerated.MeanGradient):
+        def __call__(self, data, users, n_groups):
+            seen.append(int(np.sum(np.diff(data.offsets)[users])))
+            return super().__call__(data, users, n_groups)
+
+        def check(self, n_features, dtype=np.float64):
+            pass
+
+    monkeypatch.setattr(accelerated, "MeanGradient", Counting)
+    for allowed in (30, 3):
+        seen.clear()
+        arguments = {"row_norm": 2.5, "rows_per_user": 10, "solver": "accelerated", "insecure_seed": 1}
+        result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, max_gradients=allowed * 200_000, **arguments)
+        assert 0.95 * result.n_gradients <= sum(seen) <= result.n_gradients

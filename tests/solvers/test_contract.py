@@ -13,7 +13,7 @@ from userdp.privacy.accounting import fits
 from userdp.solvers.problem import Problem
 
 # Where each runs in a test's time: users, rows a user, budget.
-SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (12_500, 2, Budget(10.0, 1e-4))}
+SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
 EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
 
 
@@ -66,6 +66,8 @@ def test_it_ends_inside_the_domain_and_spends_what_it_said(solver, mode, dtype):
 @pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
 def test_it_runs_on_every_loss(solver, mode, loss):
     size, rows_per_user, budget = size_of(mode)
+    if (solver, mode) == ("accelerated", "paper") and not loss.smooth:
+        pytest.skip("25,000 steps, as printed: tests/paper runs a few of them")
     kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
     data = make_users(**size, kind=kind)
     problem = Problem(loss, Ball(5.0), 4, 2.5, None if loss.classifies else 5.0)

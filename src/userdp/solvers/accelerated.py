@@ -1,193 +1,171 @@
-"""Accelerated gradient steps on private means of all users' gradients: the most accurate solver, at many passes.
+"""Accelerated gradient steps on private means of users' gradients: the most accurate solver, at several passes.
 
-Every step asks for the filtered mean of the users' mean gradients, behind one AboveThreshold test for all steps, and
-moves as Nesterov's method does; the average of the last half of the iterates is the result. Losses with kinks are
-smoothed in closed form.
+Users are split into phases. A phase minimises the mean loss of its users + l2/2 |w|^2 + lambda/2 |w - last point|^2:
+every step asks for the filtered mean of the users' mean gradients, with noise; the gradients of the penalties are
+public and added afterwards.
 
-With D the distance of the start from a good point, beta the smoothness, T steps, k weights, and sigma the noise of a
-single release that had the whole budget, the plan minimises over T, the smoothing and the preconditioner
-
-    4 beta D^2 / T^2 + 4 D sqrt(k) sigma + (largest slope) * width^2 / (typical prediction),
-
-the bound of AC-SA (Ghadimi and Lan 2012) with noise sigma sqrt(T) in each step. The last term is for losses with kinks
-only, whose smoothness is (largest slope) / width: smoothing costs at most slope * width / 2, and only where a
-prediction is within the width of its kink, which it is with probability 2 * width / (typical prediction) or so.
-
-Paper: Alg. 2 and 3 in the full-batch case K_i = n_i.
-Differs: one phase on all users instead of phases of regularised problems on parts of them, because with exact
-composition a second phase pays only if users are left over; the h-index for the score, weights for coins.
+Paper: Alg. 2 and 3.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.losses import Loss, smoothed
-from userdp.planning import plan_means
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.losses import Loss
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanism import Halted, check_counts
-from userdp.privacy.plan import Plan, Step
+from userdp.privacy.mechanism import Halted
+from userdp.privacy.plan import Plan
+from userdp.smoothing import BallSmoothing
+from userdp.solvers.descent import ACSA, Nesterov, steadied
 from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.preconditioning import (
-    LABEL,
-    MOST_FEATURES,
-    Whitening,
-    moment_error,
-    moment_step,
-    release_whitening,
-    whitened_distance,
-)
+from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import MeanGradient
 
-_MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
-_STEPS = (10, 14, 20, 28, 40, 57, 80, 113, 160, 226)
-_ENOUGH = 1.05  # the fewest steps whose bound is within 5% of the least are taken
-_OUTLIERS = 0.03  # share of users that may be far from the others
-_RADII = (0.1, 2.0)  # searched, in units of the expected distance of two users' gradients
-_TIGHT = 2.4  # sensitivity of the mean / (radius / n), about
-_WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
+
+@dataclass(frozen=True)
+class Phase:
+    """Public numbers of one phase: all that its steps need.
+
+    users_a_step: how many users' gradients a step takes, on average;
+    radius: what theory expects two users' gradients to be apart;
+    search: the label of the step that finds the radius privately, in units of `radius`; None to take `radius` itself;
+    noise_ratio: noise std / radius used;
+    regularizer: lambda;
+    variance: of a step's gradient, besides the noise; distance: of the start from a good point;
+    gap: how far the start may be above the minimum (for AC-SA);
+    ball: radius of the ball around the weights from which those of a row's gradient are drawn, for smoothing.
+    """
+
+    label: str
+    n_users: int
+    n_steps: int
+    users_a_step: float
+    smoothness: float
+    radius: float
+    noise_ratio: float
+    search: str | None = None
+    regularizer: float = 0.0
+    variance: float = 0.0
+    distance: float = 0.0
+    gap: float = 0.0
+    ball: float | None = None
 
 
 @dataclass(frozen=True)
 class AcceleratedPlan:
-    """A certified plan and how to carry it out."""
+    """A certified plan and how to carry it out.
+
+    `loss` is the given one or, in closed form, a smoothed one. `moment_error` is the expected error of the released
+    second moment's eigenvalues if there is a preconditioner, else None; `ridge` is added to them. `faithful` runs the
+    phases as the paper prints them.
+    """
 
     plan: Plan
     loss: Loss
-    n_steps: int
-    smoothness: float
-    radius: float
-    rows_per_user: int
+    phases: tuple[Phase, ...]
+    n_gradients: int
     bound: float
-    moment_error: float | None
-
-    @property
-    def n_gradients(self) -> int:
-        """Gradients computed at most: the search and every step look at each row once."""
-        return self.rows_per_user * self.plan.n_users * (self.n_steps + 1)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    bound: float
-    moment_share: float
-    n_steps: int
-    width: float | None
-    smoothness: float
-    radius: float
-
-
-def plan_accelerated(
-    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> AcceleratedPlan:
-    """The plan with the least bound; raises `BudgetExceeded` with the number of users that would do."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded(f"Expected more than n_users={n_users}, whatever it is: use delta > 0. Nothing was spent.")
-    precision = 1 / gaussian_multiplier(budget) ** 2
-    passes = math.inf if max_gradients is None else max_gradients / (n_users * rows_per_user)
-    steps = [n_steps for n_steps in _STEPS if n_steps + 1 <= passes]
-    if not steps:
-        raise ValueError(
-            f"Expected max_gradients={max_gradients} >= {n_users * rows_per_user * (_STEPS[0] + 1):,}, which is "
-            f'{_STEPS[0] + 1} passes over the rows: use solver="phased-sgd" for one pass.'
-        )
-    shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
-    choices = [_bound(problem, n_users, precision, share, n) for n in steps for share in shares]
-    enough = _ENOUGH * min(choice.bound for choice in choices)
-    fewest = next(choice.n_steps for choice in choices if choice.bound <= enough)
-    choice = min((c for c in choices if c.n_steps == fewest), key=lambda choice: choice.bound)
-    first: tuple[Step, ...] = ()
-    error, other = None, Cost()
-    if choice.moment_share:
-        multiplier = 1 / math.sqrt(choice.moment_share * precision)
-        first = (moment_step(n_users, problem.n_features, multiplier),)
-        error, other = moment_error(n_users, problem.n_features, multiplier), first[0].mechanism.cost
-    means = plan_means(n_users, budget, choice.n_steps, outliers=_OUTLIERS, radii=_RADII, other=other)
-    plan = Plan(n_users, (*first, *means.steps))
-    plan.certify(budget)
-    loss = problem.loss if choice.width is None else smoothed(problem.loss, choice.width)
-    numbers = (choice.n_steps, choice.smoothness, choice.radius, rows_per_user, choice.bound, error)
-    return AcceleratedPlan(plan, loss, *numbers)
-
-
-def _bound(problem: Problem, n_users: int, precision: float, moment_share: float, n_steps: int) -> _Choice:
-    """The module's bound for this preconditioner and number of steps."""
-    distance, row_square, spread = problem.reach, problem.row_norm**2, 1.0
-    if moment_share:
-        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_share * precision))
-        distance = whitened_distance(problem, error)
-        row_square, spread = float(problem.n_features), _WHITENED_SMOOTHNESS / problem.n_features
-    radius = math.sqrt(2 * row_square) * problem.typical_slope
-    noise = _TIGHT * radius / n_users / math.sqrt((1 - moment_share) * precision)
-    largest_slope = problem.lipschitz / problem.row_norm
-    curvature, width, rounding = problem.loss.curvature, None, 0.0
-    if not problem.loss.smooth:
-        # 4 (slope/width) spread row_square D^2 / T^2 + slope width^2 / scale is least at this width.
-        scale = problem.typical_prediction
-        width = (2 * spread * row_square * scale * distance**2 / n_steps**2) ** (1 / 3)
-        curvature, rounding = largest_slope / width, largest_slope * min(width / 2, width**2 / scale)
-    smoothness = curvature * spread * row_square
-    bias = 4 * smoothness * distance**2 / n_steps**2
-    bound = bias + 4 * distance * math.sqrt(problem.dimension) * noise + rounding
-    return _Choice(bound, moment_share, n_steps, width, smoothness, radius)
+    moment_error: float | None = None
+    ridge: float = 0.0
+    faithful: bool = False
 
 
 def run(problem: Problem, plan: AcceleratedPlan, curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases; on a halt the last point stands."""
+    """Carry out a plan. All it sees of the data are the curator's releases.
+
+    On a halt what was reached stands (the faithful mode gives the start, for the printed 0).
+    """
     report = progress or (lambda label, done, total: None)
-    whitening: Whitening | None = None
-    average, n_done, message, summary = problem.start, 0, "", {}
+    total, n_done, message = sum(phase.n_steps for phase in plan.phases), 0, ""
+    weights, walk = problem.start, None
+    released: list[dict[str, float]] = []
     try:
+        whitening = None
         if plan.moment_error is not None:
-            report(LABEL, 0, plan.n_steps)
-            whitening = release_whitening(curator, problem.n_features, problem.row_norm, plan.moment_error)
-        descent = _Descent(problem, plan, whitening)
-        report("radius", 0, plan.n_steps)
-        (radius,) = curator.release("radius", descent.statistic(), plan.radius)
-        summary = {"users": plan.plan.n_users, "steps": plan.n_steps, "radius": float(radius)}
-        for n_done in range(plan.n_steps):
-            report("gradient step", n_done, plan.n_steps)
-            descent.move(curator.release("mean", descent.statistic(), float(radius)))
-            average = descent.result()
+            report(LABEL, 0, total)
+            whitening = release_whitening(curator, problem.n_features, problem.row_norm, plan.moment_error, plan.ridge)
+        for phase in plan.phases:
+            weights = weights if walk is None else walk.weights
+            walk, radius = _Walk(problem, plan, phase, weights, whitening), phase.radius
+            if phase.search is not None:
+                report("radius", n_done, total)
+                (radius,) = map(float, curator.release(phase.search, walk.statistic(n_done), radius))
+            walk.begin(radius)
+            released.append(_summary(phase, radius))
+            for _ in range(phase.n_steps):
+                report("gradient step", n_done, total)
+                walk.move(curator.release(phase.label, walk.statistic(n_done), radius))
+                n_done += 1
     except Halted:
-        message = _advice(n_done)
-    return Result(average, bool(message), message, plan.n_gradients, plan.bound, (summary,) if summary else ())
+        message = _advice(0 if plan.faithful else n_done)
+    if walk is not None and n_done:
+        weights = problem.start if message and plan.faithful else walk.weights
+    return Result(weights, bool(message), message, plan.n_gradients, plan.bound, tuple(released))
 
 
-class _Descent:
-    """Nesterov's method in the given coordinates, and the average of the last half of its iterates."""
+class _Walk:
+    """One phase's descent, in whitened coordinates if there are such."""
 
-    def __init__(self, problem: Problem, plan: AcceleratedPlan, whitening: Whitening | None) -> None:
-        self._problem, self._plan, self._whitening = problem, plan, whitening
+    def __init__(
+        self, problem: Problem, plan: AcceleratedPlan, phase: Phase, start: np.ndarray, whitening: Whitening | None
+    ) -> None:
+        self._problem, self._plan, self._phase = problem, plan, phase
+        self._center, self._whitening = start, whitening
         self._domain = problem.domain if whitening is None else whitening.around(problem.domain, problem.dimension)
-        start = problem.start if whitening is None else whitening.from_weights(problem.start)
-        self._point = self._ahead = self._domain.project(start)
-        self._total, self._averaged, self._steps = np.zeros(start.size), 0, 0
+        self._first = start if whitening is None else whitening.from_weights(start)
+        self._descent: Nesterov | ACSA | None = None
 
-    def statistic(self) -> MeanGradient:
-        if self._whitening is None:
-            return MeanGradient(self._plan.loss, self._ahead)
-        return MeanGradient(self._plan.loss, self._whitening.to_weights(self._ahead), self._whitening.basis)
+    def begin(self, radius: float) -> None:
+        """Choose the steps, now that the radius, and so the noise, is known."""
+        phase = self._phase
+        variance = phase.variance + self._problem.dimension * (phase.noise_ratio * radius) ** 2
+        if self._plan.faithful:
+            strong = phase.regularizer + self._problem.l2
+            self._descent = ACSA(self._first, self._domain, phase.smoothness, strong, variance, phase.gap)
+        else:
+            smoothness = steadied(phase.smoothness, phase.distance, variance, phase.n_steps)
+            self._descent = Nesterov(self._first, self._domain, smoothness, phase.n_steps)
+
+    def statistic(self, number: int) -> MeanGradient:
+        """What to ask for; `number` makes the draws of a smoothing ball fresh."""
+        smoothing = None if self._phase.ball is None else BallSmoothing(self._phase.ball, number)
+        basis = None if self._whitening is None else self._whitening.basis
+        return MeanGradient(self._plan.loss, self._asked_at, basis, smoothing)
 
     def move(self, gradient: np.ndarray) -> None:
-        self._steps += 1
-        before, self._point = self._point, self._domain.project(self._ahead - gradient / self._plan.smoothness)
-        self._ahead = self._point + (self._steps - 1) / (self._steps + 2) * (self._point - before)
-        if 2 * self._steps > self._plan.n_steps:
-            self._total, self._averaged = self._total + self._point, self._averaged + 1
+        at = self._asked_at
+        penalty = self._problem.l2 * at + self._phase.regularizer * (at - self._center)
+        assert self._descent is not None
+        self._descent.move(gradient + (penalty if self._whitening is None else self._whitening.of_gradient(penalty)))
 
-    def result(self) -> np.ndarray:
-        """The average so far, in the features' own units and inside the domain."""
-        point = self._total / self._averaged if self._averaged else self._point
+    @property
+    def weights(self) -> np.ndarray:
+        """The result so far, in the features' own units and inside the domain."""
+        point = self._first if self._descent is None else self._descent.point
+        domain = self._problem.domain
         if self._whitening is None:
-            return self._problem.domain.project(point)
-        return self._whitening.project(self._problem.domain, self._whitening.to_weights(point))
+            return domain.project(point)
+        return self._whitening.project(domain, self._whitening.to_weights(point))
+
+    @property
+    def _asked_at(self) -> np.ndarray:
+        query = self._first if self._descent is None else self._descent.query
+        return query if self._whitening is None else self._whitening.to_weights(query)
+
+
+def _summary(phase: Phase, radius: float) -> dict[str, float]:
+    return {
+        "users": phase.n_users,
+        "steps": phase.n_steps,
+        "users_a_step": phase.users_a_step,
+        "regularizer": phase.regularizer,
+        "expected_radius": phase.radius,
+        "radius": radius,
+        "noise_std": phase.noise_ratio * radius,
+    }
 
 
 def _advice(n_done: int) -> str:

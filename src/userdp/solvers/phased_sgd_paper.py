@@ -6,6 +6,7 @@ Paper: Alg. 1 and Theorem 2.1 (appendix B). Each function below is one formula.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
@@ -164,17 +165,22 @@ def feasible(n_users: int, rows_per_user: int, budget: Budget) -> bool:
 
 
 def smallest_n_users(rows_per_user: int, budget: Budget) -> int | None:
-    """The least number of users from which on the paper's plan is feasible; None if there is none below 2^50.
+    """The least number of users from which on the paper's plan is feasible; None if there is none below 2^50."""
+    return least_number(lambda n: feasible(n, rows_per_user, budget))
+
+
+def least_number(enough: Callable[[int], bool]) -> int | None:
+    """The least number of users from which on there are enough; None if there is none below 2^50.
 
     n_l falls a little where n passes a power of two, so feasible numbers just below one are not counted.
     """
     high = 2
-    while not all(feasible(n, rows_per_user, budget) for n in (high, 2 * high)):
+    while not all(enough(n) for n in (high, 2 * high)):
         high *= 2
         if high > _MOST_USERS:
             return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle, rows_per_user, budget) else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high

@@ -46,9 +46,10 @@ def moment_error(n_users: int, n_features: int, noise_multiplier: float) -> floa
     return noise_multiplier * 2 * _RADIUS / n_users * math.sqrt(n_features) / 3
 
 
-def whitened_distance(problem: Problem, error: float) -> float:
+def whitened_distance(problem: Problem, error: float, ridge: float = 0.0) -> float:
     """How far a good point is from the start in whitened coordinates: a typical prediction, and what raising adds."""
-    return math.hypot(problem.typical_prediction, math.sqrt(error) * problem.row_norm * problem.reach)
+    predictions = min(problem.typical_prediction, problem.row_norm * problem.reach)
+    return math.hypot(predictions, math.sqrt(error * problem.row_norm**2 + ridge) * problem.reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,10 @@ class Whitening:
     def from_weights(self, w: np.ndarray) -> np.ndarray:
         return np.asarray(((w.reshape(-1, len(self.scales)) @ self.axes) * self.scales).ravel())
 
+    def of_gradient(self, gradient: np.ndarray) -> np.ndarray:
+        """The gradient in u of what has this gradient in w."""
+        return np.asarray((gradient.reshape(-1, len(self.scales)) @ self.basis).ravel())
+
     def around(self, domain: Domain, dimension: int) -> Ball:
         """The smallest ball, in whitened coordinates, that is sure to hold the domain."""
         if isinstance(domain, Box):
@@ -118,8 +123,13 @@ class Whitening:
         return domain.project(center + inside)
 
 
-def release_whitening(curator: Curator, n_features: int, row_norm: float, error: float) -> Whitening:
-    """Release the average moment and whiten by it; eigenvalues below the noise's are raised to that level."""
+def release_whitening(
+    curator: Curator, n_features: int, row_norm: float, error: float, ridge: float = 0.0
+) -> Whitening:
+    """Release the average moment and whiten by it; eigenvalues below the noise's are raised to that level.
+
+    `ridge` is added to all of them: a penalty of that many times the loss's curvature is then no steeper than the loss.
+    """
     released = curator.release(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
     upper = np.triu_indices(n_features)
     moment = np.zeros((n_features, n_features))
@@ -127,4 +137,4 @@ def release_whitening(curator: Curator, n_features: int, row_norm: float, error:
     moment = moment + moment.T - np.diag(np.diag(moment))
     values, axes = np.linalg.eigh(moment)
     size = row_norm**2 * min(1.0, max(float(released[-1]), error))
-    return Whitening(axes, np.sqrt(size * np.maximum(values, max(error, 1e-12))))
+    return Whitening(axes, np.sqrt(size * np.maximum(values, max(error, 1e-12)) + ridge))

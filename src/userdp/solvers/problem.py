@@ -17,12 +17,17 @@ _TYPICAL_LOGIT = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A loss of linear models, where the weights may lie, and public bounds on the data. None of it affects privacy.
+    """What is minimised: mean loss + l2/2 |w|^2 over the domain, with public bounds on the data.
+
+    None of it affects privacy.
 
     row_norm: how long a row may be, the intercept's 1 counted in;
     target_bound: how large |target| may be (regression only);
-    prediction_scale: how large predictions of a good model typically are (root mean square): by default 3 for
-    classification, where predictions are log-odds, and `target_bound` for regression.
+    prediction_scale: how large predictions of a good model typically are (root mean square): by default the loss's own
+    (1 for hinge losses), 3 for other classification, where predictions are log-odds, and `target_bound` for regression.
+    With a warm start: how far they are from the start's;
+    warm_start: public weights to begin at instead of 0, of an earlier model say;
+    l2: strength of the penalty; all weights are penalised, the intercept's too.
 
     >>> from userdp import Ball, losses
     >>> problem = Problem(losses.logistic, Ball(10.0), n_features=5, row_norm=2.0)
@@ -36,6 +41,8 @@ class Problem:
     row_norm: float
     target_bound: float | None = None
     prediction_scale: float | None = None
+    warm_start: np.ndarray | None = None
+    l2: float = 0.0
     start: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,18 +52,30 @@ class Problem:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float, np.number)) and 0 < value < math.inf):
                 raise ValueError(f"Expected {name}={value} to be a finite number > 0.")
+        if not (isinstance(self.l2, (int, float, np.number)) and 0 <= self.l2 < math.inf):
+            raise ValueError(f"Expected l2={self.l2} to be a finite number >= 0.")
         if self.target_bound is None and not self.loss.classifies:
             raise ValueError(
                 f"Expected a target_bound for the {self.loss.name} loss: a public bound on |target|, such as the end "
                 "of its scale."
             )
         try:
-            object.__setattr__(self, "start", self.domain.project(np.zeros(self.dimension)))
+            nearest = self.domain.project(np.zeros(self.dimension))
         except ValueError as error:
             raise ValueError(
                 f"Expected a domain of {self.dimension} dimensions, one a weight ({self.n_features} features, the "
                 f"intercept counted in, and {self.loss.n_outputs} outputs)."
             ) from error
+        object.__setattr__(self, "start", nearest if self.warm_start is None else self._checked_start())
+
+    def _checked_start(self) -> np.ndarray:
+        start = np.array(self.warm_start, dtype=np.float64).ravel()
+        if start.size != self.dimension or not np.all(np.isfinite(start)) or not self.domain.contains(start):
+            raise ValueError(
+                f"Expected warm_start to be {self.dimension} finite weights inside the domain: project them first, "
+                "domain.project(weights), and make sure that they are public."
+            )
+        return self.domain.project(start)
 
     @cached_property
     def dimension(self) -> int:
@@ -70,13 +89,20 @@ class Problem:
 
     @cached_property
     def reach(self) -> float:
-        """Largest distance of a point of the domain from the start."""
-        return self.domain.reach(self.start)
+        """How far the best point may be from the start: within the domain, and with a penalty not far from 0.
+
+        At the best point l2/2 |w|^2 is at most the mean loss at 0, if 0 is in the domain.
+        """
+        farthest = self.domain.reach(self.start)
+        if self.l2 == 0 or not self.domain.contains(np.zeros(self.dimension)):
+            return farthest
+        return min(farthest, math.sqrt(2 * self.loss_at_zero / self.l2) + float(np.linalg.norm(self.start)))
 
     @cached_property
     def typical_prediction(self) -> float:
         """Root mean square of a good model's predictions, all outputs together."""
-        scale = self.prediction_scale or (_TYPICAL_LOGIT if self.loss.classifies else self.target_bound)
+        usual = _TYPICAL_LOGIT if self.loss.classifies else self.target_bound
+        scale = self.prediction_scale or self.loss.typical_prediction or usual
         assert scale is not None  # a target bound is demanded where it is needed
         return float(scale) * math.sqrt(self.loss.n_outputs)
 
@@ -91,16 +117,20 @@ class Problem:
 
         The largest slope, or by smoothness sqrt(2 * curvature * value at the start) (Srebro et al. 2010), if less.
         """
+        largest = self.lipschitz / self.row_norm
+        if not self.loss.smooth:
+            return largest
+        return min(largest, math.sqrt(2 * self.loss.curvature * self.loss_at_zero))
+
+    @cached_property
+    def loss_at_zero(self) -> float:
+        """Largest loss of the prediction 0."""
         if self.loss.classifies:
             extremes = [float(label) for label in range(max(2, self.loss.n_outputs))]
         else:
             extremes = [-float(self.target_bound or 0.0), float(self.target_bound or 0.0)]
         nothing = 0.0 if self.loss.n_outputs == 1 else np.zeros(self.loss.n_outputs)
-        largest = self.lipschitz / self.row_norm
-        if not self.loss.smooth:
-            return largest
-        value = max(float(self.loss.value(nothing, extreme)) for extreme in extremes)
-        return min(largest, math.sqrt(2 * self.loss.curvature * value))
+        return max(float(self.loss.value(nothing, extreme)) for extreme in extremes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,280 @@
+"""Plans for accelerated gradient steps with constants that fit the numbers of users people have.
+
+Chosen from public numbers by minimising an explicit bound on the excess risk. With D the distance of the start from a
+good point, beta the smoothness, T steps of K users each, k weights, sigma the noise of a step, v the variance of
+users' mean gradients, it is the bound of AC-SA (Ghadimi and Lan 2012), and the price of having n users only:
+
+    V = k sigma^2 + (1 - K/n) v/K                              variance of a step's gradient
+    4 beta D^2 / T^2 + 4 D sqrt(V/T) + 2 D sqrt(v/n)           convex
+    4 beta D^2 / T^2 + 8 V/(mu T) + v/(mu n)                   mu-strongly convex, if that is less
+
+Losses with kinks are smoothed in closed form over predictions within a width: they then are smooth with
+(largest slope) / width, and at most (largest slope) * width / 2 worse. The width is what balances that against the
+first term: sqrt(8 beta width / slope) D / T.
+
+Either every step takes all users, behind one AboveThreshold test for all steps (K = n), or each takes a Poisson sample
+of them, with a Gaussian test a step: about a quarter more noise, but fewer gradients. The plan is the one with the
+fewest gradients whose bound is within 5% of the least.
+
+There is one phase, of all users, without a regulariser, where the paper has log2(n) of regularised ones: regularising
+by lambda costs lambda D^2 and makes the noise cost k sigma^2 / lambda, which is D sqrt(k) sigma again at the best
+lambda; splitting users makes sigma larger; and generalisation, which the paper's regularisers are there for, linear
+models have without (the last term). benchmarks/accelerated.py measures it. With l2 > 0 one run also replaces the
+paper's reruns (FKT20, section 5.1), whose last run has half of the users: k sigma^2 / mu against 16 times that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.stats import binom
+
+from userdp.losses import smoothed
+from userdp.planning import plan_means, plan_search
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.concentration import added_user_sensitivity
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanism import check_counts
+from userdp.privacy.plan import Plan, Step
+from userdp.privacy.radius import radius_grid
+from userdp.solvers.accelerated import AcceleratedPlan, Phase
+from userdp.solvers.descent import steadied
+from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
+from userdp.solvers.problem import Problem
+
+_MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
+_STEPS = tuple(round(10 * 2 ** (k / 2)) for k in range(21))  # 10, 14, 20, .. 10,240
+_SAMPLED = (0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06, 0.045, 0.03, 0.02)  # share of the users in a step
+_ENOUGH = 1.01  # the fewest gradients whose estimate is within 1% of the least are taken
+_LEAST_CURVATURE = 0.25  # of the largest: in whitened coordinates a typical row's curvature is at least this
+_OUTLIERS = 0.03  # share of users that may be far from the others
+_RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
+_SIMILARITY = 0.25  # of a user's rows: users' mean gradients vary like those of 1 / (1/m + similarity) rows
+_TIGHT = 2.4  # swapped user: sensitivity of the mean / (radius / n), about
+_RARE = 5.0  # standard deviations, about: margins of tests
+_RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
+_WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
+_FAILURE_SHARE = 0.05  # of delta, for tests on samples
+_SEARCH_SHARE = 0.05  # of the Gaussian budget, for the radius of samples
+_DEFICIT_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # of a sampled step's budget, for its test
+_FEWEST_SEARCHED = 5000  # users whose gradients the radius of samples is searched among, if there are as many
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """One way to do it; `sampled` is the share of users in a step."""
+
+    bound: float
+    estimate: float
+    gradients: int
+    moment_share: float
+    sampled: float
+    n_steps: int
+    width: float | None
+    smoothness: float
+    ridge: float
+    radius: float
+    distance: float
+    variance: float
+
+
+def plan_accelerated(
+    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
+) -> AcceleratedPlan:
+    """The plan with the fewest gradients whose bound is near the least, or the best within `max_gradients`.
+
+    Raises `BudgetExceeded` with the number of users that would do if there are too few.
+    """
+    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    if budget.delta == 0:
+        raise BudgetExceeded(f"Expected more than n_users={n_users}, whatever it is: use delta > 0. Nothing was spent.")
+    precision = 1 / gaussian_multiplier(budget) ** 2
+    shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
+    choices = [
+        _choice(problem, n_users, rows_per_user, precision, share, sampled, n_steps)
+        for n_steps in _steps(n_users * rows_per_user, max_gradients)
+        for share in shares
+        for sampled in (1.0, *_SAMPLED)
+    ]
+    allowed = [c for c in choices if math.isfinite(c.bound) and (max_gradients is None or c.gradients <= max_gradients)]
+    refused: BudgetExceeded | None = None
+    while allowed:
+        enough = _ENOUGH * min(c.estimate for c in allowed)
+        best = min((c for c in allowed if c.estimate <= enough), key=lambda c: (c.gradients, c.estimate))
+        try:
+            return _plan(problem, best, n_users, budget)
+        except BudgetExceeded as error:
+            # The same users in a step do not get better by other numbers of steps than these.
+            refused = refused or error
+            allowed = [c for c in allowed if c.sampled != best.sampled]
+    if refused is not None:
+        raise refused
+    raise ValueError(
+        f"Expected max_gradients={max_gradients} >= {min(c.gradients for c in choices):,} for {n_users:,} users of "
+        f'{rows_per_user} rows: use solver="phased-sgd" for one pass.'
+    )
+
+
+def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
+    """Numbers of steps to choose from; among them as many as are allowed with all users in each."""
+    most = 0 if max_gradients is None else max_gradients // n_rows - 1
+    return sorted({*_STEPS, most} if _STEPS[0] < most < _STEPS[-1] else _STEPS)
+
+
+def _choice(
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    precision: float,
+    moment_share: float,
+    sampled: float,
+    n_steps: int,
+) -> _Choice:
+    """The module's bound for this preconditioner, sampling and number of steps."""
+    slope, error, spread = problem.lipschitz / problem.row_norm, 0.0, 1.0
+    row_square, distance, strong = problem.row_norm**2, problem.reach, problem.l2
+    if moment_share:
+        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_share * precision))
+        row_square, spread = float(problem.n_features), _WHITENED_SMOOTHNESS / problem.n_features
+        distance = whitened_distance(problem, error)
+    curvature, width, rounding = problem.loss.curvature, None, 0.0
+    if not problem.loss.smooth:
+        width = math.sqrt(8 * spread * row_square) * distance / n_steps
+        curvature, rounding = slope / width, slope * width / 2
+    smoothness, ridge = curvature * spread * row_square, 0.0
+    if problem.l2 and moment_share:
+        ridge = problem.l2 / curvature
+        distance = whitened_distance(problem, error, ridge)
+        strong = problem.l2 / (problem.row_norm**2 + ridge)
+    elif problem.l2:
+        smoothness += problem.l2
+    radius = math.sqrt(2 * row_square) * problem.typical_slope
+    variance = row_square * problem.typical_slope**2 * (1 / rows_per_user + _SIMILARITY * (1 - 1 / rows_per_user))
+    noise = _noise(n_users, math.sqrt(2 * variance), (1 - moment_share) * precision, sampled, n_steps)
+    step_variance = problem.dimension * noise**2 + (1 - sampled) * variance / (sampled * n_users)
+    noisy = 4 * distance * math.sqrt(step_variance / n_steps)
+    sampling = 2 * distance * math.sqrt(variance / n_users)
+    price = noisy + sampling
+    if strong:
+        price = min(price, 8 * step_variance / (strong * n_steps) + variance / (strong * n_users))
+    certain = 0.0 if moment_share else problem.l2
+    bound = _bias(problem, smoothness, distance, n_steps, certain) + price + rounding
+    curved = _LEAST_CURVATURE * min(curvature, problem.typical_curvature) if moment_share else problem.l2
+    cautious = steadied(smoothness, distance, step_variance, n_steps)
+    likely = _bias(problem, cautious, distance, n_steps, curved)
+    if width is not None:
+        likely += slope * min(width / 2, width**2 / problem.typical_prediction)
+    gradients = rows_per_user * (_users_in_all(n_users, sampled, n_steps) + _searched(n_users, sampled))
+    rest = (moment_share, sampled, n_steps, width, smoothness, ridge, radius, distance, (1 - sampled) * variance)
+    return _Choice(bound, likely + noisy, gradients, *rest)
+
+
+def _bias(problem: Problem, smoothness: float, distance: float, n_steps: int, curved: float) -> float:
+    """What accelerated steps without noise leave of the excess, where the curvature is at least `curved`."""
+    slow = 4 * smoothness * distance**2 / n_steps**2
+    return min(slow, problem.loss_at_zero * math.exp(-n_steps * math.sqrt(curved / smoothness))) if curved else slow
+
+
+def _noise(n_users: int, radius: float, precision: float, sampled: float, n_steps: int) -> float:
+    """About the noise's standard deviation in each step.
+
+    A Poisson sample's multiplier z solves 4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the loss of
+    T sampled steps; within 1% of the exact one where z is not below 2.
+    """
+    if sampled == 1.0:
+        return _TIGHT * radius / n_users * math.sqrt(n_steps / precision)
+    joint = 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
+    batch, outliers = sampled * n_users, _OUTLIERS * sampled * n_users
+    smallest = math.floor(batch - _RARE * math.sqrt(batch))
+    least = math.inf
+    for share in _DEFICIT_SHARES:
+        slack = math.ceil(2 * _RARE * joint / math.sqrt(share) + outliers)
+        if smallest >= 2 * slack + 6:
+            moved = min(_added(smallest, slack, start) for start in _RAMP_STARTS)
+            least = min(least, moved * joint / math.sqrt(1 - share))
+    return least * radius
+
+
+def _added(batch: int, slack: int, start: float) -> float:
+    fits = start * batch + 1 < batch - slack - 1
+    return added_user_sensitivity(batch, slack, 1.0, start) if fits else math.inf
+
+
+def _users_in_all(n_users: int, sampled: float, n_steps: int) -> int:
+    """Users that take part in the steps, counted each time: at most, but for one chance in a billion."""
+    return n_users * n_steps if sampled == 1.0 else int(binom.isf(1e-9, n_users * n_steps, sampled))
+
+
+def _searched(n_users: int, sampled: float) -> int:
+    """Users among which the radius is searched."""
+    return min(n_users, max(_FEWEST_SEARCHED, math.ceil(sampled * n_users)))
+
+
+def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> AcceleratedPlan:
+    """Records of the chosen numbers."""
+    first: tuple[Step, ...] = ()
+    error, other = None, Cost()
+    if choice.moment_share:
+        multiplier = gaussian_multiplier(budget) / math.sqrt(choice.moment_share)
+        first = (moment_step(n_users, problem.n_features, multiplier),)
+        error, other = moment_error(n_users, problem.n_features, multiplier), first[0].mechanism.cost
+    if choice.sampled == 1.0:
+        steps = plan_means(n_users, budget, choice.n_steps, outliers=_OUTLIERS, radii=_RADII, other=other).steps
+    else:
+        steps = _sampled_steps(n_users, budget, choice, other)
+    plan = Plan(n_users, (*first, *steps))
+    plan.certify(budget)
+    mean = steps[-1].mechanism
+    noise_ratio = mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension)  # type: ignore[attr-defined]
+    phase = Phase(
+        "mean",
+        n_users,
+        choice.n_steps,
+        choice.sampled * n_users,
+        choice.smoothness,
+        choice.radius,
+        noise_ratio,
+        search="radius",
+        variance=choice.variance / (choice.sampled * n_users),
+        distance=choice.distance,
+    )
+    loss = problem.loss if choice.width is None else smoothed(problem.loss, choice.width)
+    return AcceleratedPlan(plan, loss, (phase,), choice.gradients, choice.bound, error, choice.ridge)
+
+
+def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -> tuple[Step, ...]:
+    """Search and means on Poisson samples, with the share of the budget for the test that makes least noise."""
+    failure = _FAILURE_SHARE * budget.delta
+    precision = 1 / gaussian_multiplier(budget, 1, other + Cost(failure=failure)) ** 2
+    n_searched = _searched(n_users, choice.sampled)
+    search = plan_search(n_searched, radius_grid(*_RADII), math.ceil(_OUTLIERS * n_searched), _SEARCH_SHARE * precision)
+    spent = other + search.cost + Cost(failure=failure)
+    joint = subsampled_multiplier(budget, choice.sampled, choice.n_steps, spent) * (1 + 1e-9)
+    # What the search may leave, by the noise of its probes, and what of it may come into one sample.
+    left = choice.sampled * n_users * (n_searched - search.target + search.noise_std) / n_searched
+    outliers, best = math.ceil(left + 3 * math.sqrt(left)), None
+    for share in _DEFICIT_SHARES:
+        try:
+            mean = SampledOutlierRemoval(
+                n_users,
+                choice.sampled,
+                joint / math.sqrt(1 - share),
+                joint / math.sqrt(share),
+                failure,
+                rounds=choice.n_steps,
+                outliers=outliers,
+            )
+        except ValueError:  # too few users in a batch for this test
+            continue
+        if best is None or _ratio(mean) < _ratio(best):
+            best = mean
+    if best is None:
+        raise BudgetExceeded(
+            f"Expected more than n_users={n_users} for steps of {choice.sampled:.0%} of them. Nothing was spent."
+        )
+    return Step("radius", 0, n_searched, search), Step("mean", 0, n_users, best)
+
+
+def _ratio(mean: SampledOutlierRemoval) -> float:
+    return mean.noise_multiplier * mean.sensitivity(1.0, 1)
