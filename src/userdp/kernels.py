@@ -141,12 +141,13 @@ def shift_block(
     radius: float,
     seed: int,
     quantiles: np.ndarray,
+    targets: np.ndarray,
     predictions: np.ndarray,
 ) -> None:
     """predictions[i] += radius |x| rho, where radius * rho is how far a random point of a ball is along the row x.
 
     rho comes from `quantiles` at a pseudo-random place (splitmix64) made of the seed, the row's number within its user
-    (from `first` on) and its prediction: of nothing that another user could change.
+    (from `first` on), length, target and prediction: of nothing that another user could change.
     """
     last = quantiles.shape[0] - 1
     for i in range(n_rows):
@@ -154,7 +155,9 @@ def shift_block(
         for k in range(rows.shape[1]):
             square += np.float64(rows[start + i, k]) * np.float64(rows[start + i, k])
         mixed = np.uint64(np.float64(predictions[i]).view(np.int64))
-        for word in (np.uint64(seed), np.uint64(first + i)):
+        length = np.uint64(np.float64(square).view(np.int64))
+        target = np.uint64(np.float64(targets[start + i]).view(np.int64))
+        for word in (np.uint64(seed), np.uint64(first + i), length, target):
             mixed = (mixed ^ word) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -188,7 +191,7 @@ def _mean_gradients(
             n_rows = min(_BLOCK_ROWS, last - start)
             _predict_block(rows, start, n_rows, weights, predictions)
             if radius > 0.0:
-                shift_block(rows, start, n_rows, start - first, radius, seed, quantiles, predictions)
+                shift_block(rows, start, n_rows, start - first, radius, seed, quantiles, targets, predictions)
             for i in range(n_rows):
                 block_targets[i] = targets[start + i]
             slopes(predictions, block_targets, n_rows)

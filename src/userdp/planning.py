@@ -7,13 +7,16 @@ import math
 import numpy as np
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
 
-# Shares of epsilon that the test may get, and of the Gaussian budget that the radius search gets.
+# Shares of epsilon that AboveThreshold may get, of the rounds' budget that Gaussian tests may get, and of the Gaussian
+# budget that the radius search gets.
 _TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
+_GAUSSIAN_TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
 _SEARCH_SHARE = 0.05
 _FAILURE_SHARE = 0.05
 
@@ -71,26 +74,40 @@ def _best_steps(
     false_halt: float,
     other: Cost | None = None,
 ) -> tuple[Step, ...] | None:
-    """The steps with the least noise over the shares that the test may get; None if there are none."""
-    failure, tolerated = _FAILURE_SHARE * budget.delta, math.ceil(outliers * n_users)
+    """The steps with the least noise over the tests, and the shares they may get; None if there are none."""
     best, least_noise = None, math.inf
-    for share in _TEST_SHARES:
-        test = Cost(pure=(share * budget.epsilon,), failure=failure)
-        try:
-            precision = 1 / gaussian_multiplier(budget, 1, test + (other or Cost())) ** 2
-            search = None if grid is None else plan_search(n_users, grid, tolerated, _SEARCH_SHARE * precision)
-            spent = test + (other or Cost()) + (Cost() if search is None else search.cost)
-            multiplier = gaussian_multiplier(budget, rounds, spent)
-            # A search may stop at a radius with more outliers than it aims at, by the noise of its probes.
-            outliers_left = tolerated if search is None else n_users - search.target + math.ceil(search.noise_std)
-            mean = OutlierRemoval(n_users, multiplier, test.pure[0], failure, false_halt, rounds, outliers_left)
-        except ValueError:  # too little budget, or too few users, for this share
-            continue
-        if multiplier * mean.sensitivity(1.0, 1) < least_noise:
-            least_noise = multiplier * mean.sensitivity(1.0, 1)
-            first = () if search is None else (Step("radius", 0, n_users, search),)
-            best = (*first, Step("mean", 0, n_users, mean))
+    for pure in (True, False):
+        for share in _TEST_SHARES if pure else _GAUSSIAN_TEST_SHARES:
+            test = Cost(pure=(share * budget.epsilon,) if pure else (), failure=_FAILURE_SHARE * budget.delta)
+            spent, tolerated = test + (other or Cost()), math.ceil(outliers * n_users)
+            first: tuple[Step, ...] = ()
+            try:
+                if grid is not None:
+                    precision = _SEARCH_SHARE / gaussian_multiplier(budget, 1, spent) ** 2
+                    search = plan_search(n_users, grid, tolerated, precision)
+                    first = (Step("radius", 0, n_users, search),)
+                    spent = spent + search.cost
+                    # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
+                    tolerated = n_users - search.target + math.ceil(search.noise_std)
+                multiplier = gaussian_multiplier(budget, rounds, spent)
+                mean = _mean(n_users, multiplier, test, share, false_halt, rounds, tolerated)
+            except ValueError:  # too little budget, or too few users, for this share
+                continue
+            noise = mean.noise_multiplier * mean.sensitivity(1.0, 1)
+            if noise < least_noise:
+                best, least_noise = (*first, Step("mean", 0, n_users, mean)), noise
     return best
+
+
+def _mean(
+    n_users: int, multiplier: float, test: Cost, share: float, false_halt: float, rounds: int, tolerated: int
+) -> OutlierRemoval | GaussianOutlierRemoval:
+    """Rounds behind AboveThreshold if the test is pure; else behind Gaussian tests that get a share of each round."""
+    if test.pure:
+        return OutlierRemoval(n_users, multiplier, test.pure[0], test.failure, false_halt, rounds, tolerated)
+    multiplier *= 1 + 1e-9  # rounding of the shares
+    mean, tested = multiplier / math.sqrt(1 - share), multiplier / math.sqrt(share)
+    return GaussianOutlierRemoval(n_users, mean, tested, test.failure, false_halt, rounds, tolerated)
 
 
 def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:

@@ -26,8 +26,9 @@ _QUANTILES = 4097
 class BallSmoothing:
     """Draws of the smoothing ball of this radius. Another seed gives fresh draws; they are public.
 
-    A row's draw is made of the seed, its number within its user and its prediction, so that no user's vector depends
-    on other users and a repeated computation gives the same.
+    A row's draw is made of the seed, its number within its user, its length, target and prediction (to the last bit),
+    so that no user's vector depends on other users and a repeated computation gives the same. Equal rows at the same
+    place of two users share their draw.
 
     Paper: section 4 and appendix D.
     """
@@ -45,10 +46,10 @@ class BallSmoothing:
         """What the kernels need."""
         return float(self.radius), self.seed, first_coordinate_quantiles(n_features)
 
-    def shifted(self, predictions: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def shifted(self, predictions: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The predictions of one user's rows at the drawn weights."""
         moved = np.array(predictions, dtype=np.float64)
-        kernels.shift_block(rows, 0, len(rows), 0, *self.shifts(rows.shape[1]), moved)
+        kernels.shift_block(rows, 0, len(rows), 0, *self.shifts(rows.shape[1]), targets, moved)
         return moved
 
 
@@ -56,12 +57,14 @@ class BallSmoothing:
 def first_coordinate_quantiles(dimension: int) -> np.ndarray:
     """Quantiles, at equal steps from 0 to 1, of the first coordinate of a uniform point in the unit ball.
 
-    Its density is proportional to (1 - rho^2)^((d-1)/2): (1 + rho)/2 has a Beta((d+1)/2, (d+1)/2) law.
+    Its density is proportional to (1 - rho^2)^((d-1)/2): (1 + rho)/2 has a Beta((d+1)/2, (d+1)/2) law. The ends are
+    those of a tenth of a step: interpolating to -1 and 1 would make tails too long where d is large.
 
-    >>> first_coordinate_quantiles(1)[[0, 1024, 2048]]
-    array([-1. , -0.5,  0. ])
+    >>> first_coordinate_quantiles(1)[[1024, 2048]]
+    array([-0.5,  0. ])
     """
-    shape = (dimension + 1) / 2
-    quantiles: np.ndarray = 2 * beta.ppf(np.linspace(0, 1, _QUANTILES), shape, shape) - 1
+    shape, levels = (dimension + 1) / 2, np.linspace(0, 1, _QUANTILES)
+    levels[0], levels[-1] = 0.1 * levels[1], 1 - 0.1 * levels[1]
+    quantiles: np.ndarray = 2 * beta.ppf(levels, shape, shape) - 1
     quantiles.flags.writeable = False
     return quantiles

@@ -344,7 +344,7 @@ def _python_mean_gradient(
 ) -> np.ndarray:
     """Mean gradient of one user by a slope in plain Python."""
     rows = rows.astype(np.float64)
-    predictions = rows @ weights if smoothing is None else smoothing.shifted(rows @ weights, rows)
+    predictions = rows @ weights if smoothing is None else smoothing.shifted(rows @ weights, rows, targets)
     slopes = [float(slope(p, y)) for p, y in zip(predictions.tolist(), targets.tolist(), strict=True)]
     gradient: np.ndarray = np.array(slopes) @ rows / len(rows)
     return gradient

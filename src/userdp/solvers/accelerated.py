@@ -9,6 +9,7 @@ Paper: Alg. 2 and 3.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,7 @@ class AcceleratedPlan:
     bound: float
     moment_error: float | None = None
     ridge: float = 0.0
+    progress: float = math.inf
     faithful: bool = False
 
 
@@ -87,6 +89,7 @@ def run(problem: Problem, plan: AcceleratedPlan, curator: Curator, progress: Pro
         if plan.moment_error is not None:
             report(LABEL, 0, total)
             whitening = release_whitening(curator, problem.n_features, problem.row_norm, plan.moment_error, plan.ridge)
+            whitening = whitening.paced(plan.progress)
         for phase in plan.phases:
             weights = weights if walk is None else walk.weights
             walk, radius = _Walk(problem, plan, phase, weights, whitening), phase.radius
@@ -124,9 +127,11 @@ class _Walk:
         variance = phase.variance + self._problem.dimension * (phase.noise_ratio * radius) ** 2
         if self._plan.faithful:
             strong = phase.regularizer + self._problem.l2
-            self._descent = ACSA(self._first, self._domain, phase.smoothness, strong, variance, phase.gap)
+            curvatures = (phase.smoothness, strong)
+            self._descent = ACSA(self._first, self._domain, *curvatures, variance, phase.gap, phase.n_steps)
         else:
-            smoothness = steadied(phase.smoothness, phase.distance, variance, phase.n_steps)
+            smoothness = phase.smoothness * (1.0 if self._whitening is None else self._whitening.steepness)
+            smoothness = steadied(smoothness, phase.distance, variance, phase.n_steps)
             self._descent = Nesterov(self._first, self._domain, smoothness, phase.n_steps)
 
     def statistic(self, number: int) -> MeanGradient:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scipy.stats import binom
 
@@ -44,14 +45,13 @@ from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_s
 from userdp.solvers.problem import Problem
 
 _MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
-_STEPS = tuple(round(10 * 2 ** (k / 2)) for k in range(21))  # 10, 14, 20, .. 10,240
+_STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240
 _SAMPLED = (0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06, 0.045, 0.03, 0.02)  # share of the users in a step
 _ENOUGH = 1.01  # the fewest gradients whose estimate is within 1% of the least are taken
 _LEAST_CURVATURE = 0.25  # of the largest: in whitened coordinates a typical row's curvature is at least this
 _OUTLIERS = 0.03  # share of users that may be far from the others
 _RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
 _SIMILARITY = 0.25  # of a user's rows: users' mean gradients vary like those of 1 / (1/m + similarity) rows
-_TIGHT = 2.4  # swapped user: sensitivity of the mean / (radius / n), about
 _RARE = 5.0  # standard deviations, about: margins of tests
 _RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
 _WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
@@ -77,6 +77,7 @@ class _Choice:
     radius: float
     distance: float
     variance: float
+    progress: float
 
 
 def plan_accelerated(
@@ -89,29 +90,27 @@ def plan_accelerated(
     check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded(f"Expected more than n_users={n_users}, whatever it is: use delta > 0. Nothing was spent.")
-    precision = 1 / gaussian_multiplier(budget) ** 2
     shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
     choices = [
-        _choice(problem, n_users, rows_per_user, precision, share, sampled, n_steps)
+        _choice(problem, n_users, rows_per_user, budget, share, sampled, n_steps)
         for n_steps in _steps(n_users * rows_per_user, max_gradients)
         for share in shares
         for sampled in (1.0, *_SAMPLED)
     ]
-    allowed = [c for c in choices if math.isfinite(c.bound) and (max_gradients is None or c.gradients <= max_gradients)]
-    refused: BudgetExceeded | None = None
+    feasible = [choice for choice in choices if math.isfinite(choice.bound)]
+    if not feasible:
+        plan_means(n_users, budget, _STEPS[0], outliers=_OUTLIERS, radii=_RADII)  # says how many users would do
+    allowed = [c for c in feasible if max_gradients is None or c.gradients <= max_gradients]
     while allowed:
         enough = _ENOUGH * min(c.estimate for c in allowed)
         best = min((c for c in allowed if c.estimate <= enough), key=lambda c: (c.gradients, c.estimate))
         try:
             return _plan(problem, best, n_users, budget)
-        except BudgetExceeded as error:
-            # The same users in a step do not get better by other numbers of steps than these.
-            refused = refused or error
-            allowed = [c for c in allowed if c.sampled != best.sampled]
-    if refused is not None:
-        raise refused
+        except BudgetExceeded:  # the noise was underestimated: too few users for this one
+            allowed.remove(best)
+            feasible.remove(best)
     raise ValueError(
-        f"Expected max_gradients={max_gradients} >= {min(c.gradients for c in choices):,} for {n_users:,} users of "
+        f"Expected max_gradients={max_gradients} >= {min(c.gradients for c in feasible):,} for {n_users:,} users of "
         f'{rows_per_user} rows: use solver="phased-sgd" for one pass.'
     )
 
@@ -126,12 +125,13 @@ def _choice(
     problem: Problem,
     n_users: int,
     rows_per_user: int,
-    precision: float,
+    budget: Budget,
     moment_share: float,
     sampled: float,
     n_steps: int,
 ) -> _Choice:
     """The module's bound for this preconditioner, sampling and number of steps."""
+    precision = 1 / gaussian_multiplier(budget) ** 2
     slope, error, spread = problem.lipschitz / problem.row_norm, 0.0, 1.0
     row_square, distance, strong = problem.row_norm**2, problem.reach, problem.l2
     if moment_share:
@@ -151,7 +151,11 @@ def _choice(
         smoothness += problem.l2
     radius = math.sqrt(2 * row_square) * problem.typical_slope
     variance = row_square * problem.typical_slope**2 * (1 / rows_per_user + _SIMILARITY * (1 - 1 / rows_per_user))
-    noise = _noise(n_users, math.sqrt(2 * variance), (1 - moment_share) * precision, sampled, n_steps)
+    if sampled == 1.0:
+        noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_share)
+    else:
+        noise = _sampled_noise(n_users, (1 - moment_share) * precision, sampled, n_steps)
+    noise *= math.sqrt(2 * variance)
     step_variance = problem.dimension * noise**2 + (1 - sampled) * variance / (sampled * n_users)
     noisy = 4 * distance * math.sqrt(step_variance / n_steps)
     sampling = 2 * distance * math.sqrt(variance / n_users)
@@ -167,7 +171,8 @@ def _choice(
         likely += slope * min(width / 2, width**2 / problem.typical_prediction)
     gradients = rows_per_user * (_users_in_all(n_users, sampled, n_steps) + _searched(n_users, sampled))
     rest = (moment_share, sampled, n_steps, width, smoothness, ridge, radius, distance, (1 - sampled) * variance)
-    return _Choice(bound, likely + noisy, gradients, *rest)
+    progress = 2 * problem.n_features * n_steps * math.sqrt(curved / cautious)
+    return _Choice(bound, likely + noisy, gradients, *rest, progress)
 
 
 def _bias(problem: Problem, smoothness: float, distance: float, n_steps: int, curved: float) -> float:
@@ -176,14 +181,22 @@ def _bias(problem: Problem, smoothness: float, distance: float, n_steps: int, cu
     return min(slow, problem.loss_at_zero * math.exp(-n_steps * math.sqrt(curved / smoothness))) if curved else slow
 
 
-def _noise(n_users: int, radius: float, precision: float, sampled: float, n_steps: int) -> float:
-    """About the noise's standard deviation in each step.
+@lru_cache(maxsize=4096)
+def _noise(n_users: int, budget: Budget, n_steps: int) -> float:
+    """The noise's standard deviation in each of so many steps on all users, in units of the radius."""
+    try:
+        mean = plan_means(n_users, budget, n_steps, outliers=_OUTLIERS, radii=_RADII).steps[-1].mechanism
+    except BudgetExceeded:
+        return math.inf
+    return float(mean.noise_multiplier * mean.sensitivity(1.0, 1))  # type: ignore[attr-defined]
 
-    A Poisson sample's multiplier z solves 4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the loss of
+
+def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int) -> float:
+    """The same for samples of users, about.
+
+    A sample's multiplier z solves 4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the privacy loss of
     T sampled steps; within 1% of the exact one where z is not below 2.
     """
-    if sampled == 1.0:
-        return _TIGHT * radius / n_users * math.sqrt(n_steps / precision)
     joint = 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
     batch, outliers = sampled * n_users, _OUTLIERS * sampled * n_users
     smallest = math.floor(batch - _RARE * math.sqrt(batch))
@@ -193,7 +206,7 @@ def _noise(n_users: int, radius: float, precision: float, sampled: float, n_step
         if smallest >= 2 * slack + 6:
             moved = min(_added(smallest, slack, start) for start in _RAMP_STARTS)
             least = min(least, moved * joint / math.sqrt(1 - share))
-    return least * radius
+    return least
 
 
 def _added(batch: int, slack: int, start: float) -> float:
@@ -240,7 +253,7 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
         distance=choice.distance,
     )
     loss = problem.loss if choice.width is None else smoothed(problem.loss, choice.width)
-    return AcceleratedPlan(plan, loss, (phase,), choice.gradients, choice.bound, error, choice.ridge)
+    return AcceleratedPlan(plan, loss, (phase,), choice.gradients, choice.bound, error, choice.ridge, choice.progress)
 
 
 def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -> tuple[Step, ...]:

@@ -179,7 +179,9 @@ def least_number(enough: Callable[[int], bool]) -> int | None:
         high *= 2
         if high > _MOST_USERS:
             return None
-    low = high // 2
+    numbers = [round(high / 2 * 1.001**k) for k in range(1400)]  # up to 2 * high
+    low = max((n for n in numbers if not enough(n)), default=high // 2)
+    high = min((n for n in numbers if n > low), default=2 * high)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -56,11 +56,13 @@ def whitened_distance(problem: Problem, error: float, ridge: float = 0.0) -> flo
 class Whitening:
     """Coordinates u in which rows have about unit second moment: w = basis @ u, for each output.
 
-    `axes` are the moment's eigenvectors (columns), `scales` the square roots of its eigenvalues, before `paced`.
+    `axes` are the moment's eigenvectors (columns), `scales` the square roots of its eigenvalues, before `paced`, which
+    makes rows vary by up to `steepness` along some direction.
     """
 
     axes: np.ndarray
     scales: np.ndarray
+    steepness: float = 1.0
 
     @property
     def basis(self) -> np.ndarray:
@@ -75,12 +77,15 @@ class Whitening:
         Directions get a pace in proportion, 1 on average; for much progress all are equal, which is plain whitening.
         """
         logs = 2 * np.log(self.scales)
+        if progress >= float((logs - logs.min()).sum()) / _SLOWEST_PACE:
+            return self
         level = brentq(
             lambda t: float(np.maximum(logs - t, 0).sum()) - progress, logs.min() - progress - 1.0, logs.max()
         )
         paces = np.maximum(logs - level, 0)
         paces = np.maximum(paces, _SLOWEST_PACE * paces.max())
-        return Whitening(self.axes, self.scales / np.sqrt(paces / paces.mean()))
+        paces /= paces.mean()
+        return Whitening(self.axes, self.scales / np.sqrt(paces), float(paces.max()))
 
     def to_weights(self, u: np.ndarray) -> np.ndarray:
         return np.asarray((u.reshape(-1, len(self.scales)) @ self.basis.T).ravel())

@@ -1,0 +1,471 @@
+"""Alg. 2 and 3, Theorems 3.1, 3.2 and 4.1 and Lemma 3.5 of the paper, formula by formula."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cases import name
+from support import SilentNoise
+
+from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Halted, Ledger, UserData, losses
+from userdp.privacy import concentration
+from userdp.privacy.accounting import epsilon_at
+from userdp.smoothing import BallSmoothing
+from userdp.solvers import accelerated
+from userdp.solvers import accelerated_paper as paper
+from userdp.solvers.descent import ACSA
+from userdp.solvers.problem import Problem
+from userdp.statistics import MeanGradient
+
+L, R, D, BETA = 2.0, 2.0, 3, 1.0
+N, M = 12_500, 2
+BUDGET = Budget(10.0, 1e-4)
+MANY = 500_000  # enough for the reruns of a strongly convex problem
+CASES = {"smooth": (losses.logistic, 0.0, N), "kinks": (losses.hinge, 0.0, N), "penalty": (losses.logistic, 0.1, MANY)}
+
+
+def problem(loss=losses.logistic, l2=0.0, **change):
+    made = Problem(loss, **({"domain": Ball(1.0), "n_features": D, "row_norm": 2.0, "l2": l2} | change))
+    assert (made.lipschitz, made.dimension) == (L, made.n_features)
+    return made
+
+
+def plan(case="smooth"):
+    loss, l2, n_users = CASES[case]
+    return paper.plan_paper_accelerated(problem(loss, l2), n_users, M, BUDGET)
+
+
+def test_the_problem_of_these_tests_has_beta_R_equal_to_L():
+    assert losses.logistic.smoothness(2.0) == BETA
+    assert Ball(1.0).diameter == R
+    assert BETA * R == L
+
+
+# --- Alg. 3 -----------------------------------------------------------------------------------------------------------
+
+
+def test_alg_3_line_2_radius():
+    assert paper.radius(L, D, N, M) == pytest.approx(2.0 * math.log(12_500 * 3 * 2) / math.sqrt(2))
+    assert paper.radius(L, D, N, 100) == pytest.approx(2.0 * math.log(12_500 * 3 * 100) / 10)
+
+
+def test_alg_3_line_4_regularizer_and_theorem_3_2_lambda():
+    first = paper.first_regularizer(L, 5.0, D, 400, 9, 0.5)
+    assert first == pytest.approx(2.0 / 5.0 * (1 / 60 + math.sqrt(3) / (0.5 * 400 * 3)))
+    assert paper.regularizer(first, 3, 1.7) == pytest.approx(first * 2**5.1)
+
+
+def test_theorem_3_2_p():
+    """p >= 3q + 2.5 + log_n sqrt(m), with the q of Alg. 1."""
+    q = math.log2(1 + 1 / 13)
+    p = paper.exponent_p(N, M)
+    assert p == pytest.approx(3 * q + 2.5 + math.log(math.sqrt(2), N))
+
+
+def test_alg_3_line_4_steps():
+    assert paper.n_steps(9.0, 4.0, D, N, M) == math.ceil(2.5 * math.log(75_000))
+    assert paper.n_steps(1e-9, 1e9, D, N, M) == math.ceil(math.log(75_000))
+
+
+def test_alg_3_line_4_batch():
+    expected = 500 * math.log(829**2 * M**2 * math.e**10 / 1e-4) * (1 / 10 + 829 * 10 / math.sqrt(64 * math.log(1e4)))
+    assert paper.printed_batch(829, 64, M, BUDGET) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("n_users", "rows", "budget"), [(N, M, BUDGET), (10**6, 100, Budget(1.0, 1e-6))])
+@pytest.mark.parametrize("loss", [losses.logistic, losses.hinge], ids=name)
+def test_alg_3_line_4_batch_differs_because_it_exceeds_the_users_of_every_phase(n_users, rows, budget, loss):
+    """So all users take part in every step."""
+    made = paper.plan_paper_accelerated(problem(loss), n_users, rows, budget)
+    for phase in made.phases:
+        assert paper.printed_batch(phase.n_users, phase.n_steps, rows, budget) > phase.n_users
+        assert phase.users_a_step == phase.n_users
+
+
+def test_the_printed_batch_needs_millions_of_steps_to_be_a_sample():
+    """K_i < n_i asks for sqrt(T_i ln(1/delta)) > 500 eps ln(..), whatever n_i is."""
+    budget = Budget(1.0, 1e-6)
+    assert paper.printed_batch(10**6, 10**6, 10, budget) > 10**6
+    assert paper.printed_batch(10**6, 10**8, 10, budget) < 10**6
+
+
+# --- Alg. 2 -----------------------------------------------------------------------------------------------------------
+
+
+def test_alg_2_lines_4_and_7_noise_of_threshold_and_score():
+    """Lap(8/eps), once a phase, and Lap(16/eps) a round; both times n_i, on pairs."""
+    assert paper.test_scale(4.0) == 4.0
+    step, noise = plan().plan.steps[-1], SilentNoise()
+    session = step.mechanism.start(noise)
+    session.release(np.zeros((step.n_users, D)), 1.0)
+    session.release(np.zeros((step.n_users, D)), 1.0)
+    scales = [asked[1] for asked in noise.asked if asked[0] == "integer_laplace"]
+    assert scales == pytest.approx([step.n_users * scale for scale in (8 / 10, 16 / 10, 16 / 10)])
+
+
+def test_alg_2_line_13_noise():
+    expected = 1000 * 7.0 * math.sqrt(64) * math.log(N * 3 * math.e**10 / 1e-4) / (10 * 829)
+    assert paper.noise_std(7.0, 64, 829, N, D, BUDGET) == pytest.approx(expected)
+
+
+def test_the_noise_released_is_that_of_line_13():
+    """noise_ratio * radius = sigma_i, as the curator's noise is asked for it."""
+    made = plan()
+    phase, step, noise = made.phases[2], made.plan.steps[2], SilentNoise()
+    step.mechanism.start(noise).release(np.zeros((phase.n_users, D)), phase.radius)
+    ((_, sensitivity, multiplier),) = [asked for asked in noise.asked if asked[0] == "gaussian"]
+    tau = paper.radius(L, D, N, M)
+    sigma = 1000 * tau * math.sqrt(phase.n_steps) * math.log(N * D * math.e**10 / 1e-4) / (10 * phase.n_users)
+    assert sensitivity * multiplier == pytest.approx(sigma)
+
+
+# --- Theorem 3.1 ------------------------------------------------------------------------------------------------------
+
+
+def test_theorem_3_1_users_of_the_last_phase():
+    needed = paper.fewest_users_of_a_phase(N, M, D, BUDGET)
+    assert needed == math.ceil(100 * math.log(20 * N * M * D * math.e**10 / 1e-4) / 10)
+    assert all(phase.n_users >= needed for phase in plan().phases)
+
+
+def test_theorem_3_1_differs_for_small_delta():
+    """The printed number lets a failing score pass too often; with ours it does with probability <= delta/8."""
+    tiny = Budget(1.0, 1e-30)
+    needed = paper.fewest_users_of_a_phase(100, 1, 1, tiny)
+    assert needed > 100 * math.log(20 * 100 * math.e / 1e-30)
+    # P(Lap(16) + Lap(8) > t) = (2/3) e^(-t/16) - (1/6) e^(-t/8)
+    assert 2 / 3 * math.exp(-2 * needed / 15 / 16) <= 1e-30 / 8
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_theorem_3_1_privacy_holds_with_room(case):
+    made = plan(case)
+    assert all(epsilon_at(cost, BUDGET.delta) <= BUDGET.epsilon for cost in made.plan.costs)
+    assert len(made.plan.costs) >= len(made.phases), "every phase has its own price"
+
+
+def test_theorem_3_1_zeta_is_the_failure_of_a_selection():
+    for phase, step in zip(plan().phases, plan().plan.steps, strict=True):
+        assert step.mechanism.selection_failure == pytest.approx(1e-4 / (10 * phase.n_steps * math.e**10))
+
+
+@pytest.mark.parametrize("budget", [Budget(11.0, 1e-6), Budget(1.0, 0.0)])
+def test_theorem_3_1_assumes_epsilon_and_delta(budget):
+    with pytest.raises(ValueError, match=r"as Theorem 3\.1 assumes"):
+        paper.plan_paper_accelerated(problem(), N, M, budget)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+@pytest.mark.parametrize(("budget", "rows"), [(Budget(1.0, 1e-6), 100), (BUDGET, 2), (Budget(0.5, 1e-8), 1)])
+def test_the_smallest_n_is_feasible_and_one_less_is_not(budget, rows, l2):
+    asked = problem(l2=l2)
+    least = paper.smallest_n_users(asked, rows, budget)
+    assert paper.feasible(asked, least, rows, budget)
+    assert not paper.feasible(asked, least - 1, rows, budget)
+    assert all(paper.feasible(asked, n, rows, budget) for n in range(least, 3 * least, least // 100))
+    paper.plan_paper_accelerated(asked, least, rows, budget)
+    with pytest.raises(BudgetExceeded, match=rf"n_users={least - 1} .* {least:,} are the fewest"):
+        paper.plan_paper_accelerated(asked, least - 1, rows, budget)
+
+
+def test_from_the_smallest_n_on_reruns_are_feasible():
+    """593,926 would be enough, but at 635,000 the first rerun has 16,470 users: 14 phases instead of 13, small ones."""
+    asked, budget = problem(l2=0.1), Budget(10.0, 1e-6)
+    least = paper.smallest_n_users(asked, 100, budget)
+    assert all(paper.feasible(asked, n, 100, budget) for n in range(least, 3 * least, least // 100))
+
+
+def test_no_number_is_enough_where_none_is_found():
+    with pytest.raises(BudgetExceeded, match="no number of them is enough"):
+        paper.plan_paper_accelerated(problem(), N, M, Budget(1e-12, 1e-6))
+
+
+# --- Theorems 3.2 and 4.1 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["smooth", "kinks"])
+def test_theorems_3_2_and_4_1_risk(case):
+    expected = L * R * (1 / math.sqrt(M * N) + math.sqrt(3 * math.log(1e4)) / (10 * N * math.sqrt(2)))
+    assert paper.risk_bound(L, R, D, N, M, BUDGET) == pytest.approx(expected)
+    assert plan(case).bound == pytest.approx(expected)
+
+
+def test_theorem_4_1_radius_and_smoothness():
+    """r = sqrt(d) R / (eps n sqrt(m)), so that L sqrt(d) / r = (L/R) eps n sqrt(m)."""
+    assert paper.smoothing_radius(R, D, N, M, 10.0) == pytest.approx(math.sqrt(3) * 2.0 / (10 * N * math.sqrt(2)))
+    for phase in plan("kinks").phases:
+        assert phase.ball == paper.smoothing_radius(R, D, N, M, 10.0)
+        assert phase.smoothness - phase.regularizer == pytest.approx(L / R * 10 * N * math.sqrt(2), rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 4.0])
+@pytest.mark.parametrize("features", [3, 50])
+def test_theorem_3_2_gradients(features, epsilon):
+    n, m, d, ratio = 1000, 7, features, 3.0  # beta R / L = 1 * 6 / 2
+    least = min((m * n) ** (1 / 8), (epsilon**2 * n**2 * m / d) ** (1 / 8))
+    late = n ** (1 / 4) * m ** (5 / 4) / epsilon + n ** (1 / 2) * m ** (5 / 4) / (d ** (1 / 4) * epsilon ** (1 / 2))
+    expected = m * n * (1 + epsilon * ratio ** (1 / 4) * least) + math.sqrt(ratio) * late
+    asked = problem(domain=Ball(3.0), n_features=features)
+    assert paper.gradient_bound(asked, n, m, epsilon) == pytest.approx(expected)
+
+
+def test_theorem_4_1_gradients():
+    expected = 7 * 1000 * (1 + 1000 ** (3 / 8) * 7 ** (1 / 4) * 4 ** (1 / 4))
+    assert paper.gradient_bound(problem(losses.hinge), 1000, 7, 4.0) == pytest.approx(expected)
+
+
+def gradients(n, m=1, beta=1.0, loss=losses.logistic):
+    """The bound at n = d, eps = 1, R = L = 1: a problem of so many dimensions cannot be made, so one is made up."""
+    smooth = SimpleNamespace(smooth=loss.smooth, smoothness=lambda row_norm: beta)
+    sizes = {"dimension": n, "loss": smooth, "row_norm": 1.0, "domain": SimpleNamespace(diameter=1.0), "lipschitz": 1.0}
+    return paper.gradient_bound(SimpleNamespace(**sizes), n, m, 1.0)
+
+
+def log_log_slope(function, first, last):
+    return math.log(function(last) / function(first)) / math.log(last / first)
+
+
+def test_theorem_3_2_exponents():
+    """(mn)^(9/8) in n and m, beta^(1/4); sqrt(beta) n^(1/4) m^(5/4) where m exceeds n^7."""
+    assert log_log_slope(lambda n: gradients(n), 1e12, 1e14) == pytest.approx(9 / 8, abs=0.005)
+    assert log_log_slope(lambda m: gradients(1e12, m), 1e2, 1e4) == pytest.approx(9 / 8, abs=0.005)
+    assert log_log_slope(lambda beta: gradients(1e12, beta=beta), 1e4, 1e6) == pytest.approx(1 / 4, abs=0.005)
+    assert log_log_slope(lambda m: gradients(10.0, m), 1e28, 1e32) == pytest.approx(5 / 4, abs=0.005)
+    assert log_log_slope(lambda beta: gradients(10.0, 1e20, beta), 1e28, 1e32) == pytest.approx(1 / 2, abs=0.005)
+
+
+def test_theorem_4_1_exponents():
+    """n^(11/8) m^(5/4)."""
+    hinge = {"loss": losses.hinge}
+    assert log_log_slope(lambda n: gradients(n, **hinge), 1e12, 1e14) == pytest.approx(11 / 8, abs=0.005)
+    assert log_log_slope(lambda m: gradients(1e12, m, **hinge), 1e2, 1e4) == pytest.approx(5 / 4, abs=0.005)
+
+
+# --- strongly convex losses -------------------------------------------------------------------------------------------
+
+
+def test_remark_number_of_reruns():
+    assert [paper.n_reruns(n) for n in (16, 17, 256, 257, 65_536, 65_537, 2**32)] == [2, 3, 3, 4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("n_users", [16, 17, 1000, 65_536, 65_537, 12_345_678, 2**32 + 1])
+def test_remark_reruns_double_and_take_at_most_all_users(n_users):
+    runs = [paper.rerun_users(n_users, j) for j in range(1, paper.n_reruns(n_users) + 1)]
+    assert runs == [math.floor(2 ** (j - 2) * n_users / math.log2(n_users)) for j in range(1, len(runs) + 1)]
+    assert n_users / 3 < sum(runs) <= n_users
+
+
+# --- the whole plan ---------------------------------------------------------------------------------------------------
+
+
+def printed_phases(loss, l2, n, m, diameter, label=""):
+    """Alg. 3 on n users, written down once more: a dictionary a phase."""
+    eps, delta, log = BUDGET.epsilon, BUDGET.delta, math.log(n * D * m)
+    phases = math.floor(math.log2(n))
+    q = math.log2(1 + 1 / phases)
+    p = 3 * q + 2.5 + math.log(math.sqrt(m)) / math.log(n)
+    tau = L * log / math.sqrt(m)
+    if loss is losses.hinge:
+        ball, beta, lam = math.sqrt(D) / (eps * n * math.sqrt(m)) * diameter, L / diameter * eps * n * math.sqrt(m), 0.0
+    else:
+        ball, beta, lam = None, BETA, math.sqrt(D) / (eps * n * math.sqrt(m))
+    lam = L / diameter * (lam + 1 / math.sqrt(n * m))
+    for i in range(1, phases + 1):
+        n_i, lam_i = math.floor((1 - 0.5**q) * n / 2 ** (i * q)), lam * 2 ** (p * i)
+        T_i = math.ceil((1 + math.sqrt(beta / lam_i)) * log)
+        yield {
+            "label": f"{label}phase {i}",
+            "n_users": n_i,
+            "users_a_step": n_i,
+            "n_steps": T_i,
+            "regularizer": lam_i,
+            "smoothness": beta + lam_i + l2,
+            "radius": 2 * tau,
+            "noise": 1000 * tau * math.sqrt(T_i) * math.log(n * D * math.e**eps / delta) / (eps * n_i),
+            "variance": L**2 * log / (n_i * m),
+            "gap": L * diameter,
+            "ball": ball,
+        }
+
+
+def printed_plan(case):
+    loss, l2, n_users = CASES[case]
+    if not l2:
+        yield from printed_phases(loss, l2, n_users, M, R)
+        return
+    diameter = R
+    for j in range(1, math.ceil(math.log2(math.log2(n_users))) + 1):
+        users = math.floor(2 ** (j - 2) * n_users / math.log2(n_users))
+        yield from printed_phases(loss, l2, users, M, diameter, f"run {j}, ")
+        private = math.sqrt(D * math.log(1 / BUDGET.delta)) / (BUDGET.epsilon * users * math.sqrt(M))
+        risk = L * diameter * (1 / math.sqrt(users * M) + private)
+        diameter = min(diameter, 2 * math.sqrt(2 * risk / l2))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_whole_plan_is_the_paper_s(case):
+    made, begin = plan(case), 0
+    for phase, step, printed in zip(made.phases, made.plan.steps, printed_plan(case), strict=True):
+        sigma = printed.pop("noise")
+        assert phase.noise_ratio * phase.radius == pytest.approx(sigma)
+        assert (phase.label, phase.n_users, phase.n_steps) == (printed["label"], printed["n_users"], printed["n_steps"])
+        assert {field: getattr(phase, field) for field in printed} == pytest.approx(printed)
+        assert phase.search is None
+        assert (step.label, step.start, step.stop, step.n_groups) == (phase.label, begin, begin + phase.n_users, None)
+        assert step.mechanism.rounds == phase.n_steps
+        assert step.mechanism.test_scale == 16 / 10
+        assert step.mechanism.noise_ratio == phase.noise_ratio
+        begin = step.stop
+    assert begin <= CASES[case][2]
+    assert made.n_gradients == M * sum(phase.n_users * phase.n_steps for phase in made.phases)
+    assert (made.faithful, made.moment_error, made.loss) == (True, None, CASES[case][0])
+
+
+def test_reruns_expect_to_be_nearer_and_nearer():
+    """The last run's gap is that of a domain of radius sqrt(2 risk / mu)."""
+    gaps = [phase.gap for phase in plan("penalty").phases if phase.label.endswith("phase 1")]
+    assert len(gaps) == 5
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < gaps[0] / 2
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stands where the curator stands, and writes down what it is asked for."""
+
+    def __init__(self, answers):
+        self.asked, self._answers = [], iter(answers)
+
+    def release(self, label, statistic, radius):
+        self.asked.append((label, statistic, radius))
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def changed(made, **change):
+    return replace(made, phases=tuple(replace(phase, **change) for phase in made.phases))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_phases_run_as_printed(case):
+    """Each starts at the last one's result; AC-SA gets g + lambda_i (x - x_(i-1)) + l2 x at the point it asked at.
+
+    With less noise than printed, under which AC-SA hardly moves, and 20 steps a phase.
+    """
+    loss, l2, _ = CASES[case]
+    made, asked = changed(plan(case), n_steps=20, noise_ratio=1e-3), problem(loss, l2)
+    rng = np.random.default_rng(0)
+    answers = made.phases[0].smoothness * rng.normal(size=(20 * len(made.phases), D))
+    recorder = Recorder(answers)
+    result = accelerated.run(asked, made, recorder)
+    start, number = np.zeros(D), 0
+    for phase in made.phases:
+        variance = phase.variance + D * (phase.noise_ratio * phase.radius) ** 2
+        descent = ACSA(start, asked.domain, phase.smoothness, phase.regularizer + l2, variance, phase.gap, 20)
+        for _ in range(phase.n_steps):
+            label, statistic, radius = recorder.asked[number]
+            at = descent.query
+            assert (label, radius, statistic.loss, statistic.basis) == (phase.label, phase.radius, loss, None)
+            np.testing.assert_allclose(statistic.weights, at, rtol=1e-9)
+            expected = BallSmoothing(paper.smoothing_radius(R, D, N, M, 10.0), number) if case == "kinks" else None
+            assert statistic.smoothing == expected
+            descent.move(answers[number] + phase.regularizer * (at - start) + l2 * at)
+            number += 1
+        start = asked.domain.project(descent.point)
+    assert len(recorder.asked) == number
+    assert np.linalg.norm(recorder.asked[20][1].weights) > 0.1, "the first phase moves"
+    np.testing.assert_allclose(result.weights, start, rtol=1e-9)
+    assert not result.halted
+    assert result.n_gradients == made.n_gradients
+
+
+def test_a_phase_minimises_its_users_loss_and_the_penalties():
+    """With exact gradients the result is near the minimum of f + lambda/2 |x - x_0|^2 + l2/2 |x|^2."""
+    asked, target = problem(l2=0.1), np.array([0.5, -0.2, 0.1])
+    only = replace(plan().phases[0], regularizer=0.3, n_steps=400, smoothness=1.4, noise_ratio=0.0, variance=0.0)
+    made = replace(plan(), phases=(only,))
+
+    class Exact:
+        def release(self, label, statistic, radius):
+            return statistic.weights - target
+
+    start = np.array([0.1, 0.2, 0.3])
+    result = accelerated.run(problem(l2=0.1, warm_start=start), made, Exact())
+    np.testing.assert_allclose(result.weights, (target + 0.3 * start) / (1 + 0.3 + asked.l2), atol=1e-8)
+
+
+@pytest.mark.parametrize("steps_before", [0, 1, 70])
+def test_alg_2_line_16_halt_outputs_zero_inside_the_domain(steps_before):
+    """Differs: the point of the domain nearest to 0, which the domain need not hold."""
+    away = problem(domain=Box(np.full(D, 1.0), np.full(D, 2.0)))
+    made = paper.plan_paper_accelerated(away, N, M, BUDGET)
+    result = accelerated.run(away, made, Recorder([*[np.full(D, -1e3)] * steps_before, Halted()]))
+    assert result.halted
+    assert "the start" in result.message
+    np.testing.assert_array_equal(result.weights, np.full(D, 1.0))
+
+
+def some_users(seed=0):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(N * M, D))
+    rows *= np.minimum(1, 2.0 / np.linalg.norm(rows, axis=1, keepdims=True))
+    return UserData(rows, rng.integers(0, 2, N * M).astype(float), np.arange(0, N * M + 1, M))
+
+
+def test_it_runs_on_data_and_its_noise_drowns_gradients():
+    made = plan()
+    result = accelerated.run(problem(), made, Curator(some_users(), made.plan, Ledger(BUDGET)))
+    assert not result.halted
+    assert len(result.phases) == 13
+    assert Ball(1.0).contains(result.weights)
+    assert result.phases[0]["noise_std"] > 100 * L, "the paper's constants are not for our sizes"
+
+
+def test_kinks_run_on_data():
+    """With a few steps of each phase: the printed T_1 is 22,056."""
+    made = plan("kinks")
+    assert made.phases[0].n_steps > 20_000
+    result = accelerated.run(
+        problem(losses.hinge),
+        changed(made, n_steps=3),
+        Curator(some_users(), made.plan, Ledger(BUDGET), insecure_seed=0),
+    )
+    assert not result.halted
+    assert len(result.phases) == 13
+
+
+# --- Lemma 3.5 --------------------------------------------------------------------------------------------------------
+
+
+def test_lemma_3_5_variance_of_a_filtered_minibatch_gradient():
+    """At most L^2 ln(ndm) / (K m), and it falls like 1/(K m); all users are kept at the radius of Alg. 3, line 2."""
+    rng = np.random.default_rng(5)
+    n, d, batches, rows_per_user, draws = 3000, 5, (16, 64, 256), (1, 4, 16), 300
+    weights = np.full(d, 0.5)
+    variances = np.empty((len(rows_per_user), len(batches)))
+    for a, m in enumerate(rows_per_user):
+        rows = rng.normal(size=(n * m, d))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        labels = (rng.random(n * m) < 1 / (1 + np.exp(-2 * rows[:, 0]))).astype(float)
+        data = UserData(rows, labels, np.arange(0, n * m + 1, m))
+        vectors = MeanGradient(losses.logistic, weights)(data, np.arange(n), n)
+        radius, ramp_of = 2 * paper.radius(1.0, d, n, m), concentration.paper_ramp
+        for b, K in enumerate(batches):
+            errors = []
+            for _ in range(draws):
+                drawn = vectors[rng.integers(0, n, K)]  # with replacement, as printed
+                counts = concentration.neighbour_counts(drawn, radius)
+                assert counts.min() == K
+                errors.append(concentration.filtered_mean(drawn, counts, ramp_of(K)) - vectors.mean(axis=0))
+            variances[a, b] = np.mean(np.sum(np.square(errors), axis=1))
+            bound = math.log(n * d * m) / (K * m)
+            assert bound / 1000 < variances[a, b] <= bound
+    in_batch = np.polyfit(np.log(batches), np.log(variances).T, 1)[0]
+    in_rows = np.polyfit(np.log(rows_per_user), np.log(variances), 1)[0]
+    np.testing.assert_allclose([*in_batch, *in_rows], -1, atol=0.15)
