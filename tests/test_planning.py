@@ -1,13 +1,26 @@
 """Plans made from public numbers: certified, not wasteful, and clear about what would do."""
 
+import math
+
 import numpy as np
 import pytest
 
-from userdp.planning import plan_means
-from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at
+from userdp.planning import plan_means, plan_search
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
+from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import SeededNoise
+from userdp.privacy.radius import radius_grid
 
-CASES = [(1000, 4.0, 1), (4000, 1.0, 1), (5000, 1.0, 20), (20_000, 1.0, 40), (50_000, 0.5, 100)]
+CASES = [
+    (1000, 4.0, 1),
+    (4000, 1.0, 1),
+    (5000, 1.0, 14),
+    (5000, 1.0, 20),
+    (5000, 1.0, 1000),
+    (20_000, 1.0, 40),
+    (50_000, 0.5, 100),
+]
 
 
 @pytest.mark.parametrize(("n_users", "epsilon", "rounds"), CASES)
@@ -20,6 +33,70 @@ def test_the_whole_budget_is_used_and_no_more(n_users, epsilon, rounds, radii):
     assert epsilon_at(cost, 1e-6) == pytest.approx(epsilon, rel=1e-4)
     assert [step.label for step in plan.steps] == (["mean"] if radii is None else ["radius", "mean"])
     assert plan.steps[-1].mechanism.rounds == rounds
+
+
+def noise_of(mean):
+    return mean.noise_multiplier * mean.sensitivity(1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "kind"), [(1, GaussianOutlierRemoval), (14, GaussianOutlierRemoval), (1000, OutlierRemoval)]
+)
+@pytest.mark.parametrize("radii", [None, (0.02, 1.0)])
+def test_few_rounds_have_gaussian_tests_and_many_have_above_threshold(rounds, kind, radii):
+    plan = plan_means(5000, Budget(1.0, 1e-6), rounds, radii=radii)
+    assert type(plan.steps[-1].mechanism) is kind
+
+
+def by_hand(share, pure, rounds, searched, n_users=5000, tolerated=100):
+    """The noise of 5000 users' means if the test gets this share of epsilon, or of each round's Gaussian budget."""
+    budget, failure = Budget(1.0, 1e-6), 5e-8
+    spent = Cost(pure=(share,) if pure else (), failure=failure)
+    if searched:
+        search = plan_search(
+            n_users, radius_grid(0.02, 1.0), tolerated, 0.05 / gaussian_multiplier(budget, 1, spent) ** 2
+        )
+        spent, tolerated = spent + search.cost, n_users - search.target + math.ceil(2 * search.noise_std)
+    z = gaussian_multiplier(budget, rounds, spent)
+    if pure:
+        return noise_of(OutlierRemoval(n_users, z, share, failure, 1e-3, rounds, tolerated))
+    z_mean, test_std = z / math.sqrt(1 - share), z / math.sqrt(share)
+    return noise_of(GaussianOutlierRemoval(n_users, z_mean, test_std, failure, 1e-3, rounds, tolerated))
+
+
+@pytest.mark.parametrize("rounds", [1, 14, 60, 1000])
+@pytest.mark.parametrize("searched", [False, True])
+def test_neither_test_makes_less_noise_at_any_share_that_is_tried(rounds, searched):
+    plan = plan_means(5000, Budget(1.0, 1e-6), rounds, radii=(0.02, 1.0) if searched else None)
+    noise, tried = noise_of(plan.steps[-1].mechanism), []
+    for pure in (True, False):
+        for share in (0.02, 0.05, 0.12, 0.2, 0.3, 0.45):
+            try:
+                tried.append(by_hand(share, pure, rounds, searched))
+            except ValueError:  # too few users for this share
+                continue
+    assert len(tried) > 3
+    assert noise <= min(tried) * (1 + 1e-8)
+    assert noise > 0.8 * min(tried)
+
+
+@pytest.mark.parametrize("rounds", [14, 1000])
+@pytest.mark.parametrize("other", [Cost(gaussian=0.02), Cost(gaussian=0.01, pure=(0.1,), failure=2e-7)])
+def test_what_else_is_paid_for_comes_out_of_the_same_budget(rounds, other):
+    budget = Budget(1.0, 1e-6)
+    plan = plan_means(5000, budget, rounds, other=other)
+    assert epsilon_at(plan.costs[0] + other, 1e-6) == pytest.approx(1.0, rel=1e-4)
+    assert epsilon_at(plan.costs[0] + other, 1e-6) <= 1.0
+    assert noise_of(plan.steps[-1].mechanism) > noise_of(plan_means(5000, budget, rounds).steps[-1].mechanism)
+
+
+@pytest.mark.parametrize("rounds", [1, 14, 1000])
+@pytest.mark.parametrize("outliers", [0.0, 0.02])
+def test_the_means_tolerate_what_the_search_may_leave_by_the_noise_of_a_probe(rounds, outliers):
+    plan = plan_means(5000, Budget(1.0, 1e-6), rounds, outliers=outliers)
+    search, mean = (step.mechanism for step in plan.steps)
+    assert 5000 - search.target >= max(outliers * 5000, search.noise_std)
+    assert mean.outliers >= 5000 - search.target + 2 * search.noise_std
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1])
@@ -35,8 +112,7 @@ def test_the_tolerated_outliers_do_not_halt_it(share):
 
 def test_less_noise_with_more_users_or_budget():
     def noise(n_users, epsilon, rounds):
-        mean = plan_means(n_users, Budget(epsilon, 1e-6), rounds).steps[-1].mechanism
-        return mean.noise_multiplier * mean.sensitivity(1.0, 1)
+        return noise_of(plan_means(n_users, Budget(epsilon, 1e-6), rounds).steps[-1].mechanism)
 
     assert noise(8000, 1.0, 10) < noise(4000, 1.0, 10) < noise(4000, 1.0, 40)
     assert noise(4000, 2.0, 10) < noise(4000, 1.0, 10)

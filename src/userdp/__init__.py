@@ -8,6 +8,7 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_mul
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
@@ -27,6 +28,7 @@ __all__ = [
     "Clip",
     "Cost",
     "Curator",
+    "GaussianOutlierRemoval",
     "Halted",
     "Ledger",
     "MeanGradient",

@@ -441,7 +441,6 @@ def smoothed(loss: Loss, width: float) -> Loss:
         value=kernels[0],
         slope=kernels[1],
         curvature=curvature,
-        may_raise=True,
     )
 
 

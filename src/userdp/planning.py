@@ -88,7 +88,7 @@ def _best_steps(
                     first = (Step("radius", 0, n_users, search),)
                     spent = spent + search.cost
                     # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
-                    tolerated = n_users - search.target + math.ceil(search.noise_std)
+                    tolerated = n_users - search.target + math.ceil(2 * search.noise_std)
                 multiplier = gaussian_multiplier(budget, rounds, spent)
                 mean = _mean(n_users, multiplier, test, share, false_halt, rounds, tolerated)
             except ValueError:  # too little budget, or too few users, for this share

@@ -18,6 +18,7 @@ from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
@@ -418,6 +419,10 @@ def searched(size=SIZE, z=20.0):
     return SearchedOutlierRemoval(size, (0.5, 1.0, 2.0), z, 10.0, 1e-6)
 
 
+def gaussian_tested(rounds=1):
+    return GaussianOutlierRemoval(SIZE, 20.0, 10.0, 1e-6, rounds=rounds, outliers=20)
+
+
 def paper(size=SIZE):
     return PaperOutlierRemoval(size, 7.0, 3.0, 1e-6)
 
@@ -425,6 +430,7 @@ def paper(size=SIZE):
 MECHANISMS = {
     "clip": Clip(SIZE, 20.0, block=7),
     "removal": mean(),
+    "gaussian": gaussian_tested(),
     "searched": searched(),
     "paper": paper(),
     "search": RadiusSearch(SIZE, (0.5, 1.0, 2.0), SIZE - 100, 15.0),
@@ -508,7 +514,7 @@ def fail_with(error):
 
 
 FAILURES = [ValueError, FloatingPointError, KeyboardInterrupt, SystemExit, MemoryError]
-TESTED = ["removal", "searched", "paper", "sampled"]
+TESTED = ["removal", "gaussian", "searched", "paper", "sampled"]
 
 
 @pytest.mark.parametrize(
@@ -552,7 +558,7 @@ def test_the_walk_finds_frames_with_data():
 # --- one process ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mechanism", ["clip", "removal"])
+@pytest.mark.parametrize("mechanism", ["clip", "removal", "gaussian"])
 def test_a_fork_inside_a_statistic_gives_one_release(mechanism):
     """Both processes come back from the statistic; only the one that made the curator gets a vector."""
     reader, writer = os.pipe()
@@ -637,7 +643,7 @@ def test_a_plan_for_no_whole_number_of_users_is_refused_before_any_charge(n_user
     "radius",
     [float("nan"), np.float64("nan"), 0.0, -1.0, float("inf"), 1e-200, 1e200, 10**400, np.array(1.0), [1.0], "1"],
 )
-@pytest.mark.parametrize("mechanism", ["clip", "searched", "paper"])
+@pytest.mark.parametrize("mechanism", ["clip", "gaussian", "searched", "paper"])
 def test_radii_that_are_none_cost_nothing(mechanism, radius):
     curator = Curator(make_data(), plan_of(MECHANISMS[mechanism]), Ledger(Budget(8.0, 1e-4)), insecure_seed=5)
     statistic = Given(np.ones((SIZE, 2)))
@@ -730,7 +736,10 @@ def test_a_failed_release_does_not_come_again():
         curator.release("step 0", UserMean(), 0.5)
 
 
-@pytest.mark.parametrize("mechanism", [mean(rounds=3), SampledOutlierRemoval(SIZE, 0.5, 40.0, 2.0, 1e-6, rounds=3)])
+@pytest.mark.parametrize(
+    "mechanism",
+    [mean(rounds=3), gaussian_tested(rounds=3), SampledOutlierRemoval(SIZE, 0.5, 40.0, 2.0, 1e-6, rounds=3)],
+)
 def test_a_halt_closes_its_step_before_data_is_read_again(mechanism):
     curator = Curator(make_data(), plan_of(mechanism), Ledger(Budget(8.0, 1e-4)), insecure_seed=0)
     statistic = Given(np.full((SIZE, 2), np.nan))

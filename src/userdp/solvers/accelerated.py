@@ -36,7 +36,7 @@ class Phase:
     noise_ratio: noise std / radius used;
     regularizer: lambda;
     variance: of a step's gradient, besides the noise; distance: of the start from a good point;
-    gap: how far the start may be above the minimum (for AC-SA);
+    curved: least curvature to be expected; gap: how far the start may be above the minimum (for AC-SA);
     ball: radius of the ball around the weights from which those of a row's gradient are drawn, for smoothing.
     """
 
@@ -51,6 +51,7 @@ class Phase:
     regularizer: float = 0.0
     variance: float = 0.0
     distance: float = 0.0
+    curved: float = 0.0
     gap: float = 0.0
     ball: float | None = None
 
@@ -131,7 +132,7 @@ class _Walk:
             self._descent = ACSA(self._first, self._domain, *curvatures, variance, phase.gap, phase.n_steps)
         else:
             smoothness = phase.smoothness * (1.0 if self._whitening is None else self._whitening.steepness)
-            smoothness = steadied(smoothness, phase.distance, variance, phase.n_steps)
+            smoothness = steadied(smoothness, phase.distance, variance, phase.n_steps, phase.curved)
             self._descent = Nesterov(self._first, self._domain, smoothness, phase.n_steps)
 
     def statistic(self, number: int) -> MeanGradient:

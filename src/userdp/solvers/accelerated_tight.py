@@ -46,12 +46,10 @@ from userdp.solvers.problem import Problem
 
 _MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240
-_SAMPLED = (0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06, 0.045, 0.03, 0.02)  # share of the users in a step
-_ENOUGH = 1.01  # the fewest gradients whose estimate is within 1% of the least are taken
-_LEAST_CURVATURE = 0.25  # of the largest: in whitened coordinates a typical row's curvature is at least this
+_SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # share of the users in a step: .5, .35, .25, .. .001
+_LEAST_CURVATURE = 0.125  # of the largest: in whitened coordinates a typical row's curvature is at least this
 _OUTLIERS = 0.03  # share of users that may be far from the others
 _RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
-_SIMILARITY = 0.25  # of a user's rows: users' mean gradients vary like those of 1 / (1/m + similarity) rows
 _RARE = 5.0  # standard deviations, about: margins of tests
 _RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
 _WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
@@ -77,15 +75,21 @@ class _Choice:
     radius: float
     distance: float
     variance: float
+    curved: float
     progress: float
 
 
 def plan_accelerated(
-    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    max_gradients: int | None = None,
+    tolerance: float = 0.01,
 ) -> AcceleratedPlan:
-    """The plan with the fewest gradients whose bound is near the least, or the best within `max_gradients`.
+    """The plan with the fewest gradients whose estimated risk is within `tolerance` of the least, 1% of it by default.
 
-    Raises `BudgetExceeded` with the number of users that would do if there are too few.
+    Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
     """
     check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
@@ -102,7 +106,7 @@ def plan_accelerated(
         plan_means(n_users, budget, _STEPS[0], outliers=_OUTLIERS, radii=_RADII)  # says how many users would do
     allowed = [c for c in feasible if max_gradients is None or c.gradients <= max_gradients]
     while allowed:
-        enough = _ENOUGH * min(c.estimate for c in allowed)
+        enough = (1 + tolerance) * min(c.estimate for c in allowed)
         best = min((c for c in allowed if c.estimate <= enough), key=lambda c: (c.gradients, c.estimate))
         try:
             return _plan(problem, best, n_users, budget)
@@ -150,7 +154,8 @@ def _choice(
     elif problem.l2:
         smoothness += problem.l2
     radius = math.sqrt(2 * row_square) * problem.typical_slope
-    variance = row_square * problem.typical_slope**2 * (1 / rows_per_user + _SIMILARITY * (1 - 1 / rows_per_user))
+    alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
+    variance = row_square * problem.typical_slope**2 * alike
     if sampled == 1.0:
         noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_share)
     else:
@@ -165,14 +170,14 @@ def _choice(
     certain = 0.0 if moment_share else problem.l2
     bound = _bias(problem, smoothness, distance, n_steps, certain) + price + rounding
     curved = _LEAST_CURVATURE * min(curvature, problem.typical_curvature) if moment_share else problem.l2
-    cautious = steadied(smoothness, distance, step_variance, n_steps)
+    cautious = steadied(smoothness, distance, step_variance, n_steps, curved)
     likely = _bias(problem, cautious, distance, n_steps, curved)
     if width is not None:
         likely += slope * min(width / 2, width**2 / problem.typical_prediction)
     gradients = rows_per_user * (_users_in_all(n_users, sampled, n_steps) + _searched(n_users, sampled))
     rest = (moment_share, sampled, n_steps, width, smoothness, ridge, radius, distance, (1 - sampled) * variance)
     progress = 2 * problem.n_features * n_steps * math.sqrt(curved / cautious)
-    return _Choice(bound, likely + noisy, gradients, *rest, progress)
+    return _Choice(bound, likely + noisy + sampling, gradients, *rest, curved, progress)
 
 
 def _bias(problem: Problem, smoothness: float, distance: float, n_steps: int, curved: float) -> float:
@@ -251,6 +256,7 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
         search="radius",
         variance=choice.variance / (choice.sampled * n_users),
         distance=choice.distance,
+        curved=choice.curved,
     )
     loss = problem.loss if choice.width is None else smoothed(problem.loss, choice.width)
     return AcceleratedPlan(plan, loss, (phase,), choice.gradients, choice.bound, error, choice.ridge, choice.progress)
@@ -265,7 +271,7 @@ def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -
     spent = other + search.cost + Cost(failure=failure)
     joint = subsampled_multiplier(budget, choice.sampled, choice.n_steps, spent) * (1 + 1e-9)
     # What the search may leave, by the noise of its probes, and what of it may come into one sample.
-    left = choice.sampled * n_users * (n_searched - search.target + search.noise_std) / n_searched
+    left = choice.sampled * n_users * (n_searched - search.target + 2 * search.noise_std) / n_searched
     outliers, best = math.ceil(left + 3 * math.sqrt(left)), None
     for share in _DEFICIT_SHARES:
         try:

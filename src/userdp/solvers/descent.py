@@ -36,12 +36,17 @@ class Nesterov:
         return self._total / self._averaged if self._averaged else self._last
 
 
-def steadied(smoothness: float, distance: float, variance: float, n_steps: int) -> float:
+def steadied(smoothness: float, distance: float, variance: float, n_steps: int, curved: float = 0.0) -> float:
     """The smoothness to step by when gradients have this variance: steps must shrink where noise would add up.
 
-    sqrt(s^2 T^3 / 3) / D or more, which balances the two terms of AC-SA's bound (Ghadimi and Lan 2012).
+    phi = sqrt(s^2 T^3 / 3) / D balances the two terms of AC-SA's bound (Ghadimi and Lan 2012). Where the curvature is
+    at least h, noise is forgotten after some 3 sqrt(phi/h) steps; with these for T it is (9 s^2 / D^2)^2 / h^3, if
+    less.
     """
-    return max(smoothness, math.sqrt(variance * n_steps**3 / 3) / distance)
+    needed = math.sqrt(variance * n_steps**3 / 3) / distance
+    if curved:
+        needed = min(needed, (9 * variance / distance**2) ** 2 / curved**3)
+    return max(smoothness, needed)
 
 
 class ACSA:

@@ -27,7 +27,8 @@ class Problem:
     (1 for hinge losses), 3 for other classification, where predictions are log-odds, and `target_bound` for regression.
     With a warm start: how far they are from the start's;
     warm_start: public weights to begin at instead of 0, of an earlier model say;
-    l2: strength of the penalty; all weights are penalised, the intercept's too.
+    l2: strength of the penalty; all weights are penalised, the intercept's too;
+    row_similarity: how alike a user's rows are: 0 if they differ as rows of different users do, 1 if all are equal.
 
     >>> from userdp import Ball, losses
     >>> problem = Problem(losses.logistic, Ball(10.0), n_features=5, row_norm=2.0)
@@ -43,6 +44,7 @@ class Problem:
     prediction_scale: float | None = None
     warm_start: np.ndarray | None = None
     l2: float = 0.0
+    row_similarity: float = 0.25
     start: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,8 @@ class Problem:
                 raise ValueError(f"Expected {name}={value} to be a finite number > 0.")
         if not (isinstance(self.l2, (int, float, np.number)) and 0 <= self.l2 < math.inf):
             raise ValueError(f"Expected l2={self.l2} to be a finite number >= 0.")
+        if not (isinstance(self.row_similarity, (int, float, np.number)) and 0 <= self.row_similarity <= 1):
+            raise ValueError(f"Expected 0 <= row_similarity={self.row_similarity} <= 1.")
         if self.target_bound is None and not self.loss.classifies:
             raise ValueError(
                 f"Expected a target_bound for the {self.loss.name} loss: a public bound on |target|, such as the end "

@@ -25,7 +25,7 @@ class GaussianOutlierRemoval:
     N(0, (noise_multiplier * sensitivity(K, slack, radius))^2 I).
 
     Every round's test costs 1 / test_std^2, where `OutlierRemoval` pays for all tests once; but Gaussian tails are
-    light and Gaussian costs add up well, so up to some hundred rounds this needs less slack.
+    light and Gaussian costs add up well, so up to 50 to 150 rounds this needs less slack.
 
     Guarantee: rounds * (1 / test_std^2 + 1 / noise_multiplier^2) (Gaussian) and `failure`, for any vectors, each
     depending on one user or on disjoint groups of users. Proof: docs/proofs.md, section 16.
