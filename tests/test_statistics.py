@@ -303,6 +303,42 @@ def test_a_loss_of_several_outputs_cannot_read_its_neighbours_predictions():
             assert np.all(np.isfinite(result[5]))
 
 
+@numba.njit
+def unchecked_look(table, i):
+    return table[i]
+
+
+@numba.njit(boundscheck=True)
+def checked_look(table, i):
+    return table[i]
+
+
+def through_unchecked(prediction, target):
+    return unchecked_look(PRICES, int(target)) * prediction
+
+
+def through_checked(prediction, target):
+    return checked_look(PRICES, int(target)) * prediction
+
+
+def test_functions_that_a_loss_calls_must_check_their_indices():
+    with pytest.raises(ValueError, match=r"Expected unchecked_look, which the priced loss calls, to check its indices"):
+        losses.custom("priced", abs, through_unchecked, lipschitz=5.0)
+    with pytest.raises(ValueError, match="unchecked_look"):
+        losses.Loss("priced", abs, numba.njit(through_unchecked), slope_bound=5.0, curvature=1.0)
+    loss = losses.custom("priced", abs, through_checked, lipschitz=5.0)
+    assert loss.compiled
+    result = vectors(MeanGradient(loss, np.ones(N_FEATURES)), with_user(data_of(), 4, targets=7.0))
+    assert np.all(np.isnan(result[4]))
+
+
+@pytest.mark.parametrize(("setting", "value"), [("BOUNDSCHECK", 0), ("FULL_TRACEBACKS", 1)])
+def test_settings_of_numba_that_undo_the_checks_are_refused(monkeypatch, setting, value):
+    monkeypatch.setattr(numba.config, setting, value)
+    with pytest.raises(RuntimeError, match="not to be set"):
+        kernels.block_slopes(numba.njit(priced_slope), 1, True)
+
+
 def misbehaving(weights, rows, targets):
     kind = int(targets[0])
     warnings.warn("a warning that must not leave", stacklevel=1)

@@ -46,6 +46,11 @@ def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool 
     both are separate because they keep loops from vectorising.
     """
     if may_raise:
+        if numba.config.BOUNDSCHECK == 0 or numba.config.FULL_TRACEBACKS:
+            raise RuntimeError(
+                "Expected NUMBA_BOUNDSCHECK=0 and NUMBA_FULL_TRACEBACKS not to be set: with them a custom loss could "
+                "read or print other users' data."
+            )
         slope = numba.njit(slope.py_func, error_model="numpy", boundscheck=True)  # type: ignore[attr-defined]
 
     def plain(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:

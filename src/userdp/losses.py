@@ -20,6 +20,7 @@ which the filtered mean treats as "far from everyone".
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -59,6 +60,11 @@ class Loss:
     may_raise: bool = True
     typical_prediction: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.may_raise:
+            for kernel in (self.value, self.slope):
+                _check_helpers(kernel, self.name)
+
     @property
     def smooth(self) -> bool:
         """Whether the gradient is Lipschitz."""
@@ -96,6 +102,25 @@ class Loss:
         """Lipschitz constant of the gradient over rows with |x| <= row_norm: curvature * row_norm^2, or infinity."""
         _positive("row_norm", row_norm, "declare a bound on the norm of a row")
         return self.curvature * row_norm * row_norm
+
+
+def _check_helpers(function: Any, name: str) -> None:
+    """Refuse numba functions that do not check indices among those a custom loss calls: they could read any memory."""
+    plain = getattr(function, "py_func", function)
+    if not inspect.isfunction(plain):
+        return
+    found = inspect.getclosurevars(plain)
+    named = {**found.globals, **found.nonlocals}
+    for module in [value for value in named.values() if inspect.ismodule(value)]:
+        named |= {key: getattr(module, key) for key in plain.__code__.co_names if hasattr(module, key)}
+    for key, helper in named.items():
+        if is_jitted(helper) and helper is not function:
+            if not helper.targetoptions.get("boundscheck"):
+                raise ValueError(
+                    f"Expected {key}, which the {name} loss calls, to check its indices: compile it with "
+                    "numba.njit(boundscheck=True), or leave it to userdp and do not compile it."
+                )
+            _check_helpers(helper, name)
 
 
 def _positive(name: str, value: float, remedy: str) -> None:

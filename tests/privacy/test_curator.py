@@ -318,6 +318,43 @@ def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
     assert list(warnings.filters) == before
 
 
+def test_two_curators_release_at_the_same_time():
+    first, second = (Curator(make_data(), plan_of(mean(rounds=2)), Ledger(BUDGET)) for _ in range(2))
+    both = threading.Barrier(2, timeout=20)
+
+    class Meeting(UserMean):
+        def __call__(self, data, users, n_groups):
+            both.wait()
+            return super().__call__(data, users, n_groups)
+
+    threads = [threading.Thread(target=curator.release, args=("step 0", Meeting(), 0.5)) for curator in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not both.broken, "both computed at the same time"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_during_a_release_can_make_its_own():
+    forked = []
+
+    class Forking(UserMean):
+        def __call__(self, data, users, n_groups):
+            forked.append(os.fork())
+            if forked[-1] == 0:
+                try:
+                    Curator(make_data(), plan_of(mean()), Ledger(BUDGET)).release("step 0", UserMean(), 0.5)
+                    os._exit(0)
+                except BaseException:
+                    os._exit(1)
+            return super().__call__(data, users, n_groups)
+
+    Curator(make_data(), plan_of(mean()), Ledger(BUDGET)).release("step 0", Forking(), 0.5)
+    assert os.waitpid(forked[0], 0)[1] == 0
+
+
 def test_a_statistic_cannot_change_the_users_order():
     class Meddling(RecordingEngine):
         def vectors(self, statistic, data, users, n_groups):

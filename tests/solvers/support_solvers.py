@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
+from numba.extending import is_jitted
 from scipy.optimize import minimize
 
 from userdp.data import UserData
@@ -26,10 +28,25 @@ def make_users(n_users=3000, n_features=4, rows=(3, 12), seed=0, dtype=np.float6
     return UserData(X.astype(dtype), y, np.concatenate([[0], np.cumsum(counts)]))
 
 
+@numba.njit
+def _each(function, predictions, targets):
+    out = np.empty(len(targets))
+    for i in range(len(targets)):
+        out[i] = function(predictions[i], targets[i])
+    return out
+
+
+def each(function, predictions, targets):
+    """The function of each prediction and target, in machine code if it is compiled."""
+    if is_jitted(function):
+        return _each(function, np.ascontiguousarray(predictions), targets)
+    return np.array([function(p, t) for p, t in zip(predictions, targets, strict=True)])
+
+
 def risk(loss, data, w):
     predictions = data.rows.astype(float) @ w.reshape(loss.n_outputs, -1).T
     if loss.n_outputs == 1:
-        return float(np.mean([loss.value(p, y) for p, y in zip(predictions[:, 0], data.targets, strict=True)]))
+        return float(np.mean(each(loss.value, predictions[:, 0], data.targets)))
     return float(np.mean([loss.value(p, y) for p, y in zip(predictions, data.targets, strict=True)]))
 
 
@@ -40,7 +57,7 @@ def best_risk(loss, data, l2=0.0):
     def objective(w):
         predictions = X @ w.reshape(loss.n_outputs, -1).T
         if loss.n_outputs == 1:
-            slopes = np.array([loss.slope(p, t) for p, t in zip(predictions[:, 0], y, strict=True)])[:, None]
+            slopes = each(loss.slope, predictions[:, 0], y)[:, None]
         else:
             slopes = np.array([loss.slope(p, t) for p, t in zip(predictions, y, strict=True)])
         return risk(loss, data, w) + l2 / 2 * float(w @ w), (slopes.T @ X / len(X)).ravel() + l2 * w

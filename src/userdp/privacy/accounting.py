@@ -230,7 +230,8 @@ def _pld_rounding(cost: Cost) -> float:
     The transforms' coefficients are off by about log2(cells) 2^-53, a power T of them by T times that, and summing the
     tail's cells adds a small factor: 64 T 2^-53 covers it with room (measured against closed forms: below T 2^-53).
     """
-    return 64 * sum(part.steps for part in cost.subsampled) * 2.0**-53 + 1e-13
+    convolutions = sum(part.steps for part in cost.subsampled) + len(cost.pure) + 1
+    return 64 * convolutions * 2.0**-53 + 1e-13
 
 
 def _needs_pld(cost: Cost) -> bool:

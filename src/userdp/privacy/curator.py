@@ -22,8 +22,34 @@ from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics import Statistic
 
-# Warning filters belong to the whole process: a release that ends must not let another's warnings through.
-_QUIET = threading.RLock()
+
+class _Quiet:
+    """Ignores warnings while at least one release is under way.
+
+    Filters belong to the whole process: a release that ends must not let another's warnings through.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._filters = threading.Lock(), 0, warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+# A child made while another thread released would wait for a lock that nobody holds there.
+os.register_at_fork(after_in_child=_QUIET.__init__)  # type: ignore[misc]
 
 
 class Engine(Protocol):
@@ -115,8 +141,7 @@ class Curator:
         Numerical warnings are off, whatever the caller has set: they would depend on values.
         """
         try:
-            with _QUIET, np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _QUIET, np.errstate(all="ignore"):
                 return self._compute(step, session, statistic, radius)
         except Halted as error:
             self._rounds_left = 0

@@ -1,20 +1,24 @@
 """Plans for accelerated gradient steps with constants that fit the numbers of users people have.
 
-Chosen from public numbers by minimising an explicit bound on the excess risk. With D the distance of the start from a
-good point, beta the smoothness, T steps of K users each, k weights, sigma the noise of a step, v the variance of
-users' mean gradients, it is the bound of AC-SA (Ghadimi and Lan 2012), and the price of having n users only:
+Chosen from public numbers. With D the distance of the start from a good point, beta the smoothness, T steps of K users
+each, k weights, sigma the noise of a step, v the variance of users' mean gradients, the bound on the excess risk is
+that of AC-SA (Ghadimi and Lan 2012), and the price of having n users only:
 
     V = k sigma^2 + (1 - K/n) v/K                              variance of a step's gradient
     4 beta D^2 / T^2 + 4 D sqrt(V/T) + 2 D sqrt(v/n)           convex
-    4 beta D^2 / T^2 + 8 V/(mu T) + v/(mu n)                   mu-strongly convex, if that is less
+    bias + 8 V/(mu T) + v/(mu n)                               mu-strongly convex, if that is less
 
 Losses with kinks are smoothed in closed form over predictions within a width: they then are smooth with
 (largest slope) / width, and at most (largest slope) * width / 2 worse. The width is what balances that against the
 first term: sqrt(8 beta width / slope) D / T.
 
-Either every step takes all users, behind one AboveThreshold test for all steps (K = n), or each takes a Poisson sample
-of them, with a Gaussian test a step: about a quarter more noise, but fewer gradients. The plan is the one with the
-fewest gradients whose bound is within 5% of the least.
+Plans are compared by an estimate that is nearer to what happens: in whitened coordinates curvature is taken to be at
+least an eighth of the largest, so that what T steps leave of the start falls like exp(-T sqrt(h/phi)), phi the
+smoothness that steps are taken by (`steadied`); and rounding a kink costs where predictions are near it only.
+
+Either every step takes all users (K = n; `plan_means` chooses the test), or each takes a Poisson sample of them: about
+a quarter more noise, but fewer gradients. The plan is the one with the fewest gradients whose estimate is within 1% of
+the least.
 
 There is one phase, of all users, without a regulariser, where the paper has log2(n) of regularised ones: regularising
 by lambda costs lambda D^2 and makes the noise cost k sigma^2 / lambda, which is D sqrt(k) sigma again at the best
@@ -60,8 +64,30 @@ _FEWEST_SEARCHED = 5000  # users whose gradients the radius of samples is search
 
 
 @dataclass(frozen=True)
+class _Geometry:
+    """The problem in plain or whitened coordinates, for so many steps.
+
+    `row_square` is E|x|^2, `distance` D, `certain` a curvature that there is at least, `curved` one that there is
+    likely; `width` is over which kinks are rounded, which costs `rounding` at most and likely `usual_rounding`.
+    """
+
+    row_square: float
+    distance: float
+    smoothness: float
+    certain: float
+    curved: float
+    ridge: float = 0.0
+    width: float | None = None
+    rounding: float = 0.0
+    usual_rounding: float = 0.0
+
+
+@dataclass(frozen=True)
 class _Choice:
-    """One way to do it; `sampled` is the share of users in a step."""
+    """One way to do it: share of the budget for the moment, share of the users in a step, number of steps.
+
+    `sampling_variance` is what a step's gradient varies by for want of the other users; `progress` is for `paced`.
+    """
 
     bound: float
     estimate: float
@@ -69,13 +95,8 @@ class _Choice:
     moment_share: float
     sampled: float
     n_steps: int
-    width: float | None
-    smoothness: float
-    ridge: float
-    radius: float
-    distance: float
-    variance: float
-    curved: float
+    geometry: _Geometry
+    sampling_variance: float
     progress: float
 
 
@@ -125,6 +146,31 @@ def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
     return sorted({*_STEPS, most} if _STEPS[0] < most < _STEPS[-1] else _STEPS)
 
 
+def _geometry(problem: Problem, n_users: int, precision: float, moment_share: float, n_steps: int) -> _Geometry:
+    """Plain coordinates, or whitened ones by a moment that gets a share of the budget."""
+    error, row_square, steepest = 0.0, problem.row_norm**2, problem.row_norm**2
+    distance = problem.reach
+    if moment_share:
+        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_share * precision))
+        row_square, steepest = float(problem.n_features), _WHITENED_SMOOTHNESS
+        distance = whitened_distance(problem, error)
+    curvature, rounded = problem.loss.curvature, {}
+    if not problem.loss.smooth:
+        slope = problem.lipschitz / problem.row_norm
+        width = math.sqrt(8 * steepest) * distance / n_steps
+        usual = slope * min(width / 2, width**2 / problem.typical_prediction)
+        curvature, rounded = slope / width, {"width": width, "rounding": slope * width / 2, "usual_rounding": usual}
+    if not moment_share:
+        smoothness = curvature * steepest + problem.l2
+        return _Geometry(row_square, distance, smoothness, problem.l2, problem.l2, **rounded)
+    # The penalty is whitened along: it is then nowhere steeper than the loss.
+    ridge = problem.l2 / curvature
+    distance = whitened_distance(problem, error, ridge)
+    certain = problem.l2 / (problem.row_norm**2 + ridge)
+    curved = _LEAST_CURVATURE * min(curvature, problem.typical_curvature)
+    return _Geometry(row_square, distance, curvature * steepest, certain, curved, ridge, **rounded)
+
+
 def _choice(
     problem: Problem,
     n_users: int,
@@ -134,55 +180,34 @@ def _choice(
     sampled: float,
     n_steps: int,
 ) -> _Choice:
-    """The module's bound for this preconditioner, sampling and number of steps."""
+    """The module's bound and estimate for this preconditioner, sampling and number of steps."""
     precision = 1 / gaussian_multiplier(budget) ** 2
-    slope, error, spread = problem.lipschitz / problem.row_norm, 0.0, 1.0
-    row_square, distance, strong = problem.row_norm**2, problem.reach, problem.l2
-    if moment_share:
-        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_share * precision))
-        row_square, spread = float(problem.n_features), _WHITENED_SMOOTHNESS / problem.n_features
-        distance = whitened_distance(problem, error)
-    curvature, width, rounding = problem.loss.curvature, None, 0.0
-    if not problem.loss.smooth:
-        width = math.sqrt(8 * spread * row_square) * distance / n_steps
-        curvature, rounding = slope / width, slope * width / 2
-    smoothness, ridge = curvature * spread * row_square, 0.0
-    if problem.l2 and moment_share:
-        ridge = problem.l2 / curvature
-        distance = whitened_distance(problem, error, ridge)
-        strong = problem.l2 / (problem.row_norm**2 + ridge)
-    elif problem.l2:
-        smoothness += problem.l2
-    radius = math.sqrt(2 * row_square) * problem.typical_slope
+    geometry = _geometry(problem, n_users, precision, moment_share, n_steps)
     alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
-    variance = row_square * problem.typical_slope**2 * alike
+    variance = geometry.row_square * problem.typical_slope**2 * alike
     if sampled == 1.0:
         noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_share)
     else:
         noise = _sampled_noise(n_users, (1 - moment_share) * precision, sampled, n_steps)
-    noise *= math.sqrt(2 * variance)
-    step_variance = problem.dimension * noise**2 + (1 - sampled) * variance / (sampled * n_users)
-    noisy = 4 * distance * math.sqrt(step_variance / n_steps)
-    sampling = 2 * distance * math.sqrt(variance / n_users)
-    price = noisy + sampling
-    if strong:
-        price = min(price, 8 * step_variance / (strong * n_steps) + variance / (strong * n_users))
-    certain = 0.0 if moment_share else problem.l2
-    bound = _bias(problem, smoothness, distance, n_steps, certain) + price + rounding
-    curved = _LEAST_CURVATURE * min(curvature, problem.typical_curvature) if moment_share else problem.l2
-    cautious = steadied(smoothness, distance, step_variance, n_steps, curved)
-    likely = _bias(problem, cautious, distance, n_steps, curved)
-    if width is not None:
-        likely += slope * min(width / 2, width**2 / problem.typical_prediction)
+    sampling_variance = (1 - sampled) * variance / (sampled * n_users)
+    step_variance = problem.dimension * noise**2 * 2 * variance + sampling_variance
+    price = geometry.distance * (4 * math.sqrt(step_variance / n_steps) + 2 * math.sqrt(variance / n_users))
+    sure_price = price
+    if geometry.certain:
+        strong = 8 * step_variance / n_steps + variance / n_users
+        sure_price = min(price, strong / geometry.certain)
+    bound = _bias(problem, geometry, geometry.smoothness, n_steps, geometry.certain) + sure_price + geometry.rounding
+    smoothness = steadied(geometry.smoothness, geometry.distance, step_variance, n_steps, geometry.curved)
+    likely = _bias(problem, geometry, smoothness, n_steps, geometry.curved) + price + geometry.usual_rounding
     gradients = rows_per_user * (_users_in_all(n_users, sampled, n_steps) + _searched(n_users, sampled))
-    rest = (moment_share, sampled, n_steps, width, smoothness, ridge, radius, distance, (1 - sampled) * variance)
-    progress = 2 * problem.n_features * n_steps * math.sqrt(curved / cautious)
-    return _Choice(bound, likely + noisy + sampling, gradients, *rest, curved, progress)
+    # Squared errors fall twice as fast.
+    progress = 2 * problem.n_features * n_steps * math.sqrt(geometry.curved / smoothness)
+    return _Choice(bound, likely, gradients, moment_share, sampled, n_steps, geometry, sampling_variance, progress)
 
 
-def _bias(problem: Problem, smoothness: float, distance: float, n_steps: int, curved: float) -> float:
+def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int, curved: float) -> float:
     """What accelerated steps without noise leave of the excess, where the curvature is at least `curved`."""
-    slow = 4 * smoothness * distance**2 / n_steps**2
+    slow = 4 * smoothness * geometry.distance**2 / n_steps**2
     return min(slow, problem.loss_at_zero * math.exp(-n_steps * math.sqrt(curved / smoothness))) if curved else slow
 
 
@@ -245,21 +270,23 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
     plan.certify(budget)
     mean = steps[-1].mechanism
     noise_ratio = mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension)  # type: ignore[attr-defined]
+    geometry = choice.geometry
     phase = Phase(
         "mean",
         n_users,
         choice.n_steps,
         choice.sampled * n_users,
-        choice.smoothness,
-        choice.radius,
+        geometry.smoothness,
+        math.sqrt(2 * geometry.row_square) * problem.typical_slope,
         noise_ratio,
         search="radius",
-        variance=choice.variance / (choice.sampled * n_users),
-        distance=choice.distance,
-        curved=choice.curved,
+        variance=choice.sampling_variance,
+        distance=geometry.distance,
+        curved=geometry.curved,
     )
-    loss = problem.loss if choice.width is None else smoothed(problem.loss, choice.width)
-    return AcceleratedPlan(plan, loss, (phase,), choice.gradients, choice.bound, error, choice.ridge, choice.progress)
+    loss = problem.loss if geometry.width is None else smoothed(problem.loss, geometry.width)
+    rest = (choice.gradients, choice.bound, error, geometry.ridge, choice.progress)
+    return AcceleratedPlan(plan, loss, (phase,), *rest)
 
 
 def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -> tuple[Step, ...]:

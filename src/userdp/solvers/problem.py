@@ -144,7 +144,7 @@ class Result:
     weights: one number a feature (a block of them an output), in the features' own units;
     halted: whether a private test failed on the way; `message` then says what to do;
     n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
-    which is private);
+    which is private); where users are sampled, exceeded with a chance of 1e-9;
     bound: the bound on the excess risk that the plan was chosen by;
     phases: what each phase released: users, groups, step size, radius, noise.
     """
