@@ -61,8 +61,8 @@ class AcceleratedPlan:
     """A certified plan and how to carry it out.
 
     `loss` is the given one or, in closed form, a smoothed one. `moment_error` is the expected error of the released
-    second moment's eigenvalues if there is a preconditioner, else None; `ridge` is added to them. `faithful` runs the
-    phases as the paper prints them.
+    second moment's eigenvalues if there is a preconditioner, else None; `ridge` is added to them, and `progress` paces
+    the directions (`Whitening.paced`). `faithful` runs the phases as the paper prints them.
     """
 
     plan: Plan
