@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support_solvers import make_users
 
-from userdp import Ball, Budget, BudgetExceeded, Ledger
+from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData
 from userdp.fitting import find_solver, minimize
 
 ARGUMENTS = {"row_norm": 2.5, "rows_per_user": 12}
@@ -52,3 +52,39 @@ def test_gradients_can_be_limited():
         "logistic", data, Ball(5.0), 4.0, 1e-6, solver="accelerated", max_gradients=12 * 24_000, **ARGUMENTS
     )
     assert result.n_gradients <= 12 * 24_000
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"data": UserData.from_arrays(np.ones((4, 2)), None, np.arange(4))},
+            ValueError,
+            "with targets.*Nothing was spent",
+        ),
+        ({"domain": 10}, TypeError, "a Ball or a Box, got 10"),
+        ({"max_gradients": "x"}, ValueError, "max_gradients='x' to be a whole number"),
+        ({"warm_start": "abc"}, ValueError, "warm_start to be a vector of 2 finite numbers"),
+        ({"warm_start": [[0.0, 0.0]]}, ValueError, "warm_start"),
+        ({"warm_start": [20.0, 0.0]}, ValueError, "inside the domain"),
+        ({"l2": -1.0}, ValueError, "l2=-1.0"),
+        ({"l2": 1.0}, ValueError, 'l2=1.0 to be 0 for solver="phased-sgd"'),
+        ({"row_norm": "2"}, ValueError, "row_norm='2'"),
+    ],
+)
+def test_wrong_arguments_are_named_and_cost_nothing(change, error, message):
+    data = UserData(np.ones((4, 2)), np.ones(4), np.arange(5))
+    ledger = Ledger(Budget(1.0, 1e-6))
+    public = {"row_norm": 2.0, "rows_per_user": 1, "ledger": ledger}
+    arguments = {"loss": "logistic", "data": data, "domain": Ball(10.0), "epsilon": 1.0, "delta": 1e-6} | public
+    with pytest.raises(error, match=message):
+        minimize(**(arguments | change))
+    assert ledger.spent_epsilon() == 0
+
+
+@pytest.mark.parametrize("solver", ["phased-sgd", "accelerated"])
+def test_hopeless_budgets_are_refused_at_once(solver):
+    data = UserData(np.ones((2000, 2)), np.ones(2000), np.arange(2001))
+    for epsilon in (1e-9, 1e-3, 0.02):
+        with pytest.raises(BudgetExceeded, match="Expected"):
+            minimize("logistic", data, Ball(10.0), epsilon, 1e-6, row_norm=2.0, rows_per_user=1, solver=solver)

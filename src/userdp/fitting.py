@@ -18,6 +18,7 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanism import check_counts
 from userdp.solvers import accelerated, phased_sgd
 from userdp.solvers.accelerated_paper import plan_paper_accelerated
 from userdp.solvers.accelerated_tight import plan_accelerated
@@ -95,7 +96,15 @@ def minimize(
     (True, False)
     """
     if not isinstance(data, UserData):
-        raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use UserData.from_arrays.")
+        raise TypeError(
+            f"Expected data to be UserData, got {type(data).__name__}: use UserData.from_arrays or .from_table."
+        )
+    if not data.has_targets:
+        raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
+    if not hasattr(domain, "project"):
+        raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
+    if max_gradients is not None:
+        check_counts(max_gradients=max_gradients)
     chosen, budget = find_solver(solver, mode), Budget(epsilon, delta)
     if isinstance(loss, str):
         loss = loss_of_name(loss)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from collections.abc import Callable
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
@@ -52,17 +51,40 @@ def plan_means(
     steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt, other)
     if steps is not None:
         return Plan(n_users, steps)
-    for more in map(math.ceil, np.geomspace(1.1 * n_users, 1e7, 100)):
-        if _best_steps(more, budget, rounds, outliers, grid, false_halt, other):
-            raise BudgetExceeded(
-                f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
-                f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon. "
-                "Nothing was spent."
-            )
+    more = _enough(lambda n: _best_steps(n, budget, rounds, outliers, grid, false_halt, other) is not None, n_users)
+    if more is not None:
+        raise BudgetExceeded(
+            f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
+            f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon. "
+            "Nothing was spent."
+        )
     raise BudgetExceeded(
         f"Expected a budget and a share of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "
         f"delta={budget.delta:g}, outliers={outliers:g} is none: use delta > 0 and outliers below 0.4."
     )
+
+
+def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radii: tuple[float, float]) -> float:
+    """Noise std / radius of the means that `plan_means` would plan; infinite where it would refuse."""
+    steps = _best_steps(n_users, budget, rounds, outliers, radius_grid(*radii), 1e-3)
+    if steps is None:
+        return math.inf
+    mean = steps[-1].mechanism
+    assert isinstance(mean, OutlierRemoval | GaussianOutlierRemoval)
+    return mean.noise_multiplier * mean.sensitivity(1.0, 1)
+
+
+def _enough(feasible: Callable[[int], bool], too_few: int) -> int | None:
+    """A number of users up to 5% above the least that is feasible; None if there is none up to 10 million."""
+    low, high = too_few, 2 * too_few
+    while not feasible(high):
+        low, high = high, 2 * high
+        if high > 10**7:
+            return None
+    while high > 1.05 * low and high > low + 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+    return high
 
 
 def _best_steps(

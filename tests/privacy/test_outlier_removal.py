@@ -172,6 +172,7 @@ def test_audit_of_test_and_release():
         ({"n_vectors": 20}, r"n_vectors=20 >= \d+"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"test_epsilon": math.inf}, "test_epsilon"),
+        ({"test_epsilon": 9e-4}, "test_epsilon=0.0009 >= 0.001"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 1.5}, "whole number"),
         ({"outliers": -1}, "outliers=-1 to be a whole number >= 0"),

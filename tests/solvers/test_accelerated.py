@@ -74,7 +74,7 @@ def test_all_users_or_samples_by_what_gradients_allow():
     assert tiny.phases[0].users_a_step < 5000
     assert passes(tiny) <= 2 < passes(capped) <= 25
     assert free.bound <= capped.bound <= tiny.bound
-    with pytest.raises(ValueError, match=r'max_gradients=1000 >= [0-9,]+ for 20,000 users.*solver="phased-sgd"'):
+    with pytest.raises(ValueError, match=r"max_gradients=1000 >= [0-9,]+ for 20,000 users"):
         plan(max_gradients=1000)
 
 
@@ -120,7 +120,7 @@ def test_a_penalty_brings_the_best_point_nearer_and_the_bound_down():
 
 
 def test_pure_budgets_are_told_to_use_delta():
-    with pytest.raises(BudgetExceeded, match="use delta > 0"):
+    with pytest.raises(BudgetExceeded, match="Expected delta > 0"):
         plan(budget=Budget(1.0, 0.0))
 
 

@@ -98,7 +98,7 @@ def test_few_users_are_enough(epsilon, at_most):
 
 
 def test_pure_budgets_are_told_to_use_delta():
-    with pytest.raises(BudgetExceeded, match="use delta > 0"):
+    with pytest.raises(BudgetExceeded, match="delta > 0"):
         plan(budget=Budget(1.0, 0.0))
 
 

@@ -36,7 +36,7 @@ from functools import lru_cache
 from scipy.stats import binom
 
 from userdp.losses import smoothed
-from userdp.planning import plan_means, plan_search
+from userdp.planning import means_noise, plan_means, plan_search
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.concentration import added_user_sensitivity
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
@@ -114,7 +114,7 @@ def plan_accelerated(
     """
     check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
-        raise BudgetExceeded(f"Expected more than n_users={n_users}, whatever it is: use delta > 0. Nothing was spent.")
+        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
     choices = [
         _choice(problem, n_users, rows_per_user, budget, share, sampled, n_steps)
@@ -136,7 +136,7 @@ def plan_accelerated(
             feasible.remove(best)
     raise ValueError(
         f"Expected max_gradients={max_gradients} >= {min(c.gradients for c in feasible):,} for {n_users:,} users of "
-        f'{rows_per_user} rows: use solver="phased-sgd" for one pass.'
+        f"{rows_per_user} rows, of whom a step cannot take fewer: allow more, or cap rows_per_user lower."
     )
 
 
@@ -214,11 +214,7 @@ def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int
 @lru_cache(maxsize=4096)
 def _noise(n_users: int, budget: Budget, n_steps: int) -> float:
     """The noise's standard deviation in each of so many steps on all users, in units of the radius."""
-    try:
-        mean = plan_means(n_users, budget, n_steps, outliers=_OUTLIERS, radii=_RADII).steps[-1].mechanism
-    except BudgetExceeded:
-        return math.inf
-    return float(mean.noise_multiplier * mean.sensitivity(1.0, 1))  # type: ignore[attr-defined]
+    return means_noise(n_users, budget, n_steps, _OUTLIERS, _RADII)
 
 
 def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int) -> float:

@@ -96,7 +96,7 @@ def plan_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: 
 
 def _too_few(n_users: int, budget: Budget) -> str:
     least = smallest_n_users(budget)
-    remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use delta > 0"
+    remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use a larger epsilon, and delta > 0"
     return (
         f"Expected more than n_users={n_users} for phased SGD at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
         f"{remedy}. Nothing was spent."

@@ -53,7 +53,7 @@ class Problem:
         for name in ("row_norm", "target_bound", "prediction_scale"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float, np.number)) and 0 < value < math.inf):
-                raise ValueError(f"Expected {name}={value} to be a finite number > 0.")
+                raise ValueError(f"Expected {name}={value!r} to be a finite number > 0.")
         if not (isinstance(self.l2, (int, float, np.number)) and 0 <= self.l2 < math.inf):
             raise ValueError(f"Expected l2={self.l2} to be a finite number >= 0.")
         if not (isinstance(self.row_similarity, (int, float, np.number)) and 0 <= self.row_similarity <= 1):
@@ -73,11 +73,19 @@ class Problem:
         object.__setattr__(self, "start", nearest if self.warm_start is None else self._checked_start())
 
     def _checked_start(self) -> np.ndarray:
-        start = np.array(self.warm_start, dtype=np.float64).ravel()
-        if start.size != self.dimension or not np.all(np.isfinite(start)) or not self.domain.contains(start):
+        try:
+            start = np.array(self.warm_start, dtype=np.float64)
+        except (TypeError, ValueError):
+            start = np.empty(0)
+        if (
+            start.ndim != 1
+            or start.size != self.dimension
+            or not np.all(np.isfinite(start))
+            or not self.domain.contains(start)
+        ):
             raise ValueError(
-                f"Expected warm_start to be {self.dimension} finite weights inside the domain: project them first, "
-                "domain.project(weights), and make sure that they are public."
+                f"Expected warm_start to be a vector of {self.dimension} finite numbers, one a weight, inside the "
+                "domain (domain.project(weights) is), and public."
             )
         return self.domain.project(start)
 

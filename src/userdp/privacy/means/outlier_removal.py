@@ -19,7 +19,7 @@ from userdp.privacy.gates import (
 from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
-_LEAST_TEST_EPSILON = 1e-5  # tails of the test's noise are summed over 120 / epsilon values
+_LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / epsilon values
 
 
 @dataclass(frozen=True)
