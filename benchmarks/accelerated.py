@@ -285,7 +285,7 @@ def few(repeats: int, quick: bool) -> list[dict]:
     for n_users in sizes:
         parts = [task.load(seed, n_users)[0] for seed in range(repeats)]
         free = np.mean([scores(logistic_optimum(part, 1e-4), test) for part in parts], axis=0)
-        for epsilon in (1.0, 8.0) if quick else (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
+        for epsilon in (1.0, 8.0) if quick else (0.1, 0.5, 1.0, 2.0, 4.0, 8.0):
             record = {"users": n_users, "epsilon": epsilon, "not_private": (free[0] - best, free[1])}
             for solver in ("accelerated", "phased-sgd"):
                 rows = []
@@ -316,7 +316,7 @@ def oracle(parts: list[UserData], test: UserData, epsilon: float, row_norm: floa
     beta, best = 0.85, None  # the users' average curvature, which nobody would know
     for length in (5, 20, 80, 240):
         noise = gaussian_multiplier(Budget(epsilon, DELTA), length)
-        for clip in (0.1, 0.25, 0.5, 1.0):
+        for clip in (0.1, 0.3, 1.0):
             for step in (0.3 / beta, 1 / beta, 3 / beta):
                 log_loss, auc = dp_sgd(parts[0], test, length, clip, step, noise, 0)
                 if best is None or log_loss < best[0]:

@@ -1081,7 +1081,7 @@ MUTANTS = [
 
 
 def is_caught(mutant: Mutant) -> bool:
-    """Whether a named test fails with the mutant planted. An error of collection is not a catch."""
+    """Whether a named test fails with the mutant planted, or crashes. An error of collection is not a catch."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "userdp"
         shutil.copytree(PACKAGE, copy)
@@ -1097,7 +1097,7 @@ def is_caught(mutant: Mutant) -> bool:
         run = subprocess.run(
             command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=_PATIENCE_SECONDS
         )
-        return run.returncode == 1 and "failed" in run.stdout
+        return run.returncode < 0 or (run.returncode == 1 and "failed" in run.stdout)
 
 
 def main() -> int:
