@@ -306,7 +306,7 @@ def few(repeats: int, quick: bool) -> list[dict]:
             table.add_row(
                 f"{n_users:,}", f"{epsilon:g}", *("too few" if c is None else f"{c[0]:.4f} ({c[1]:.4f})" for c in cells)
             )
-            console.print(f"{n_users:,} users, epsilon={epsilon:g}: done")
+            console.print(f"{n_users:,} users, epsilon={epsilon:g}: {record}")
     console.print(table)
     return records
 
