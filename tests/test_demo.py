@@ -17,7 +17,7 @@ def test_it_prints_both_models_and_what_was_spent(capsys):
         line = next(line for line in printed.splitlines() if name in line)
         assert 0.5 < float(line.split("│")[2]) < 0.8
     assert "Spent epsilon=1.0000 at delta=1e-06 on:" in printed
-    assert "mean: OutlierRemoval on users 0 to 5999" in printed
+    assert "mean: GaussianOutlierRemoval on users 0 to 5999" in printed
 
 
 def test_the_private_model_learns_nearly_all_there_is_to_learn():
