@@ -1,0 +1,331 @@
+"""Which solver for which numbers: every solver's plan side by side, from public numbers alone.
+
+`plan` tells, before any data is touched, what each solver would need, cost and promise, and which one `solver="auto"`
+takes: the one with the least bound on the excess risk. Bounds are of worst cases, often a hundred times what is
+measured, but they order the solvers rightly (benchmarks/planner.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from userdp.domains import Ball
+from userdp.losses import Loss
+from userdp.losses import loss as loss_of_name
+from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.mechanism import check_counts
+from userdp.solvers import accelerated, phased_sgd
+from userdp.solvers.accelerated_paper import plan_paper_accelerated
+from userdp.solvers.accelerated_tight import plan_accelerated
+from userdp.solvers.phased_sgd_paper import plan_paper_phased_sgd
+from userdp.solvers.phased_sgd_tight import plan_phased_sgd
+from userdp.solvers.problem import Problem, Result
+
+# A bound this many times the loss of knowing nothing: measured models were then no better than that.
+_DROWNED = 20.0
+
+# Seconds on two cores: a row's gradient, and that a feature; a user's part in a release, and that a weight; a weight's
+# noise; what a release takes by itself (benchmarks/planner.py).
+_GRADIENT, _FEATURE, _USER, _USER_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 4e-8, 2e-9, 2e-5, 2e-3
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How to plan from public numbers and carry the plan out; whether that fits a number of gradients, or a penalty."""
+
+    plan: Callable[..., Any]
+    run: Callable[..., Result]
+    fits_gradients: bool = False
+    penalizes: bool = False
+
+
+SOLVERS = {
+    ("accelerated", "tight"): Solver(plan_accelerated, accelerated.run, fits_gradients=True, penalizes=True),
+    ("phased-sgd", "tight"): Solver(plan_phased_sgd, phased_sgd.run),
+    ("accelerated", "paper"): Solver(plan_paper_accelerated, accelerated.run, penalizes=True),
+    ("phased-sgd", "paper"): Solver(plan_paper_phased_sgd, phased_sgd.run),
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """What one solver would do.
+
+    bound: on the expected excess risk, for rows, targets and weights within the declared bounds;
+    noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
+    n_gradients: at most; n_releases; seconds: about, on two cores;
+    refusal: why there is no plan, else empty; enough_users, enough_epsilon: about how many users, or how large an
+    epsilon, would do.
+    """
+
+    solver: str
+    mode: str
+    plan: Any = None
+    bound: float = math.inf
+    noise_std: float = math.inf
+    n_gradients: int = 0
+    n_releases: int = 0
+    seconds: float = math.inf
+    refusal: str = ""
+    enough_users: int | None = None
+    enough_epsilon: float | None = None
+
+    @property
+    def feasible(self) -> bool:
+        return not self.refusal
+
+
+def consider(
+    solver: str,
+    mode: str,
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    max_gradients: int | None = None,
+) -> Option:
+    """The solver's plan for these numbers, or the refusal."""
+    if (solver, mode) not in SOLVERS:
+        solvers = ", ".join(sorted({f'"{name}"' for name, _ in SOLVERS}))
+        raise ValueError(
+            f'Expected solver="auto" or one of {solvers}, and mode="tight" or "paper"; got solver={solver!r}, '
+            f"mode={mode!r}."
+        )
+    chosen, option = SOLVERS[solver, mode], Option(solver, mode)
+    if problem.l2 and not chosen.penalizes:
+        remedy = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
+        return replace(option, refusal=f"{remedy} Nothing was spent.")
+    limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
+    try:
+        plan = chosen.plan(problem, n_users, rows_per_user, budget, **limit)
+    except BudgetExceeded as error:
+        return replace(option, refusal=str(error), enough_users=getattr(error, "enough_users", None))
+    except ValueError as error:
+        return replace(option, refusal=str(error))
+    if max_gradients is not None and plan.n_gradients > max_gradients:
+        return replace(
+            option,
+            refusal=f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, which this solver takes for users "
+            "of so many rows. Nothing was spent.",
+        )
+    last = plan.phases[-1]
+    releases = sum(step.mechanism.rounds for step in plan.plan.steps)
+    return replace(
+        option,
+        plan=plan,
+        bound=_bound(problem, plan),
+        noise_std=last.noise_ratio * last.radius,
+        n_gradients=plan.n_gradients,
+        n_releases=releases,
+        seconds=_seconds(problem, plan),
+    )
+
+
+def choose(
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    solver: str = "auto",
+    mode: str = "tight",
+    max_gradients: int | None = None,
+) -> Option:
+    """The plan of this solver, or of the one with the least bound; raises if there is none."""
+    names = [name for name, kind in SOLVERS if kind == mode] if solver == "auto" else []
+    options = [
+        consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names or [solver]
+    ]
+    feasible = [option for option in options if option.feasible]
+    if feasible:
+        return min(feasible, key=lambda option: option.bound)
+    nearest = min(options, key=lambda option: option.enough_users or math.inf)
+    kind = ValueError if nearest.enough_users is None else functools.partial(BudgetExceeded)
+    raise kind(nearest.refusal)
+
+
+def _bound(problem: Problem, plan: Any) -> float:
+    """The plan's own bound; of plans as printed one with constants; never more than (Lipschitz constant) (diameter)."""
+    worst = problem.lipschitz * problem.domain.diameter
+    if not plan.faithful:
+        return min(worst, float(plan.bound))
+    total, distance = 0.0, problem.reach
+    for phase in plan.phases:
+        noise = phase.noise_ratio * phase.radius
+        if isinstance(phase, phased_sgd.Phase):
+            n_steps = phase.n_users * plan.rows_per_user / phase.n_groups
+            error = distance**2 / (2 * phase.step_size * n_steps) + phase.step_size * problem.lipschitz**2 / 2
+            total, distance = total + error, min(problem.domain.diameter, math.sqrt(problem.dimension) * noise)
+        else:
+            variance = phase.variance + problem.dimension * noise**2
+            strong = phase.regularizer + problem.l2
+            forgotten = phase.gap * math.exp(-phase.n_steps * math.sqrt(strong / phase.smoothness))
+            error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
+            total, distance = error, min(problem.domain.diameter, math.sqrt(2 * error / strong))
+    return min(worst, total + problem.lipschitz * distance)
+
+
+def _seconds(problem: Problem, plan: Any) -> float:
+    """About how long it takes on two cores, once everything is compiled."""
+    gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
+    releases = sum(
+        step.mechanism.rounds * (step.n_vectors * (_USER + _USER_WEIGHT * problem.dimension) + _RELEASE)
+        for step in plan.plan.steps
+    )
+    noise = sum(step.mechanism.rounds for step in plan.plan.steps) * problem.dimension * _NOISE
+    return float(gradients + releases + noise)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All solvers for the same public numbers; `choice` is what solver="auto" takes (None if none will do)."""
+
+    problem: Problem
+    n_users: int
+    rows_per_user: int
+    budget: Budget
+    options: tuple[Option, ...]
+
+    @property
+    def choice(self) -> Option | None:
+        feasible = [option for option in self.options if option.feasible and option.mode == "tight"]
+        return min(feasible, key=lambda option: option.bound) if feasible else None
+
+    @property
+    def why(self) -> str:
+        """The choice's reason, in a sentence; a warning with it where noise is likely to drown the model."""
+        if self.choice is None:
+            return "No solver fits: have more users, a larger epsilon, or lower the number of features."
+        others = [o for o in self.options if o.feasible and o.mode == "tight" and o is not self.choice]
+        reason = f"{self.choice.solver} has the least bound on the excess risk, {self.choice.bound:.3g}"
+        reason += "".join(f" ({other.solver}: {other.bound:.3g})" for other in others) + "."
+        if not others:
+            reason = f"{self.choice.solver} is the only one that fits."
+        return reason + (f" {DROWNED_ADVICE}" if drowned(self.problem, self.choice) else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the plans themselves."""
+        rows = []
+        for option in self.options:
+            row = {name: value for name, value in vars(option).items() if name != "plan"}
+            rows.append({k: None if v == math.inf else v for k, v in row.items()} | {"feasible": option.feasible})
+        return {
+            "n_users": self.n_users,
+            "rows_per_user": self.rows_per_user,
+            "n_weights": self.problem.dimension,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "loss": self.problem.loss.name,
+            "options": rows,
+            "choice": None if self.choice is None else self.choice.solver,
+            "why": self.why,
+        }
+
+    def __str__(self) -> str:
+        head = f"{'solver':<12}{'mode':<7}{'bound':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
+        lines = [head]
+        for option in self.options:
+            name = f"{option.solver:<12}{option.mode:<7}"
+            if option.feasible:
+                numbers = f"{option.bound:>9.3g}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
+                lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")
+            else:
+                lines.append(f"{name}  {needs(option)}")
+        return "\n".join([*lines, self.why])
+
+
+DROWNED_ADVICE = (
+    "Noise is likely to drown the model, which then is no better than knowing nothing: have more users, a larger "
+    "epsilon, or fewer features."
+)
+
+
+def drowned(problem: Problem, option: Option) -> bool:
+    """Whether the bound is so far above the loss of knowing nothing that a useful model is unlikely."""
+    return option.bound > _DROWNED * problem.loss_at_zero
+
+
+def needs(option: Option) -> str:
+    """What an infeasible option would need, in a few words."""
+    ways = [f"{option.enough_users:,} users"] if option.enough_users else []
+    ways += [f"epsilon {option.enough_epsilon:.3g}"] if option.enough_epsilon else []
+    return "needs about " + " or ".join(ways) if ways else option.refusal.removesuffix(" Nothing was spent.")
+
+
+def plan(
+    n_users: int,
+    rows_per_user: int,
+    n_features: int,
+    epsilon: float,
+    delta: float,
+    *,
+    loss: Loss | str = "logistic",
+    max_gradients: int | None = None,
+    fit_intercept: bool = True,
+    row_norm: float | None = None,
+    domain_radius: float = 10.0,
+    target_bound: float | None = None,
+    l2: float = 0.0,
+) -> Comparison:
+    """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
+
+    `loss` is a name or a Loss; regression losses take targets as scaled to [-1, 1] unless `target_bound` is given.
+    `row_norm` is by default sqrt(number of weights an output), right for features of size about 1.
+
+    >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
+    accelerated
+    """
+    check_counts(n_users=n_users, rows_per_user=rows_per_user, n_features=n_features)
+    if max_gradients is not None:
+        check_counts(max_gradients=max_gradients)
+    budget = Budget(epsilon, delta)
+    problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2)
+    options = [
+        consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in SOLVERS
+    ]
+    options = [
+        option if option.feasible else replace(option, enough_epsilon=_enough_epsilon(option, problem, n_users, rows_per_user, budget))
+        for option in options
+    ]
+    return Comparison(problem, n_users, rows_per_user, budget, tuple(options))
+
+
+def public_problem(
+    loss: Loss | str,
+    n_weights: int,
+    row_norm: float | None = None,
+    domain_radius: float = 10.0,
+    target_bound: float | None = None,
+    l2: float = 0.0,
+) -> Problem:
+    """The problem with the defaults that estimators have; `n_weights` is of one output, the intercept counted in."""
+    loss = loss_of_name(loss) if isinstance(loss, str) else loss
+    if target_bound is None and not loss.classifies:
+        target_bound = 1.0
+    row_norm = math.sqrt(n_weights) if row_norm is None else row_norm
+    return Problem(loss, Ball(domain_radius), n_weights, row_norm, target_bound, l2=l2)
+
+
+def _enough_epsilon(
+    option: Option, problem: Problem, n_users: int, rows_per_user: int, budget: Budget
+) -> float | None:
+    """An epsilon up to 5% above the least that this solver can do with; None if there is none up to 64 times."""
+    if option.enough_users is None:  # it is not for want of users
+        return None
+
+    def enough(epsilon: float) -> bool:
+        tried = Budget(epsilon, budget.delta)
+        return consider(option.solver, option.mode, problem, n_users, rows_per_user, tried).feasible
+
+    low, high = budget.epsilon, 2 * budget.epsilon
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > 64 * budget.epsilon:
+            return None
+    while high > 1.05 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
