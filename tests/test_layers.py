@@ -18,8 +18,10 @@ LAYERS = [
     ["privacy"],
     ["planning"],
     ["solvers"],
+    ["planner"],
     ["fitting"],
-    ["estimators"],
+    ["linear_model", "estimators", "scaling"],
+    ["model_files"],
     ["report", "audit", "cli", "demo"],
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
@@ -29,7 +31,7 @@ PRIVACY_LAYERS = [
     ["means", "radius"],
     ["plan"],
     ["ledger"],
-    ["curator"],
+    ["curator", "statement"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
 # grouping: the cap on rows acts within one user and costs no privacy whatever it picks.

@@ -2,7 +2,11 @@
 
 from userdp.data import UserData
 from userdp.domains import Ball, Box
+from userdp.estimators import HuberRegressor, LinearRegression, LinearSVC, LogisticRegression, QuantileRegressor
 from userdp.fitting import minimize
+from userdp.linear_model import UtilityWarning
+from userdp.model_files import load_model, save_model
+from userdp.planner import plan
 from userdp.planning import plan_means
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
@@ -30,12 +34,17 @@ __all__ = [
     "Curator",
     "GaussianOutlierRemoval",
     "Halted",
+    "HuberRegressor",
     "Ledger",
+    "LinearRegression",
+    "LinearSVC",
+    "LogisticRegression",
     "MeanGradient",
     "OnePassSGD",
     "OutlierRemoval",
     "Plan",
     "Problem",
+    "QuantileRegressor",
     "RadiusSearch",
     "Result",
     "SampledOutlierRemoval",
@@ -45,9 +54,13 @@ __all__ = [
     "UserData",
     "UserGradients",
     "UserMean",
+    "UtilityWarning",
     "gaussian_multiplier",
+    "load_model",
     "minimize",
+    "plan",
     "plan_means",
     "radius_grid",
+    "save_model",
     "subsampled_multiplier",
 ]

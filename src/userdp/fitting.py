@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
@@ -15,42 +13,14 @@ from userdp.data import UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
+from userdp.planner import DROWNED_ADVICE, SOLVERS, choose, drowned
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
-from userdp.solvers import accelerated, phased_sgd
-from userdp.solvers.accelerated_paper import plan_paper_accelerated
-from userdp.solvers.accelerated_tight import plan_accelerated
-from userdp.solvers.phased_sgd_paper import plan_paper_phased_sgd
-from userdp.solvers.phased_sgd_tight import plan_phased_sgd
+from userdp.privacy.statement import statement
+from userdp.solvers import phased_sgd
 from userdp.solvers.problem import Problem, Result
-
-
-@dataclass(frozen=True)
-class Solver:
-    """How to plan from public numbers and carry the plan out; whether that fits a number of gradients, or a penalty."""
-
-    plan: Callable[..., Any]
-    run: Callable[..., Result]
-    fits_gradients: bool = False
-    penalizes: bool = False
-
-
-SOLVERS = {
-    ("accelerated", "tight"): Solver(plan_accelerated, accelerated.run, fits_gradients=True, penalizes=True),
-    ("accelerated", "paper"): Solver(plan_paper_accelerated, accelerated.run, penalizes=True),
-    ("phased-sgd", "tight"): Solver(plan_phased_sgd, phased_sgd.run),
-    ("phased-sgd", "paper"): Solver(plan_paper_phased_sgd, phased_sgd.run),
-}
-
-
-def find_solver(solver: str, mode: str) -> Solver:
-    """The solver of this name and mode, or an error that lists them."""
-    if (solver, mode) not in SOLVERS:
-        names = ", ".join(f'solver="{name}", mode="{kind}"' for name, kind in SOLVERS)
-        raise ValueError(f"Expected one of {names}; got solver={solver!r}, mode={mode!r}.")
-    return SOLVERS[solver, mode]
 
 
 def minimize(
@@ -64,7 +34,7 @@ def minimize(
     rows_per_user: int,
     target_bound: float | None = None,
     prediction_scale: float | None = None,
-    solver: str = "phased-sgd",
+    solver: str = "auto",
     mode: str = "tight",
     max_gradients: int | None = None,
     l2: float = 0.0,
@@ -79,7 +49,8 @@ def minimize(
 
     rows_per_user: the cap the data was loaded with (`max_rows_per_user`), or how many rows users typically have;
     row_norm, target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
-    solver: "phased-sgd" makes one pass, "accelerated" several and is more accurate; max_gradients limits them.
+    solver: "phased-sgd" makes one pass, "accelerated" several; "auto" takes the one with the least bound on its error
+    (`userdp.plan` shows both); max_gradients limits them.
     l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
     ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
     progress: show a bar; None shows it on a terminal.
@@ -105,24 +76,19 @@ def minimize(
         raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
     if max_gradients is not None:
         check_counts(max_gradients=max_gradients)
-    chosen, budget = find_solver(solver, mode), Budget(epsilon, delta)
+    budget = Budget(epsilon, delta)
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)
-    if l2 and not chosen.penalizes:
-        raise ValueError(f'Expected l2={l2} to be 0 for solver="{solver}": use solver="accelerated".')
-    limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
-    plan = chosen.plan(problem, data.n_users, rows_per_user, budget, **limit)
-    if max_gradients is not None and plan.n_gradients > max_gradients:
-        raise ValueError(
-            f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, one for each row that users may have: this "
-            "solver makes one pass. Nothing was spent."
-        )
-    curator = Curator(
-        data, plan.plan, ledger or Ledger(budget), purpose=purpose, engine=engine, insecure_seed=insecure_seed
-    )
+    option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
+    ledger = ledger or Ledger(budget)
+    curator = Curator(data, option.plan.plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     with _bar(progress) as tell:
-        return chosen.run(problem, plan, curator, tell)
+        result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
+    message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
+    seed = data.insecure_seed if insecure_seed is None else insecure_seed
+    promise = statement(option.plan.plan, budget, ledger, seed)
+    return replace(result, message=message, bound=option.bound, solver=option.solver, mode=option.mode, privacy=promise)
 
 
 def _bar(wanted: bool | None) -> AbstractContextManager[phased_sgd.Progress | None]:

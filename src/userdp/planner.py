@@ -7,7 +7,6 @@ measured, but they order the solvers rightly (benchmarks/planner.py).
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,11 +17,14 @@ from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.mechanism import check_counts
-from userdp.solvers import accelerated, phased_sgd
-from userdp.solvers.accelerated_paper import plan_paper_accelerated
-from userdp.solvers.accelerated_tight import plan_accelerated
-from userdp.solvers.phased_sgd_paper import plan_paper_phased_sgd
-from userdp.solvers.phased_sgd_tight import plan_phased_sgd
+from userdp.solvers import (
+    accelerated,
+    accelerated_paper,
+    accelerated_tight,
+    phased_sgd,
+    phased_sgd_paper,
+    phased_sgd_tight,
+)
 from userdp.solvers.problem import Problem, Result
 
 # A bound this many times the loss of knowing nothing: measured models were then no better than that.
@@ -35,19 +37,35 @@ _GRADIENT, _FEATURE, _USER, _USER_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 4e-8
 
 @dataclass(frozen=True)
 class Solver:
-    """How to plan from public numbers and carry the plan out; whether that fits a number of gradients, or a penalty."""
+    """How to plan from public numbers and carry the plan out, and whether there are users enough for that.
+
+    `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0.
+    """
 
     plan: Callable[..., Any]
+    feasible: Callable[[Problem, int, int, Budget], bool]
     run: Callable[..., Result]
     fits_gradients: bool = False
     penalizes: bool = False
 
 
 SOLVERS = {
-    ("accelerated", "tight"): Solver(plan_accelerated, accelerated.run, fits_gradients=True, penalizes=True),
-    ("phased-sgd", "tight"): Solver(plan_phased_sgd, phased_sgd.run),
-    ("accelerated", "paper"): Solver(plan_paper_accelerated, accelerated.run, penalizes=True),
-    ("phased-sgd", "paper"): Solver(plan_paper_phased_sgd, phased_sgd.run),
+    ("accelerated", "tight"): Solver(
+        accelerated_tight.plan_accelerated,
+        accelerated_tight.feasible,
+        accelerated.run,
+        fits_gradients=True,
+        penalizes=True,
+    ),
+    ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
+    ("accelerated", "paper"): Solver(
+        accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True
+    ),
+    ("phased-sgd", "paper"): Solver(
+        phased_sgd_paper.plan_paper_phased_sgd,
+        lambda problem, *numbers: phased_sgd_paper.feasible(*numbers),
+        phased_sgd.run,
+    ),
 }
 
 
@@ -58,8 +76,8 @@ class Option:
     bound: on the expected excess risk, for rows, targets and weights within the declared bounds;
     noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
     n_gradients: at most; n_releases; seconds: about, on two cores;
-    refusal: why there is no plan, else empty; enough_users, enough_epsilon: about how many users, or how large an
-    epsilon, would do.
+    refusal: the error if there is no plan; enough_users, enough_epsilon: about how many users, or how large an epsilon,
+    would then do.
     """
 
     solver: str
@@ -70,13 +88,16 @@ class Option:
     n_gradients: int = 0
     n_releases: int = 0
     seconds: float = math.inf
-    refusal: str = ""
-    enough_users: int | None = None
+    refusal: ValueError | None = None
     enough_epsilon: float | None = None
 
     @property
     def feasible(self) -> bool:
-        return not self.refusal
+        return self.refusal is None
+
+    @property
+    def enough_users(self) -> int | None:
+        return self.refusal.enough_users if isinstance(self.refusal, BudgetExceeded) else None
 
 
 def consider(
@@ -97,21 +118,16 @@ def consider(
         )
     chosen, option = SOLVERS[solver, mode], Option(solver, mode)
     if problem.l2 and not chosen.penalizes:
-        remedy = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
-        return replace(option, refusal=f"{remedy} Nothing was spent.")
+        message = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
+        return replace(option, refusal=ValueError(f"{message} Nothing was spent."))
     limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
     try:
         plan = chosen.plan(problem, n_users, rows_per_user, budget, **limit)
-    except BudgetExceeded as error:
-        return replace(option, refusal=str(error), enough_users=getattr(error, "enough_users", None))
     except ValueError as error:
-        return replace(option, refusal=str(error))
+        return replace(option, refusal=error.with_traceback(None))
     if max_gradients is not None and plan.n_gradients > max_gradients:
-        return replace(
-            option,
-            refusal=f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, which this solver takes for users "
-            "of so many rows. Nothing was spent.",
-        )
+        message = f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, which this solver takes for users of"
+        return replace(option, refusal=ValueError(f"{message} {rows_per_user} rows. Nothing was spent."))
     last = plan.phases[-1]
     releases = sum(step.mechanism.rounds for step in plan.plan.steps)
     return replace(
@@ -143,8 +159,8 @@ def choose(
     if feasible:
         return min(feasible, key=lambda option: option.bound)
     nearest = min(options, key=lambda option: option.enough_users or math.inf)
-    kind = ValueError if nearest.enough_users is None else functools.partial(BudgetExceeded)
-    raise kind(nearest.refusal)
+    assert nearest.refusal is not None
+    raise nearest.refusal
 
 
 def _bound(problem: Problem, plan: Any) -> float:
@@ -210,8 +226,9 @@ class Comparison:
         """For JSON: everything but the plans themselves."""
         rows = []
         for option in self.options:
-            row = {name: value for name, value in vars(option).items() if name != "plan"}
-            rows.append({k: None if v == math.inf else v for k, v in row.items()} | {"feasible": option.feasible})
+            row = {name: None if value == math.inf else value for name, value in vars(option).items() if name != "plan"}
+            row["refusal"] = None if option.feasible else str(option.refusal)
+            rows.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
         return {
             "n_users": self.n_users,
             "rows_per_user": self.rows_per_user,
@@ -252,7 +269,7 @@ def needs(option: Option) -> str:
     """What an infeasible option would need, in a few words."""
     ways = [f"{option.enough_users:,} users"] if option.enough_users else []
     ways += [f"epsilon {option.enough_epsilon:.3g}"] if option.enough_epsilon else []
-    return "needs about " + " or ".join(ways) if ways else option.refusal.removesuffix(" Nothing was spent.")
+    return "needs about " + " or ".join(ways) if ways else str(option.refusal).removesuffix(" Nothing was spent.")
 
 
 def plan(
@@ -283,14 +300,9 @@ def plan(
         check_counts(max_gradients=max_gradients)
     budget = Budget(epsilon, delta)
     problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2)
-    options = [
-        consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in SOLVERS
-    ]
-    options = [
-        option if option.feasible else replace(option, enough_epsilon=_enough_epsilon(option, problem, n_users, rows_per_user, budget))
-        for option in options
-    ]
-    return Comparison(problem, n_users, rows_per_user, budget, tuple(options))
+    options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in SOLVERS]
+    size = (problem, n_users, rows_per_user, budget)
+    return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
 
 
 def public_problem(
@@ -309,16 +321,15 @@ def public_problem(
     return Problem(loss, Ball(domain_radius), n_weights, row_norm, target_bound, l2=l2)
 
 
-def _enough_epsilon(
-    option: Option, problem: Problem, n_users: int, rows_per_user: int, budget: Budget
-) -> float | None:
+def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> float | None:
     """An epsilon up to 5% above the least that this solver can do with; None if there is none up to 64 times."""
-    if option.enough_users is None:  # it is not for want of users
+    if option.enough_users is None:  # it is feasible, or not for want of users
         return None
+    feasible = SOLVERS[option.solver, option.mode].feasible
 
     def enough(epsilon: float) -> bool:
-        tried = Budget(epsilon, budget.delta)
-        return consider(option.solver, option.mode, problem, n_users, rows_per_user, tried).feasible
+        limit = 10.0 if option.mode == "paper" else math.inf  # up to which the theorems hold
+        return epsilon <= limit and feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
 
     low, high = budget.epsilon, 2 * budget.epsilon
     while not enough(high):

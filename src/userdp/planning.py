@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.concentration import sensitivity
 from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanism import check_counts
@@ -99,7 +100,7 @@ def _best_steps(
 ) -> tuple[Step, ...] | None:
     """The steps with the least noise over the tests, and the shares they may get; None if there are none."""
     best, least_noise = None, math.inf
-    for pure in (True, False):
+    for pure in (False, True):
         for share in _TEST_SHARES if pure else _GAUSSIAN_TEST_SHARES:
             test = Cost(pure=(share * budget.epsilon,) if pure else (), failure=_FAILURE_SHARE * budget.delta)
             spent, tolerated = test + (other or Cost()), math.ceil(outliers * n_users)
@@ -113,6 +114,9 @@ def _best_steps(
                     # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
                     tolerated = n_users - search.target + math.ceil(2 * search.noise_std)
                 multiplier = gaussian_multiplier(budget, rounds, spent)
+                slack = tolerated + _least_margin(test, false_halt, rounds)
+                if n_users < 2 * slack + 4 or multiplier * sensitivity(n_users, slack, 1.0) >= least_noise:
+                    continue
                 mean = _mean(n_users, multiplier, test, share, false_halt, rounds, tolerated)
             except ValueError:  # too little budget, or too few users, for this share
                 continue
@@ -120,6 +124,14 @@ def _best_steps(
             if noise < least_noise:
                 best, least_noise = (*first, Step("mean", 0, n_users, mean)), noise
     return best
+
+
+def _least_margin(test: Cost, false_halt: float, rounds: int) -> int:
+    """What AboveThreshold's slack is at least, quickly: more than half of the noise of the tested value by itself."""
+    if not test.pure or rounds == 1:
+        return 0
+    scale = 4 / test.pure[0]
+    return max(0, math.floor(scale * (math.log(1 / (4 * test.failure)) + math.log(rounds / (4 * false_halt))) - 4))
 
 
 def _mean(

@@ -268,6 +268,7 @@ def certify(cost: Cost, budget: Budget, what: str = "The plan") -> None:
         )
 
 
+@lru_cache(maxsize=4096)
 def gaussian_multiplier(budget: Budget, releases: int = 1, other: Cost | None = None) -> float:
     """Least noise multiplier for which `releases` Gaussian releases, besides `other`, fit into `budget`.
 

@@ -140,6 +140,11 @@ def plan_accelerated(
     )
 
 
+def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
+    """Whether there are users enough for a few steps on all of them."""
+    return math.isfinite(means_noise(n_users, budget, _STEPS[0], _OUTLIERS, _RADII))
+
+
 def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
     """Numbers of steps to choose from; among them as many as are allowed with all users in each."""
     most = 0 if max_gradients is None else max_gradients // n_rows - 1

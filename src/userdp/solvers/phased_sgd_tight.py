@@ -94,6 +94,11 @@ def plan_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: 
     return _plan(problem, choice, n_users, rows_per_user, budget)
 
 
+def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
+    """Whether there are users enough for one group each."""
+    return n_users >= (smallest_n_users(budget) or math.inf)
+
+
 def _too_few(n_users: int, budget: Budget) -> BudgetExceeded:
     least = smallest_n_users(budget)
     remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use a larger epsilon, and delta > 0"

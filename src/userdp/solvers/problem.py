@@ -10,6 +10,7 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss
+from userdp.privacy.statement import Statement
 
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
 _TYPICAL_LOGIT = 3.0
@@ -137,12 +138,17 @@ class Problem:
     @cached_property
     def loss_at_zero(self) -> float:
         """Largest loss of the prediction 0."""
-        if self.loss.classifies:
-            extremes = [float(label) for label in range(max(2, self.loss.n_outputs))]
-        else:
-            extremes = [-float(self.target_bound or 0.0), float(self.target_bound or 0.0)]
-        nothing = 0.0 if self.loss.n_outputs == 1 else np.zeros(self.loss.n_outputs)
-        return max(float(self.loss.value(nothing, extreme)) for extreme in extremes)
+        return loss_at_zero(self.loss, self.target_bound)
+
+
+def loss_at_zero(loss: Loss, target_bound: float | None) -> float:
+    """Largest loss of the prediction 0, over all classes or over targets up to the bound."""
+    if loss.classifies:
+        extremes = [float(label) for label in range(max(2, loss.n_outputs))]
+    else:
+        extremes = [-float(target_bound or 0.0), float(target_bound or 0.0)]
+    nothing = 0.0 if loss.n_outputs == 1 else np.zeros(loss.n_outputs)
+    return max(float(loss.value(nothing, extreme)) for extreme in extremes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +156,13 @@ class Result:
     """What a solver found. Everything here is computed from releases and public numbers, so it may be shown.
 
     weights: one number a feature (a block of them an output), in the features' own units;
-    halted: whether a private test failed on the way; `message` then says what to do;
+    halted: whether a private test failed on the way; `message` then says what to do, or that noise is likely to drown
+    the model, and is empty otherwise;
     n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
     which is private); where users are sampled, exceeded with a chance of 1e-9;
     bound: the bound on the excess risk that the plan was chosen by;
-    phases: what each phase released: users, groups, step size, radius, noise.
+    phases: what each phase released: users, groups, step size, radius, noise;
+    solver, mode, privacy: who solved it, and what was promised and spent on it (set by `minimize`).
     """
 
     weights: np.ndarray
@@ -163,3 +171,6 @@ class Result:
     n_gradients: int
     bound: float
     phases: tuple[dict[str, float], ...] = ()
+    solver: str = ""
+    mode: str = ""
+    privacy: Statement | None = None

@@ -1,0 +1,273 @@
+"""What the scikit-learn estimators share: public parameters, data to users, one private minimisation.
+
+Everything that privacy or accuracy depends on is a public parameter: nothing is read off the data but through a private
+release. Rows and targets that make no sense (NaN, a label that is no class) raise nothing, because an error would tell
+of them: their users count as outliers, and if there are too many a private test halts and says so.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import platform
+import warnings
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from userdp.data import UserData
+from userdp.domains import Ball
+from userdp.fitting import minimize
+from userdp.losses import Loss
+from userdp.privacy.accounting import Budget
+from userdp.privacy.curator import Engine
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanism import check_counts
+from userdp.solvers.problem import loss_at_zero
+
+FORMAT = "userdp model 1"
+DEFAULT_RADIUS = 10.0
+_FLOATS = [np.float64, np.float32]
+_NOT_KEPT = ("ledger", "engine", "verbose")  # parameters that are no part of a saved model
+
+_UNPROTECTED = (
+    "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
+    "errors tell of missing values: these facts are outside of the guarantee."
+)
+_NO_GROUPS = (
+    "Expected groups, the user id of each row: fit(X, y, groups=user_ids). Inside Pipeline, cross_validate or "
+    "GridSearchCV scikit-learn drops them silently unless metadata routing is on: call "
+    "sklearn.set_config(enable_metadata_routing=True) and pass groups=user_ids to fit, or params={'groups': user_ids} "
+    'to cross_validate. If every row belongs to somebody else, say privacy_unit="row". Nothing was spent.'
+)
+
+
+class UtilityWarning(UserWarning):
+    """The model is private but likely useless: a private test halted, or noise drowns it."""
+
+
+@dataclass(eq=False, repr=False)
+class LinearModel(BaseEstimator):
+    """Base of the estimators.
+
+    epsilon, delta: the guarantee, for whole users under replacement; choose delta well below 1 / number of users.
+    solver: "auto", "phased-sgd" or "accelerated"; mode: "tight", or "paper" for the constants as printed.
+    max_rows_per_user: more rows of a user are dropped at random; also how many rows a user is taken to have.
+    row_norm: how long a row of X may be, about, the intercept's 1 counted in; None takes sqrt(number of features + 1),
+    right for features of size about 1. domain_radius: how long the vector of all weights may be; None takes 10, times
+    half of the target range where there is one.
+    fit_intercept: whether there is a constant. l2: adds l2/2 |weights|^2 to the mean loss, the intercept included.
+    max_gradients: an upper limit on the work.
+    ledger: a `Ledger`, or the path of an existing ledger file, that is charged before the data is read; None for a
+    fresh one of exactly (epsilon, delta).
+    engine: who computes; None for this process. verbose: True shows a progress bar, None shows it on a terminal only.
+    insecure_seed: makes everything repeatable and NOTHING PRIVATE; for tests.
+    privacy_unit: "user", with `groups` telling who owns which row; or "row", where each row is somebody else's.
+    unprotected_checks: read what was not declared (class labels, target range) off the data, and raise on missing or
+    infinite values and unknown labels, as other estimators do. Convenient, but what that tells is not protected.
+    """
+
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
+    _classifies: ClassVar[bool] = True
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    solver: str = "auto"
+    mode: str = "tight"
+    max_rows_per_user: int = 50
+    row_norm: float | None = None
+    domain_radius: float | None = None
+    fit_intercept: bool = True
+    l2: float = 0.0
+    max_gradients: int | None = None
+    ledger: Ledger | str | None = None
+    engine: Engine | None = None
+    verbose: bool | None = None
+    insecure_seed: int | None = None
+    privacy_unit: str = "user"
+    unprotected_checks: bool = False
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Learn from rows X and targets y, where groups[i] is the user who owns row i.
+
+        Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
+        one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
+        """
+        self._check_parameters()
+        if groups is None and self.privacy_unit == "user":
+            raise ValueError(_NO_GROUPS)
+        if groups is not None and self.privacy_unit == "row":
+            raise ValueError('Expected no groups with privacy_unit="row": leave one of them out.')
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        self._declare(y)
+        if self.unprotected_checks:
+            rules = {"dtype": _FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
+            X, y = validate_data(self, X, y, **rules)
+        else:
+            X, y = self._read_quietly(X, y)
+        data = UserData.from_arrays(
+            X,
+            self._coded(y),
+            range(len(X)) if groups is None else groups,
+            max_rows_per_user=self._rows_per_user,
+            fit_intercept=bool(self.fit_intercept),
+            insecure_seed=self.insecure_seed,
+        )
+        return self._fit(data)
+
+    def fit_users(self, data: UserData, feature_names: Sequence[str] | None = None) -> Self:
+        """Learn from data that is grouped already, say by `UserData.from_parquet`.
+
+        Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
+        its sorted `classes`, which must be declared.
+        """
+        self._check_parameters()
+        if not isinstance(data, UserData):
+            raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use fit(X, y, groups=...).")
+        self._declare(None)
+        self.n_features_in_ = data.n_features - bool(self.fit_intercept)
+        if feature_names is not None:
+            if len(feature_names) != self.n_features_in_:
+                raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
+            self.feature_names_in_ = np.asarray(feature_names, dtype=object)
+        targets = data.targets if self._classifies else self._coded(data.targets)
+        return self._fit(replace(data, targets=targets))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of the fitted model, for JSON: weights, public parameters, guarantee. Releasable as a whole."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        classes = getattr(self, "classes_", None)
+        packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
+        result = self.result_
+        return {
+            "format": FORMAT,
+            "estimator": type(self).__name__,
+            "created": self.created_,
+            "parameters": {k: _plain(v) for k, v in self.get_params(deep=False).items() if k not in _NOT_KEPT},
+            "features": None if names is None else [str(name) for name in names],
+            "n_features": self.n_features_in_,
+            "classes": None if classes is None else classes.tolist(),
+            "coef": np.atleast_2d(self.coef_).tolist(),
+            "intercept": np.atleast_1d(self.intercept_).tolist(),
+            "solver": result.solver,
+            "mode": result.mode,
+            "n_users": self.privacy_.n_users,
+            "rows_per_user": self._rows_per_user,
+            "n_gradients": self.n_gradients_,
+            "halted": self.halted_,
+            "message": result.message,
+            "bound": result.bound,
+            "loss": self._loss().name,
+            "loss_at_zero": loss_at_zero(self._loss(), None if self._classifies else 1.0),
+            "phases": [dict(phase) for phase in result.phases],
+            "privacy": self.privacy_.to_dict(),
+            "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
+        }
+
+    def _check_parameters(self) -> None:
+        Budget(self.epsilon, self.delta)
+        if self.privacy_unit not in ("user", "row"):
+            raise ValueError(f'Expected privacy_unit={self.privacy_unit!r} to be "user" or "row".')
+        check_counts(max_rows_per_user=self.max_rows_per_user)
+
+    @property
+    def _rows_per_user(self) -> int:
+        return 1 if self.privacy_unit == "row" else self.max_rows_per_user
+
+    def _read_quietly(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Arrays of rows and targets, without a word about values: messages tell of types and dimensions only."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                rows = validate_data(self, X, dtype=_FLOATS, ensure_all_finite=False)
+        except (ValueError, TypeError) as error:
+            if isinstance(X, np.ndarray) and X.dtype.kind in "biuf":  # then it is about dimensions
+                raise ValueError(str(error)) from None
+            raise TypeError(
+                f"Expected X to be a matrix of numbers, got {type(X).__name__} that cannot be made one: encode "
+                "categories and text first, and pass as many features as before."
+            ) from None
+        targets = np.asarray(y)
+        if targets.ndim == 2 and targets.shape[1] == 1:
+            targets = targets[:, 0]
+        if targets.ndim != 1 or len(targets) != len(rows):
+            raise ValueError("Expected y with one target a row of X, in one dimension.")
+        return rows, targets
+
+    def _fit(self, data: UserData) -> Self:
+        loss = self._loss()
+        result = minimize(
+            loss,
+            data,
+            Ball(self._radius()),
+            self.epsilon,
+            self.delta,
+            row_norm=math.sqrt(data.n_features) if self.row_norm is None else self.row_norm,
+            rows_per_user=self._rows_per_user,
+            target_bound=None if self._classifies else 1.0,
+            solver=self.solver,
+            mode=self.mode,
+            max_gradients=self.max_gradients,
+            l2=self.l2,
+            ledger=Ledger.open(self.ledger) if isinstance(self.ledger, str) else self.ledger,
+            engine=self.engine,
+            purpose=f"{type(self).__name__}.fit",
+            progress=self.verbose,
+            insecure_seed=self.insecure_seed,
+        )
+        weights = result.weights.reshape(loss.n_outputs, data.n_features)
+        self._keep(weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1))
+        assert result.privacy is not None
+        note = _UNPROTECTED if self.unprotected_checks else ""
+        warning = " ".join(filter(None, [result.privacy.warning, note]))
+        self.privacy_ = replace(result.privacy, unit=self.privacy_unit, warning=warning)
+        self.result_ = replace(result, privacy=self.privacy_)
+        self.halted_, self.n_gradients_, self.solver_ = result.halted, result.n_gradients, result.solver
+        self.created_ = datetime.now(UTC).isoformat(timespec="seconds")
+        if result.message:
+            warnings.warn(result.message, UtilityWarning, stacklevel=3)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = not self.unprotected_checks
+        tags.target_tags.required = True
+        return tags
+
+    def _predictions(self, X: Any) -> np.ndarray:
+        """One column an output."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=_FLOATS)
+        return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
+
+    def _radius(self) -> float:
+        return DEFAULT_RADIUS if self.domain_radius is None else self.domain_radius
+
+    def _loss(self) -> Loss:
+        raise NotImplementedError
+
+    def _declare(self, y: Any) -> None:
+        """Settle what is public about targets, from parameters or the type of y; y is None for grouped data."""
+        raise NotImplementedError
+
+    def _coded(self, y: np.ndarray) -> np.ndarray:
+        """Targets as the loss wants them, NaN where they make no sense."""
+        raise NotImplementedError
+
+    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON knows it."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,170 @@
+"""What a run promised and what each of its parts cost: public numbers only, to be shown and kept with the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.plan import Plan, Step
+
+_SEEDED = (
+    "NOT PRIVATE: the run was seeded (insecure_seed), so its noise can be computed and taken off. For tests and "
+    "research only: do not publish what came of it."
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One step of the plan: its mechanism and what it costs.
+
+    `epsilon_alone` is what it would cost by itself at the statement's delta. `share` is its part of what the users in
+    it pay, counted in mu^2 of the Gaussian mechanism that would cost as much: shares of a user's steps add up to 1.
+    """
+
+    step: str
+    mechanism: str
+    record: str
+    first_user: int
+    last_user: int
+    releases: int
+    epsilon_alone: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The guarantee of one run.
+
+    `unit` is who is protected: "user" with all their rows, or "row". `warning` is empty if nothing weakens the
+    guarantee. `ledger_epsilon` and `ledger_delta` are the budget of the ledger it was charged to, `spent_epsilon` what
+    had been charged to it, this run included.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    n_users: int
+    parts: tuple[Part, ...]
+    insecure_seed: int | None
+    warning: str
+    ledger_path: str | None
+    ledger_epsilon: float
+    ledger_delta: float
+    spent_epsilon: float
+
+    @property
+    def private(self) -> bool:
+        """False for a seeded run, which protects nobody."""
+        return self.insecure_seed is None
+
+    @property
+    def neighbours(self) -> str:
+        return f"one {self.unit}'s whole data is replaced by any other"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            "neighbours": self.neighbours,
+            "private": self.private,
+            "insecure_seed": self.insecure_seed,
+            "warning": self.warning,
+            "ledger": {
+                "path": self.ledger_path,
+                "epsilon": self.ledger_epsilon,
+                "delta": self.ledger_delta,
+                "spent_epsilon": self.spent_epsilon if math.isfinite(self.spent_epsilon) else None,
+            },
+            "mechanisms": [asdict(part) for part in self.parts],
+            "n_users": self.n_users,
+        }
+
+    @staticmethod
+    def from_dict(record: dict[str, Any]) -> Statement:
+        """The statement that `to_dict` made this of."""
+        ledger, spent = record["ledger"], record["ledger"]["spent_epsilon"]
+        return Statement(
+            parts=tuple(Part(**part) for part in record["mechanisms"]),
+            ledger_path=ledger["path"],
+            ledger_epsilon=ledger["epsilon"],
+            ledger_delta=ledger["delta"],
+            spent_epsilon=math.inf if spent is None else spent,
+            **{name: record[name] for name in ("epsilon", "delta", "unit", "n_users", "insecure_seed", "warning")},
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"({self.epsilon:g}, {self.delta:g})-differential privacy where {self.neighbours}; {self.unit}s: "
+            f"{self.n_users:,}",
+            *(
+                f"  {part.step}: {part.mechanism}, {part.releases} release{'s' * (part.releases > 1)}, "
+                f"{part.share:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
+                for part in self.parts
+            ),
+            f"  ledger: epsilon {self.spent_epsilon:.4g} of {self.ledger_epsilon:g} spent, at delta "
+            f"{self.ledger_delta:g}",
+        ]
+        return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)
+
+
+def statement(
+    plan: Plan, budget: Budget, ledger: Ledger, insecure_seed: int | None = None, unit: str = "user", warning: str = ""
+) -> Statement:
+    """What a plan that was charged to `ledger` promises within `budget`; reads no data."""
+    squares = [_square(step, budget) for step in plan.steps]
+    parts = []
+    for step, square in zip(plan.steps, squares, strict=True):
+        beside = [s for other, s in zip(plan.steps, squares, strict=True) if _meet(step, other)]
+        record = repr(step.mechanism)
+        parts.append(
+            Part(
+                step.label,
+                record.split("(")[0],
+                record,
+                step.start,
+                step.stop - 1,
+                step.mechanism.rounds,
+                _alone(step, budget),
+                square / sum(beside),
+            )
+        )
+    warnings = [_SEEDED] if insecure_seed is not None else []
+    warnings += [warning] if warning else []
+    path = None if ledger.path is None else str(ledger.path)
+    spent = ledger.spent_epsilon()
+    held = ledger.budget
+    return Statement(
+        budget.epsilon,
+        budget.delta,
+        unit,
+        plan.n_users,
+        tuple(parts),
+        insecure_seed,
+        " ".join(warnings),
+        path,
+        held.epsilon,
+        held.delta,
+        spent,
+    )
+
+
+def _meet(a: Step, b: Step) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+def _alone(step: Step, budget: Budget) -> float:
+    return epsilon_at(step.mechanism.cost, budget.delta)
+
+
+def _square(step: Step, budget: Budget) -> float:
+    """mu^2 of the Gaussian mechanism that costs as much as the step."""
+    epsilon = _alone(step, budget)
+    try:
+        return 1 / gaussian_multiplier(Budget(max(epsilon, 1e-9), budget.delta)) ** 2
+    except BudgetExceeded:  # so little that no noise the accountant knows costs as little
+        return 0.0
