@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from userdp import estimators
 from userdp.linear_model import FORMAT, LinearModel
 from userdp.privacy.statement import Statement
 from userdp.solvers.problem import Result
+from userdp.whole_files import whole_file
 
 ESTIMATORS = {
     name: getattr(estimators, name)
@@ -100,23 +100,9 @@ def _model(record: dict[str, Any]) -> LinearModel:
 
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file whole or not at all."""
-    path = Path(path)
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ValueError(f"Expected to write {path}: {error.strerror}. Choose another place.") from None
-    return path
+    with whole_file(path) as new:
+        new.write_text(text, encoding="utf-8")
+    return Path(path)
 
 
 def _no_json(value: Any) -> Any:
