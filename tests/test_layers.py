@@ -19,7 +19,7 @@ LAYERS = [
     ["planning"],
     ["solvers"],
     ["planner"],
-    ["fitting"],
+    ["fitting", "private_mean"],
     ["linear_model", "estimators", "scaling"],
     ["model_files"],
     ["report", "audit", "plan_plot", "demo"],

@@ -19,6 +19,8 @@ from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
+from userdp.private_mean import MeanResult, private_mean
+from userdp.scaling import PrivateStandardScaler, PublicScaler
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradients, UserMean
 
@@ -40,10 +42,13 @@ __all__ = [
     "LinearSVC",
     "LogisticRegression",
     "MeanGradient",
+    "MeanResult",
     "OnePassSGD",
     "OutlierRemoval",
     "Plan",
+    "PrivateStandardScaler",
     "Problem",
+    "PublicScaler",
     "QuantileRegressor",
     "RadiusSearch",
     "Result",
@@ -60,6 +65,7 @@ __all__ = [
     "minimize",
     "plan",
     "plan_means",
+    "private_mean",
     "radius_grid",
     "save_model",
     "subsampled_multiplier",

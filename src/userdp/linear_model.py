@@ -39,7 +39,7 @@ _UNPROTECTED = (
     "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
     "errors tell of missing values: these facts are outside of the guarantee."
 )
-_NO_GROUPS = (
+NO_GROUPS = (
     "Expected groups, the user id of each row: fit(X, y, groups=user_ids). Inside Pipeline, cross_validate or "
     "GridSearchCV scikit-learn drops them silently unless metadata routing is on: call "
     "sklearn.set_config(enable_metadata_routing=True) and pass groups=user_ids to fit, or params={'groups': user_ids} "
@@ -101,7 +101,7 @@ class LinearModel(BaseEstimator):
         """
         self._check_parameters()
         if groups is None and self.privacy_unit == "user":
-            raise ValueError(_NO_GROUPS)
+            raise ValueError(NO_GROUPS)
         if groups is not None and self.privacy_unit == "row":
             raise ValueError('Expected no groups with privacy_unit="row": leave one of them out.')
         if y is None:

@@ -52,7 +52,8 @@ def plan_means(
     steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt, other)
     if steps is not None:
         return Plan(n_users, steps)
-    more = _enough(lambda n: _best_steps(n, budget, rounds, outliers, grid, false_halt, other) is not None, n_users)
+    asked = (rounds, outliers, grid, false_halt, other)
+    more = enough_users(lambda n: _best_steps(n, budget, *asked) is not None, n_users)
     if more is not None:
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
@@ -76,7 +77,7 @@ def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radi
     return mean.noise_multiplier * mean.sensitivity(1.0, 1)
 
 
-def _enough(feasible: Callable[[int], bool], too_few: int) -> int | None:
+def enough_users(feasible: Callable[[int], bool], too_few: int) -> int | None:
     """A number of users up to 5% above the least that is feasible; None if there is none up to 10 million."""
     low, high = too_few, 2 * too_few
     while not feasible(high):
