@@ -151,8 +151,15 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 
 
 def _open_parquet(path: Path) -> TableFile:
-    source = pyarrow.dataset.dataset(path, format="parquet")
-    return TableFile(path, source.schema.names, lambda names: source.to_table(columns=names))
+    if path.is_dir():
+        source = pyarrow.dataset.dataset(path, format="parquet")
+        return TableFile(path, source.schema.names, lambda names: source.to_table(columns=names))
+
+    def read(columns: list[str]) -> pa.Table:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            return file.read(columns=columns)
+
+    return TableFile(path, pyarrow.parquet.read_schema(path).names, read)
 
 
 def _open_csv(path: Path) -> TableFile:
@@ -173,12 +180,21 @@ def _open_csv(path: Path) -> TableFile:
 
 def _open_arrow(path: Path) -> TableFile:
     try:
-        source = pyarrow.dataset.dataset(path, format="ipc")
-        return TableFile(path, source.schema.names, lambda names: source.to_table(columns=names))
+        opener, names = pa.ipc.open_file, _arrow_names(path, pa.ipc.open_file)
     except pa.ArrowException:  # perhaps a stream, which has no table of contents
-        with pa.memory_map(os.fspath(path)) as file, pa.ipc.open_stream(file) as stream:
-            table = stream.read_all()
-        return TableFile(path, table.column_names, table.select)
+        opener, names = pa.ipc.open_stream, _arrow_names(path, pa.ipc.open_stream)
+
+    def read(columns: list[str]) -> pa.Table:
+        options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
+        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
+            return reader.read_all()
+
+    return TableFile(path, names, read)
+
+
+def _arrow_names(path: Path, opener: Any) -> list[str]:
+    with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
+        return list(reader.schema.names)
 
 
 def _without_blanks(column: pa.ChunkedArray) -> pa.ChunkedArray:
