@@ -1,5 +1,6 @@
 """Wrong input of all kinds: one line on stderr, exit code 1, nothing written, nothing spent, no cell quoted."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -13,10 +14,22 @@ from userdp.cli.errors import InputError, guarded, in_options, line_of, spending
 from userdp.table_files import write_table
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A folder with good and bad files, and a ledger that must stay untouched."""
-    monkeypatch.chdir(tmp_path)
+    path = tmp_path_factory.mktemp("wrong")
+    with contextlib.chdir(path):
+        fill(path)
+    return path
+
+
+@pytest.fixture
+def folder(made, monkeypatch):
+    monkeypatch.chdir(made)
+    return made
+
+
+def fill(tmp_path):
     kept = people(60)
     good = pa.table(kept)
     for suffix in ("csv", "parquet", "arrow"):
@@ -38,7 +51,6 @@ def folder(tmp_path, monkeypatch):
     write_table(pa.table(kept | {"kind": pa.array(kept["text"]).dictionary_encode()}), "categories.parquet")
     write_table(pa.table(kept | {"day": pa.array([0] * len(good), pa.date32())}), "days.parquet")
     Ledger(Budget(9.0, 1e-5), "l.db")
-    return tmp_path
 
 
 FLAG = ("--target", "flag")
@@ -179,9 +191,10 @@ def test_other_wrong_commands(folder, files, stub_report, arguments, message):
     assert sorted(folder.iterdir()) == before
 
 
-def test_kept_columns_must_not_hide_predictions(folder, files):
-    write_table(pa.table(people(60) | {"prediction": np.arange(240)}), "t.csv")
-    result = run("predict", files / "text.json", "t.csv", "-o", "p.csv", "--keep", "prediction")
+def test_kept_columns_must_not_hide_predictions(tmp_path, files):
+    write_table(pa.table(people(60) | {"prediction": np.arange(240)}), tmp_path / "t.csv")
+    arguments = ("-o", tmp_path / "p.csv", "--keep", "prediction")
+    result = run("predict", files / "text.json", tmp_path / "t.csv", *arguments)
     assert result.exit_code == 1
     assert "but --keep holds one" in result.stderr
 
