@@ -1,7 +1,7 @@
 """Is the planner right? Its bounds, its order of the solvers and its seconds, against what is measured.
 
-On generated users of several numbers, budgets and losses every solver that fits is run. Measured risk is compared with the
-bound, the order of all runs by bound with their order by measured risk (Spearman), the choice of solver="auto" with
+On generated users of several numbers, budgets and losses every solver that fits is run. Measured risk is compared with
+the bound, the order of all runs by bound with their order by measured risk (Spearman), the choice of solver="auto" with
 the better solver, and predicted with measured seconds.
 
     python benchmarks/planner.py [--repeats 3]

@@ -27,8 +27,8 @@ from userdp.solvers import (
 )
 from userdp.solvers.problem import Problem, Result
 
-# A bound this many times the loss of knowing nothing: measured models were then no better than that.
-_DROWNED = 20.0
+# A bound this many times the loss of knowing nothing: measured models were then hardly better than a constant.
+_DROWNED = 8.0
 
 # Seconds on two cores: a row's gradient, and that a feature; a user's part in a release, and that a weight; a weight's
 # noise; what a release takes by itself (benchmarks/planner.py).
@@ -272,7 +272,7 @@ DROWNED_ADVICE = (
 
 def drowned(problem: Problem, option: Option) -> bool:
     """Whether the bound is so far above the loss of knowing nothing that a useful model is unlikely."""
-    return option.bound > _DROWNED * problem.loss_at_zero
+    return option.likely > _DROWNED * problem.loss_at_zero
 
 
 def needs(option: Option) -> str:
