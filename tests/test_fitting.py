@@ -5,7 +5,7 @@ import pytest
 from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData
-from userdp.fitting import find_solver, minimize
+from userdp.fitting import minimize
 
 ARGUMENTS = {"row_norm": 2.5, "rows_per_user": 12}
 
@@ -34,7 +34,10 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
             lambda: minimize("logistic", make_users(2000), Ball(1.0), 4.0, 1e-6, max_gradients=99, **ARGUMENTS),
             "max_gradients=99 >= 24000",
         ),
-        (lambda: find_solver("sgd", "tight"), 'solver="phased-sgd", mode="paper"'),
+        (
+            lambda: minimize("logistic", make_users(50), Ball(1.0), 1.0, 1e-6, solver="sgd", **ARGUMENTS),
+            'solver="auto" or one of "accelerated", "phased-sgd", and mode="tight" or "paper"',
+        ),
         (lambda: minimize("logistic", np.ones((3, 2)), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "got ndarray"),
         (lambda: minimize("nonsense", make_users(50), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "nonsense"),
         (lambda: minimize("squared", make_users(50), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "target_bound"),

