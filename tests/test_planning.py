@@ -121,7 +121,8 @@ def test_less_noise_with_more_users_or_budget():
 def test_too_few_users_are_told_how_many_would_do():
     with pytest.raises(BudgetExceeded, match=r"n_users=100 .* about ([\d,]+) users would do") as error:
         plan_means(100, Budget(0.1, 1e-6))
-    enough = int(str(error.value).split("about ")[1].split(" users")[0].replace(",", ""))
+    enough = error.value.enough_users
+    assert f"about {enough:,} users would do" in str(error.value)
     plan_means(enough, Budget(0.1, 1e-6))
     with pytest.raises(BudgetExceeded):
         plan_means(int(enough / 1.2), Budget(0.1, 1e-6))
@@ -129,8 +130,9 @@ def test_too_few_users_are_told_how_many_would_do():
 
 @pytest.mark.parametrize(("budget", "outliers"), [(Budget(1.0, 0.0), 0.02), (Budget(1.0, 1e-6), 0.6)])
 def test_what_no_number_of_users_can_meet_is_said_so(budget, outliers):
-    with pytest.raises(BudgetExceeded, match="is none"):
+    with pytest.raises(BudgetExceeded, match="is none") as error:
         plan_means(1000, budget, outliers=outliers)
+    assert error.value.enough_users is None
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def plan_means(
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
             f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon. "
-            "Nothing was spent."
+            "Nothing was spent.",
+            enough_users=more,
         )
     raise BudgetExceeded(
         f"Expected a budget and a share of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "

@@ -118,8 +118,9 @@ def test_assumption_c_at_most_n_l_and_the_smallest_n():
         assert not paper.feasible(least - 1, rows, budget)
         assert all(paper.feasible(n, rows, budget) for n in range(least, 3 * least, least // 50))
     assert 1.5e5 < paper.smallest_n_users(100, Budget(1.0, 1e-6)) < 1.8e5
-    with pytest.raises(BudgetExceeded, match=rf"n_users=1000 .* {least:,} are the fewest"):
+    with pytest.raises(BudgetExceeded, match=rf"n_users=1000 .* {least:,} are the fewest") as error:
         paper.plan_paper_phased_sgd(PROBLEM, 1000, 1, Budget(0.5, 1e-8))
+    assert error.value.enough_users == least
 
 
 @pytest.mark.parametrize("budget", [Budget(11.0, 1e-6), Budget(1.0, 0.0)])

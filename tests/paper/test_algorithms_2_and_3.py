@@ -166,8 +166,9 @@ def test_the_smallest_n_is_feasible_and_one_less_is_not(budget, rows, l2):
     assert not paper.feasible(asked, least - 1, rows, budget)
     assert all(paper.feasible(asked, n, rows, budget) for n in range(least, 3 * least, least // 100))
     paper.plan_paper_accelerated(asked, least, rows, budget)
-    with pytest.raises(BudgetExceeded, match=rf"n_users={least - 1} .* {least:,} are the fewest"):
+    with pytest.raises(BudgetExceeded, match=rf"n_users={least - 1} .* {least:,} are the fewest") as error:
         paper.plan_paper_accelerated(asked, least - 1, rows, budget)
+    assert error.value.enough_users == least
 
 
 def test_from_the_smallest_n_on_reruns_are_feasible():
@@ -178,8 +179,9 @@ def test_from_the_smallest_n_on_reruns_are_feasible():
 
 
 def test_no_number_is_enough_where_none_is_found():
-    with pytest.raises(BudgetExceeded, match="no number of them is enough"):
+    with pytest.raises(BudgetExceeded, match="no number of them is enough") as error:
         paper.plan_paper_accelerated(problem(), N, M, Budget(1e-12, 1e-6))
+    assert error.value.enough_users is None
 
 
 # --- Theorems 3.2 and 4.1 ---------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -268,8 +269,14 @@ def test_a_pure_budget_takes_pure_costs_only():
 
 
 def test_exceeding_says_what_it_costs_and_what_to_do():
-    with pytest.raises(a.BudgetExceeded, match=r"needs epsilon=.* expected <= 1: ask for fewer releases"):
+    with pytest.raises(a.BudgetExceeded, match=r"needs epsilon=.* expected <= 1: ask for fewer releases") as error:
         a.certify(Cost(gaussian=1.0), Budget(1.0, 1e-6))
+    assert error.value.enough_users is None
+
+
+def test_exceeding_carries_the_number_of_users_that_would_do_across_processes():
+    error = pickle.loads(pickle.dumps(a.BudgetExceeded("too few", enough_users=300)))
+    assert (str(error), error.enough_users) == ("too few", 300)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 30.0])

@@ -100,8 +100,10 @@ def test_too_few_users_are_told_how_many_would_do(solver, mode):
     _, rows_per_user, budget = size_of(mode)
     data = make_users(n_users=20)
     ledger = Ledger(budget)
-    with pytest.raises(BudgetExceeded, match=r"Expected more than n_users=20 .*[0-9]+.*Nothing was spent\."):
+    with pytest.raises(BudgetExceeded, match=r"Expected more than n_users=20 .*[0-9]+.*Nothing was spent\.") as error:
         fit(data, rows_per_user, budget, solver=solver, mode=mode, ledger=ledger)
+    assert error.value.enough_users > 20
+    assert f"{error.value.enough_users:,}" in str(error.value)
     assert ledger.spent_epsilon() == 0
 
 

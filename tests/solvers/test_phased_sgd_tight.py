@@ -93,13 +93,15 @@ def test_few_users_are_enough(epsilon, at_most):
     least = tight.smallest_n_users(budget)
     assert least < at_most / 10
     assert plan(n_users=least, budget=budget).phases
-    with pytest.raises(BudgetExceeded, match=rf"about {least:,} users would do"):
+    with pytest.raises(BudgetExceeded, match=rf"about {least:,} users would do") as error:
         plan(n_users=math.floor(0.95 * least), budget=budget)
+    assert error.value.enough_users == least
 
 
 def test_pure_budgets_are_told_to_use_delta():
-    with pytest.raises(BudgetExceeded, match="delta > 0"):
+    with pytest.raises(BudgetExceeded, match="delta > 0") as error:
         plan(budget=Budget(1.0, 0.0))
+    assert error.value.enough_users is None
 
 
 @pytest.mark.parametrize("arguments", [{"n_users": 0}, {"rows_per_user": 0}, {"n_users": 2.5}])

@@ -47,7 +47,14 @@ _LARGEST_EPSILON = 1e6
 
 
 class BudgetExceeded(ValueError):
-    """The asked releases cost more than the budget allows; nothing was spent."""
+    """The asked releases cost more than the budget allows; nothing was spent.
+
+    `enough_users` is a number of users for which the same would do, where that was looked for and found, else None.
+    """
+
+    def __init__(self, message: str = "", *, enough_users: int | None = None) -> None:
+        super().__init__(message)
+        self.enough_users = enough_users
 
 
 @dataclass(frozen=True)

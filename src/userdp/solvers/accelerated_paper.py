@@ -171,7 +171,8 @@ def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, b
             f'Expected more than n_users={n_users} for the accelerated solver in mode="paper" at '
             f"epsilon={budget.epsilon:g}, delta={budget.delta:g} and {rows_per_user} rows a user: {remedy}, since each "
             'of the floor(log2 n) phases needs enough of them for its test. mode="tight" needs far fewer. Nothing was '
-            "spent."
+            "spent.",
+            enough_users=least,
         )
     runs = [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
     phases: list[Phase] = []

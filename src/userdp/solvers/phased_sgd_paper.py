@@ -135,7 +135,8 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
             f'Expected more than n_users={n_users} for phased SGD in mode="paper" at epsilon={budget.epsilon:g}, '
             f"delta={budget.delta:g} and {rows_per_user} rows a user: {remedy}, since each of the "
             f'floor(log2 n) phases needs C = {n_groups(max(n_users, 2), rows_per_user, budget):,} users. mode="tight" '
-            "needs far fewer. Nothing was spent."
+            "needs far fewer. Nothing was spent.",
+            enough_users=least,
         )
     groups = n_groups(n_users, rows_per_user, budget)
     ratio = noise_ratio(n_users, groups, budget)

@@ -90,16 +90,17 @@ def plan_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: 
     check_counts(n_users=n_users, rows_per_user=rows_per_user)
     choice = _best(problem, n_users, rows_per_user, budget)
     if choice is None:
-        raise BudgetExceeded(_too_few(n_users, budget))
+        raise _too_few(n_users, budget)
     return _plan(problem, choice, n_users, rows_per_user, budget)
 
 
-def _too_few(n_users: int, budget: Budget) -> str:
+def _too_few(n_users: int, budget: Budget) -> BudgetExceeded:
     least = smallest_n_users(budget)
     remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use a larger epsilon, and delta > 0"
-    return (
+    return BudgetExceeded(
         f"Expected more than n_users={n_users} for phased SGD at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
-        f"{remedy}. Nothing was spent."
+        f"{remedy}. Nothing was spent.",
+        enough_users=least,
     )
 
 
