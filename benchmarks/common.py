@@ -1,16 +1,19 @@
-"""What benchmarks share: real data when it is there, scores, references without privacy, results as JSON."""
+"""What benchmarks share: their command line, real data when it is there, scores, references, results as JSON."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from rich.console import Console
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
@@ -75,6 +78,18 @@ def scores(weights: np.ndarray, data: UserData) -> tuple[float, float]:
     return float(np.mean(np.logaddexp(0, (1 - 2 * data.targets) * margins))), float(
         roc_auc_score(data.targets, margins)
     )
+
+
+def run_parts(name: str, description: str | None, parts: dict[str, Callable[[int, bool], list[dict]]]) -> None:
+    """Run the parts asked for on the command line, each with (repeats, quick), and save what they return."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="parts to run; all by default")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes; results are not saved")
+    asked = parser.parse_args()
+    results = {part: parts[part](asked.repeats, asked.quick) for part in asked.only}
+    if not asked.quick:
+        Console().print(f"Wrote {save(name, results)}")
 
 
 def save(name: str, results: dict[str, object]) -> Path:

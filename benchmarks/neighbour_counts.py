@@ -20,15 +20,13 @@ Data are Gaussian, with typical pair distance t and farthest norm f:
 Run `python benchmarks/neighbour_counts.py [--quick]`; results also go to results/neighbour_counts.json.
 """
 
-import argparse
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+from common import run_parts
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -38,7 +36,6 @@ from userdp.privacy.neighbours import neighbour_counts
 Floats = NDArray[np.float64]
 CASES = ["concentrated", "outliers", "bulk", "no structure", "ties"]
 EVICT = np.ones(2**23)  # Read before each timing that a warm cache would flatter.
-RESULTS = Path(__file__).parent / "results" / "neighbour_counts.json"
 
 
 def brute_force(vectors: Floats, radius: float) -> NDArray[np.int64]:
@@ -108,11 +105,8 @@ def measure(case: str, rows: int, columns: int) -> dict[str, float | int | str]:
     }
 
 
-def main() -> None:
-    """Measure, print, save."""
-    parser = argparse.ArgumentParser(description="Time exact neighbour counts against brute force.")
-    parser.add_argument("--quick", action="store_true", help="small sizes only, results not saved")
-    quick = parser.parse_args().quick
+def counts(repeats: int, quick: bool) -> list[dict]:
+    """All cases and sizes. How often each is timed depends on how long it takes."""
     neighbour_counts(np.eye(300), 1.0)  # Compile outside the timings.
     console = Console()
     table = Table("case", "K", "d", "ours, ms", "x brute", "x sum")
@@ -129,10 +123,11 @@ def main() -> None:
                 speed = f"{result['times_brute_force']:.2f}"
                 table.add_row(case, f"{rows:,}", str(columns), milliseconds, speed, passes)
     console.print(table)
-    if not quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+PARTS = {"counts": counts}
 
 
 if __name__ == "__main__":
-    main()
+    run_parts("neighbour_counts", __doc__, PARTS)

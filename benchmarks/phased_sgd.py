@@ -13,12 +13,11 @@ Run: python benchmarks/phased_sgd.py [--only real speed ...] [--repeats 5] [--qu
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 
 import numpy as np
-from common import TASKS, logistic_optimum, save, scores
+from common import TASKS, logistic_optimum, run_parts, scores
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -224,15 +223,5 @@ def speed(repeats: int, quick: bool) -> list[dict]:
 PARTS = {"generated": generated, "real": real, "few": few, "lemma": lemma, "speed": speed}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run; all by default")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="fewer sizes")
-    arguments = parser.parse_args()
-    results = {name: PARTS[name](arguments.repeats, arguments.quick) for name in arguments.only}
-    console.print(f"Wrote {save('phased_sgd', results)}")
-
-
 if __name__ == "__main__":
-    main()
+    run_parts("phased_sgd", __doc__, PARTS)

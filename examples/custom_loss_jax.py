@@ -1,7 +1,7 @@
-"""Bring your own loss: differentiate it with JAX and use it as a per-user statistic.
+"""Bring your own loss: differentiate it with JAX, and train with private means of the users' gradients.
 
-Each user's gradient is computed from that user's rows alone, which is all that the privacy layer asks for. The
-example writes the logistic loss in JAX, and compares with the library's compiled one.
+Each user's gradient is computed from that user's rows alone, which is all that the privacy layer asks for. The loss
+here is the logistic one, so that the result can be compared; write any differentiable loss.
 
     pip install "userdp[jax]"
     python examples/custom_loss_jax.py
@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from userdp.data import UserData
-from userdp.losses import logistic
-from userdp.statistics import MeanGradient, UserGradients
+import userdp
 
 
 def mean_loss(weights, rows, targets):
-    """Mean logistic loss over the rows of one user; write any differentiable loss here."""
+    """Mean loss over the rows of one user."""
     signs = jnp.where(targets > 0, 1.0, -1.0)
     return jnp.mean(jnp.logaddexp(0.0, -signs * (rows @ weights)))
 
@@ -25,22 +23,26 @@ def mean_loss(weights, rows, targets):
 gradient = jax.jit(jax.grad(mean_loss))
 
 
-def main() -> None:
+def main(n_users: int = 3_000, n_steps: int = 20) -> None:
     rng = np.random.default_rng(0)
-    n_users, rows_per_user, n_features = 200, 10, 5
-    X = rng.standard_normal((n_users * rows_per_user, n_features)).astype(np.float32)
-    y = rng.integers(0, 2, len(X))
-    data = UserData.from_arrays(X, y, users=np.repeat(np.arange(n_users), rows_per_user))
-    weights, users = np.linspace(-1, 1, n_features), np.arange(n_users)
+    people = np.repeat(np.arange(n_users), 8)
+    X = rng.uniform(-1, 1, (len(people), 3))
+    y = rng.random(len(people)) < 1 / (1 + np.exp(-2 * X[:, 0] + X[:, 1]))
+    data = userdp.UserData.from_arrays(X, y, people)
 
-    by_jax = UserGradients(gradient, weights)
-    by_jax.check(n_features, data.rows.dtype)  # finds mistakes on made-up rows, before any data is touched
-    vectors = by_jax(data, users, n_groups=n_users)
-    compiled = MeanGradient(logistic, weights)(data, users, n_groups=n_users)
+    # Plan and certify from public numbers, charge the ledger, and only then touch data.
+    budget = userdp.Budget(2.0, 1e-6)
+    plan = userdp.plan_means(n_users, budget, rounds=n_steps)
+    curator = userdp.Curator(data, plan, userdp.Ledger(budget), purpose="custom loss")
 
-    print(data)
-    print(f"one gradient a user: {vectors.shape} {vectors.dtype}")
-    print(f"agrees with the compiled loss to 1e-6: {np.allclose(vectors, compiled, atol=1e-6)}")
+    weights = np.zeros(3)
+    # Two users' gradients are at most 2 sqrt(3) apart; the search finds privately how much closer they are.
+    (radius,) = curator.release("radius", userdp.UserGradients(gradient, weights), 2 * np.sqrt(3))
+    for _ in range(n_steps):
+        step = curator.release("mean", userdp.UserGradients(gradient, weights), 1.5 * radius)
+        weights = weights - 2.0 * step
+
+    print(f"private weights {weights.round(2)}, the truth is [2, -1, 0]")
 
 
 if __name__ == "__main__":

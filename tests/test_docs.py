@@ -1,9 +1,12 @@
 """Every Python block in the README and the docs runs, top to bottom, page by page."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+import userdp
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,3 +29,12 @@ def test_code_blocks_run(page):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_api_page_is_up_to_date():
+    sys.path.insert(0, str(ROOT / "docs"))
+    import api
+
+    assert api.PAGE.read_text() == api.page(), "run python docs/api.py"
+    documented = {name for names in api.SECTIONS.values() for name in names}
+    assert documented == set(userdp.__all__)

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from userdp import losses
-from userdp.losses import _exp_of_negative
+from userdp.losses.standard import _exp_of_negative
 
 scalar = pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=name)
 number = st.floats(-4.0, 4.0)

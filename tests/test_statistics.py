@@ -391,7 +391,7 @@ def too_short(weights, rows, targets):
         (MeanGradient(losses.logistic, np.zeros(6)), r"weights of length 7 for the logistic loss .* got 6"),
         (MeanGradient(MULTINOMIAL, np.zeros(7)), r"weights of length 28"),
         (MeanGradient(losses.custom("typo", abs, broken, lipschitz=1.0), np.zeros(7)), r"typo loss .* it raised"),
-        (MeanGradient(replace(compiled_custom, slope=losses._sign), np.zeros(7)), r"it raised"),
+        (MeanGradient(replace(compiled_custom, slope=losses.standard._sign), np.zeros(7)), r"it raised"),
         (
             MeanGradient(losses.custom("nan", abs, lambda p, t: p * math.nan, lipschitz=1.0), np.zeros(7)),
             r"finite gradients of the nan loss",

@@ -38,7 +38,7 @@ _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.int
 
 
 @functools.lru_cache(maxsize=128)
-def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool = True) -> Any:
+def block_slopes(slope: Any, n_outputs: int = 1, may_raise: bool = True) -> Any:
     """Machine code that replaces a block of predictions by slopes, from a compiled `slope(prediction, target)`.
 
     With `may_raise`, an exception in one row makes that row's slope NaN, because an exception that depends on a
@@ -51,7 +51,7 @@ def block_slopes(slope: Callable[..., Any], n_outputs: int = 1, may_raise: bool 
                 "Expected NUMBA_BOUNDSCHECK=0 and NUMBA_FULL_TRACEBACKS not to be set: with them a custom loss could "
                 "read or print other users' data."
             )
-        slope = numba.njit(slope.py_func, error_model="numpy", boundscheck=True)  # type: ignore[attr-defined]
+        slope = numba.njit(slope.py_func, error_model="numpy", boundscheck=True)
 
     def plain(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
         for i in range(n_rows):

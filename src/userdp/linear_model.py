@@ -142,7 +142,7 @@ class LinearModel(BaseEstimator):
 
     def to_dict(self) -> dict[str, Any]:
         """All of the fitted model, for JSON: weights, public parameters, guarantee. Releasable as a whole."""
-        check_is_fitted(self)
+        check_is_fitted(self, "coef_")
         names = getattr(self, "feature_names_in_", None)
         classes = getattr(self, "classes_", None)
         packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
@@ -244,7 +244,7 @@ class LinearModel(BaseEstimator):
 
     def _predictions(self, X: Any) -> np.ndarray:
         """One column an output."""
-        check_is_fitted(self)
+        check_is_fitted(self, "coef_")
         X = validate_data(self, X, reset=False, dtype=_FLOATS)
         return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
 

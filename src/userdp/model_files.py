@@ -69,7 +69,9 @@ def _model(record: dict[str, Any]) -> LinearModel:
         raise ValueError(f"{outputs} x {n_features} weights expected")
     if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
         raise ValueError("weights that are not finite")
-    if (classes is not None) != model._classifies or (classes is not None and len(classes) < 2):
+    if (classes is not None) != model._classifies or (
+        classes is not None and not 2 <= len(np.unique(classes)) == len(classes)
+    ):
         raise ValueError("classes do not fit the estimator")
     model.n_features_in_ = n_features
     if record["features"] is not None:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -227,16 +228,15 @@ def test_reports(files, tmp_path, stub_report):
 
 
 def test_the_real_report(files, tmp_path):
-    pytest.importorskip("userdp.report")
     assert run("report", files / "text.json", tmp_path / "r.html").exit_code == 0
     assert "<html" in (tmp_path / "r.html").read_text().lower()
 
 
 def test_the_demo(monkeypatch):
     called = []
-    monkeypatch.setattr("userdp.demo.main", lambda: called.append(1))
-    assert run("demo").exit_code == 0
-    assert called == [1]
+    monkeypatch.setattr("userdp.demo.main", called.append)
+    assert run("demo", "--folder", "x").exit_code == 0
+    assert called == [Path("x")]
 
 
 def test_version_and_help():

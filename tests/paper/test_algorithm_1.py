@@ -164,6 +164,7 @@ def test_line_19_halt_outputs_zero_inside_the_domain():
     made = paper.plan_paper_phased_sgd(away, N, M, BUDGET)
     result = phased_sgd.run(away, made, Recorder([np.full(3, 0.1), phased_sgd.Halted()]))
     assert result.halted
+    assert "The result is the start" in result.message
     np.testing.assert_array_equal(result.weights, np.full(3, 1.0))
 
 

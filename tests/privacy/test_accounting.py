@@ -123,9 +123,11 @@ def test_failure_is_added_to_delta():
 
 def test_one_sampled_step_is_the_swap_of_its_dominating_pair():
     q, z, epsilon = 0.2, 1.5, 0.2
-    one = lambda x: (1 - q) * norm.pdf(x, 0, z) + q * norm.pdf(x, 1, z)  # noqa: E731
-    other = lambda x: (1 - q) * norm.pdf(x, 0, z) + q * norm.pdf(x, -1, z)  # noqa: E731
-    expected = hockey_stick(one, other, epsilon)
+
+    def mixed(step):
+        return lambda x: (1 - q) * norm.pdf(x, 0, z) + q * norm.pdf(x, step, z)
+
+    expected = hockey_stick(mixed(1), mixed(-1), epsilon)
     assert a.delta_at(Cost(subsampled=(Subsampled(q, z, 1),)), epsilon) == pytest.approx(expected, rel=1e-3)
 
 

@@ -1,5 +1,6 @@
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -273,7 +274,7 @@ def test_added_user_sensitivity_holds_under_hill_climbing_and_is_not_idle():
     for slack, size in ((0, 6), (0, 12), (1, 9), (2, 14), (3, 20)):
         share = c.best_share(size, slack)
         start = rng.normal(0, 0.1, (size + 1, 2))
-        worst = max(worst, climb(lambda rows: added_ratio(rows, slack, share), start, rng))  # noqa: B023
+        worst = max(worst, climb(partial(added_ratio, slack=slack, share=share), start, rng))
     assert 0.6 < worst <= 1 + 1e-9
 
 

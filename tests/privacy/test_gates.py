@@ -49,7 +49,7 @@ def test_impossible_probabilities_are_refused(probability):
 
 def test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round():
     noise = SilentNoise()
-    gate = gates.AboveThreshold(10, 0.5, noise)
+    gate = gates.AboveThreshold(10, 8.0, noise)
     assert gate.passes(10)
     assert gate.passes(11)
     assert not gate.passes(9)
@@ -60,7 +60,7 @@ def test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round():
 
 def test_the_single_test_uses_less_noise_and_answers_once():
     noise = SilentNoise()
-    gate = gates.AboveThresholdOnce(10, 0.5, noise)
+    gate = gates.AboveThresholdOnce(10, 2.0, noise)
     assert gate.passes(10)
     assert noise.asked == [("integer_laplace", 2.0)]
     with pytest.raises(RuntimeError, match="one answer"):
@@ -98,7 +98,7 @@ def test_audit_of_the_single_test():
 
     def answers(value, claimed):
         noise = SecureNoise()
-        return np.array([float(gates.AboveThresholdOnce(2, claimed, noise).passes(value)) for _ in range(runs)])
+        return np.array([float(gates.AboveThresholdOnce(2, 1 / claimed, noise).passes(value)) for _ in range(runs)])
 
     assert 0.7 * epsilon <= audited_epsilon(answers(1, epsilon), answers(0, epsilon), 0.0) <= epsilon
     assert audited_epsilon(answers(1, 2 * epsilon), answers(0, 2 * epsilon), 0.0) > epsilon
@@ -112,7 +112,7 @@ def test_audit_of_above_threshold():
         noise = SeededNoise(1)
         times = np.full(runs, float(len(values)))
         for run in range(runs):
-            gate = gates.AboveThreshold(0, claimed, noise)
+            gate = gates.AboveThreshold(0, 4 / claimed, noise)
             for time, value in enumerate(values):
                 if not gate.passes(value):
                     times[run] = time

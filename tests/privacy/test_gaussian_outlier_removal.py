@@ -10,8 +10,8 @@ from support import SilentNoise, audited_gaussian_epsilon, brute_counts, climb
 from test_outlier_removal import with_h_index
 
 from userdp.privacy import concentration as c
+from userdp.privacy import gates
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.means import gaussian_outlier_removal as module
 from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.noise import SecureNoise, SeededNoise, gaussian_std
@@ -53,7 +53,7 @@ def test_the_margin_makes_a_bad_round_pass_as_rarely_as_claimed(rounds, failure)
 
 def test_the_margin_is_for_the_noise_that_is_drawn(monkeypatch):
     """Drawn is a little more than what is charged: the failure must be that of the larger noise."""
-    monkeypatch.setattr(module, "gaussian_std", lambda sensitivity, multiplier, dimension: 1.5 * multiplier)
+    monkeypatch.setattr(gates, "gaussian_std", lambda sensitivity, multiplier, dimension: 1.5 * multiplier)
     record = gaussian_tested()
     assert norm.sf((record.margin + 1) / 4.5) <= 1e-3 < norm.sf(record.margin / 4.5)
 

@@ -1,5 +1,7 @@
+import copy
 import math
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
@@ -381,3 +383,25 @@ def test_an_interrupt_after_the_commit_stays_an_interrupt(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert book.charges() == ()
+
+
+def test_copies_are_the_ledger_itself():
+    ledger = Ledger(Budget(1.0, 1e-6))
+    assert copy.deepcopy(ledger) is copy.copy(ledger) is ledger
+    with pytest.raises(TypeError, match="in memory cannot be pickled"):
+        pickle.dumps(ledger)
+
+
+def test_pickled_it_is_the_very_same_file_or_nothing(tmp_path):
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(BUDGET, path)
+    ledger.charge(plan())
+    kept = pickle.dumps(ledger)
+    again = pickle.loads(kept)
+    assert again.spent_epsilon() == ledger.spent_epsilon() > 0
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        pickle.loads(kept)
+    Ledger(BUDGET, path)
+    with pytest.raises(ValueError, match="another is in its place"):
+        pickle.loads(kept)

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from random import Random
 
 import numba
 import numpy as np
@@ -144,9 +145,9 @@ def test_radius_at_a_distance_of_the_data(vectors: np.ndarray, data: st.DataObje
 
 @examples
 @given(arrays(wild, rows=10), radii, st.randoms(use_true_random=False))
-def test_order_of_rows_does_not_matter(vectors: np.ndarray, radius: float, random: object) -> None:
+def test_order_of_rows_does_not_matter(vectors: np.ndarray, radius: float, random: Random) -> None:
     permutation = list(range(len(vectors)))
-    random.shuffle(permutation)  # type: ignore[attr-defined]
+    random.shuffle(permutation)
     counts = _counts(vectors, radius, SMALL)
     np.testing.assert_array_equal(_counts(vectors[permutation], radius, SMALL), counts[permutation])
 
@@ -352,12 +353,12 @@ def test_vectors_must_be_a_matrix(vectors: np.ndarray) -> None:
 
 def test_vectors_must_be_float64() -> None:
     with pytest.raises(TypeError, match=r"Expected vectors.dtype=float32 == float64: "):
-        neighbour_counts(np.ones((2, 2), dtype=np.float32), 1.0)  # type: ignore[arg-type]
+        neighbour_counts(np.ones((2, 2), dtype=np.float32), 1.0)
 
 
 def test_vectors_must_be_an_array() -> None:
     with pytest.raises(TypeError, match=r"Expected vectors of type list to be an array: "):
-        neighbour_counts([[1.0]], 1.0)  # type: ignore[arg-type]
+        neighbour_counts([[1.0]], 1.0)
 
 
 def test_float32_is_not_used_where_its_squares_could_be_flushed_to_zero() -> None:

@@ -141,7 +141,7 @@ def test_secure_draws_differ_and_seeded_draws_repeat():
 def test_numpy_seeds_do_not_reach_the_secure_source():
     draws = []
     for _ in range(2):
-        np.random.seed(0)  # noqa: NPY002
+        np.random.seed(0)  # noqa: NPY002 - the global seed is what must not reach it
         draws.append((n.SecureNoise().gaussian(np.zeros(2), 1.0, 1.0)[0], tuple(n.SecureNoise().permutation(20))))
     assert draws[0][0] != draws[1][0]
     assert draws[0][1] != draws[1][1]

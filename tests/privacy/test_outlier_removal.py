@@ -49,6 +49,16 @@ def test_the_test_is_on_the_h_index_at_its_threshold(rounds):
         record.start(SilentNoise()).release(with_h_index(400, threshold - 1), 1.0)
 
 
+@pytest.mark.parametrize(("rounds", "scales"), [(1, [1.0]), (2, [2.0, 4.0, 4.0])])
+def test_the_noise_of_the_test_is_what_its_epsilon_pays_for(rounds, scales):
+    """One discrete Laplace of 1/epsilon, or 2/epsilon for the threshold and 4/epsilon for each answer."""
+    noise = SilentNoise()
+    session = OutlierRemoval(400, 5.0, 0.5, 1e-4, 0.01, rounds).start(noise)
+    for _ in range(rounds):
+        session.release(np.zeros((400, 1)), 1.0)
+    assert [scale for kind, scale, *_ in noise.asked if kind == "integer_laplace"] == [s / 0.5 for s in scales]
+
+
 def test_what_leaves_is_the_tight_filtered_mean_with_noise_of_the_tight_sensitivity():
     rng = np.random.default_rng(0)
     vectors = rng.normal(0, 0.1, (200, 3))

@@ -91,8 +91,8 @@ def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
     result = fit(data, rows_per_user, budget, solver=solver, mode=mode)
     assert result.halted
     np.testing.assert_array_equal(result.weights, np.zeros(4))
-    for word in ("missing values", "budget", "the start"):
-        assert word in result.message
+    for words in ("missing values", "raise row_norm", "budget", "The result is the start"):
+        assert words in result.message
 
 
 @EVERY

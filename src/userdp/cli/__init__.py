@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,10 +44,12 @@ def top(
     """
 
 
-def demo() -> None:
-    """Train a private model on made-up people, in well under a minute.
+def demo(
+    folder: Annotated[Path, typer.Option(help="Folder to write models and reports to.")] = Path("userdp-demo"),
+) -> None:
+    """Train private models on public and made-up data, beside models that protect nobody.
 
-    Protected: nobody has to be, people are made up; it is done as if they were real.
+    Protected: nobody has to be, the data is public or made up; it is done as if it were not.
 
     [bold]Example[/bold]
 
@@ -54,7 +57,7 @@ def demo() -> None:
     """
     from userdp import demo
 
-    demo.main()
+    demo.main(folder)
 
 
 app.command()(guarded(fit.fit))

@@ -69,6 +69,9 @@ def line_of(error: Exception) -> str:
     ours = type(error) in (ValueError, TypeError, FileNotFoundError, RuntimeError) and where.startswith(_PACKAGE)
     if ours and str(error).startswith("Expected "):
         return in_options(str(error)) + notes
+    if isinstance(error, OSError) and error.strerror:  # says nothing of what is in the file
+        where = f"{error.filename!r}" if error.filename else "a file"
+        return f"Expected to read or write {where}: {error.strerror}.{notes}"
     return (
         f"Met a bug in userdp, {type(error).__name__}: please tell its authors. With USERDP_DEBUG=1 the traceback is "
         f"shown, which may hold data.{notes}"

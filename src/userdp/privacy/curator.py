@@ -30,6 +30,10 @@ class _Quiet:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, with a lock that nobody holds."""
         self._lock, self._inside, self._filters = threading.Lock(), 0, warnings.catch_warnings()
 
     def __enter__(self) -> None:
@@ -49,7 +53,7 @@ class _Quiet:
 
 _QUIET = _Quiet()
 # A child made while another thread released would wait for a lock that nobody holds there.
-os.register_at_fork(after_in_child=_QUIET.__init__)  # type: ignore[misc]
+os.register_at_fork(after_in_child=_QUIET.forget)
 
 
 class Engine(Protocol):

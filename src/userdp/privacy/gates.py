@@ -1,7 +1,8 @@
 """Noisy tests that decide whether a mean may be released.
 
-The tested value is an integer that a swapped user changes by at most 1 (the h-index), so discrete Laplace noise makes
-the answers pure DP without any rounding. Thresholds are set from tails of that noise, computed exactly or from above.
+The tested value is an integer that a swapped user changes little (the h-index by at most 1), so discrete Laplace noise
+makes the answers pure DP without any rounding. Gaussian noise costs more an answer but has lighter tails. Thresholds
+are set from tails of the noise, computed exactly or from above.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
+from scipy.stats import norm
 
-from userdp.privacy.noise import Noise
+from userdp.privacy.noise import Noise, gaussian_std
 
 Tail = Callable[[float, int], float]
 
@@ -67,37 +70,59 @@ def least_excess(tail: Tail, epsilon: float, probability: float) -> int:
     return high
 
 
-class AboveThreshold:
-    """Says of a stream of values whether each is above a noisy threshold, until the first that is not.
+def gaussian_margin(std: float, failure: float) -> float:
+    """A margin t >= 0 with P(X >= t + 1) <= failure for the noise X of `noisy`.
 
-    Guarantee: epsilon-DP for any number of adaptively chosen integer values of sensitivity 1.
+    >>> round(gaussian_margin(3.0, 1e-3), 2)
+    8.27
+    """
+    drawn = gaussian_std(1.0, std, 1)  # a little more than std: it pays for the noise's grid
+    return max(0.0, drawn * float(norm.isf(failure)) * (1 + 1e-9) - 1)
+
+
+def noisy(value: int, std: float, noise: Noise) -> float:
+    """value + N(0, std^2): 1 / std^2 (Gaussian) for a value of sensitivity 1."""
+    return float(noise.gaussian(np.array([float(value)]), 1.0, std)[0])
+
+
+class Gate(Protocol):
+    """A test of values, one after the other."""
+
+    def passes(self, value: int) -> bool:
+        """Whether the mean of this value may be released; after a no there are no more answers."""
+
+
+class AboveThreshold:
+    """Says of a stream of values whether value + Lap(scale) is above threshold + Lap(scale/2), until one is not.
+
+    Guarantee: 4 D / scale (pure) for any number of adaptively chosen integer values of sensitivity D.
     Paper: Alg. 4, with the halting direction that Alg. 2 uses (pass while above, halt at the first below).
     Differs: the threshold's noise is drawn once, before the stream, as Alg. 4 does and Alg. 2 (line 4, inside its
     loop) does not; the noise is discrete.
     """
 
-    def __init__(self, threshold: int, epsilon: float, noise: Noise) -> None:
-        self._epsilon = epsilon
+    def __init__(self, threshold: int, scale: float, noise: Noise) -> None:
+        self._scale = scale
         self._noise = noise
-        self._threshold = noise.integer_laplace(threshold, 2 / epsilon)
+        self._threshold = noise.integer_laplace(threshold, scale / 2)
         self._open = True
 
     def passes(self, value: int) -> bool:
         """Whether the stream goes on; the first no is the last answer."""
         if not self._open:
             raise RuntimeError("This test has halted and gives no more answers.")
-        self._open = self._noise.integer_laplace(value, 4 / self._epsilon) >= self._threshold
+        self._open = self._noise.integer_laplace(value, self._scale) >= self._threshold
         return self._open
 
 
 class AboveThresholdOnce:
-    """One answer of the same kind, with half the noise of the threshold-and-answer pair: value + Lap(1/epsilon).
+    """One answer of the same kind, without noise of the threshold: whether value + Lap(scale) reaches it.
 
-    Guarantee: epsilon-DP for one integer value of sensitivity 1.
+    Guarantee: D / scale (pure) for one integer value of sensitivity D.
     """
 
-    def __init__(self, threshold: int, epsilon: float, noise: Noise) -> None:
-        self._threshold, self._epsilon, self._noise = threshold, epsilon, noise
+    def __init__(self, threshold: int, scale: float, noise: Noise) -> None:
+        self._threshold, self._scale, self._noise = threshold, scale, noise
         self._open = True
 
     def passes(self, value: int) -> bool:
@@ -105,4 +130,25 @@ class AboveThresholdOnce:
         if not self._open:
             raise RuntimeError("This test has given its one answer.")
         self._open = False
-        return self._noise.integer_laplace(value, 1 / self._epsilon) >= self._threshold
+        return self._noise.integer_laplace(value, self._scale) >= self._threshold
+
+
+class GaussianTest:
+    """Says of up to `answers` values whether value + N(0, std^2) reaches the threshold, until one does not.
+
+    Guarantee: answers / std^2 (Gaussian) for adaptively chosen integer values of sensitivity 1.
+    """
+
+    def __init__(self, threshold: int, std: float, answers: int, noise: Noise) -> None:
+        self._threshold, self._std, self._noise = threshold, std, noise
+        self._answers_left = answers
+
+    def passes(self, value: int) -> bool:
+        """Whether the session goes on. An answer that is interrupted is a no."""
+        if self._answers_left == 0:
+            raise RuntimeError("These means were released and paid for, or a test has failed.")
+        left, self._answers_left = self._answers_left - 1, 0
+        if noisy(value, self._std, self._noise) < self._threshold:
+            return False
+        self._answers_left = left
+        return True

@@ -15,7 +15,7 @@ import sqlite3
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,6 +113,19 @@ class Ledger:
             self._newest = _newest_run(db)
         self.charges()  # refuses a file that holds another budget, or damaged records
 
+    def __deepcopy__(self, memo: object) -> Ledger:
+        """Itself: a copy would let the same budget be spent twice. (scikit-learn copies parameters of estimators.)"""
+        return self
+
+    def __copy__(self) -> Ledger:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[object, ...]]:
+        """Pickled, a ledger is the address of its file, and finds the very same ledger there or raises."""
+        if self.path is None:
+            raise TypeError("A ledger in memory cannot be pickled or sent to other processes: use one with a file.")
+        return _reopened, (self.path, self._identity, self._newest)
+
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
 
@@ -191,6 +204,13 @@ class Ledger:
                 yield db
                 newest = _newest_run(db)
             self._newest = newest  # only now is it committed
+
+
+def _reopened(path: Path, identity: tuple[Budget, str], newest: tuple[int, str, str] | None) -> Ledger:
+    ledger = Ledger.open(path)
+    ledger._identity, ledger._newest = identity, newest
+    ledger.charges()  # refuses another ledger, or an older copy, in its place
+    return ledger
 
 
 def _connect(path: str | Path | None, mode: str = "rw") -> sqlite3.Connection:

@@ -45,13 +45,19 @@ def check_counts(at_least: int = 1, **numbers: object) -> None:
             raise ValueError(f"Expected {name}={number!r} to be a whole number >= {at_least}.")
 
 
-def settle(record: object, reals: tuple[str, ...] = (), counts: tuple[str, ...] = (), from_zero: str = "") -> None:
+def settle(
+    record: object,
+    reals: tuple[str, ...] = (),
+    counts: tuple[str, ...] = (),
+    from_zero: str = "",
+    chances: tuple[str, ...] = (),
+) -> None:
     """Check a frozen record's numbers and store them as plain floats and ints.
 
     What was priced must not change afterwards, as an array could, nor be priced in the precision of a narrow float.
-    `from_zero` names the count that may be 0.
+    `from_zero` names the count that may be 0; `chances` are reals below 1.
     """
-    for name in reals:
+    for name in reals + chances:
         value = getattr(record, name)
         if not isinstance(value, (int, float, np.floating, np.integer)):
             raise TypeError(f"Expected {name} to be a number, got {type(value).__name__}.")
@@ -63,6 +69,8 @@ def settle(record: object, reals: tuple[str, ...] = (), counts: tuple[str, ...] 
             raise ValueError(f"Expected {name}={number} to be finite and > 0.")
         if not _SMALLEST <= number <= _LARGEST:
             raise ValueError(f"Expected {_SMALLEST:g} <= {name}={number} <= {_LARGEST:g}.")
+        if name in chances and not number < 1:
+            raise ValueError(f"Expected 0 < {name}={number} < 1.")
         object.__setattr__(record, name, number)
     for name in counts:
         check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
@@ -110,7 +118,10 @@ class Mechanism(Protocol):
 
 
 class SessionOnAll:
-    """A session that gets all vectors of a round at once."""
+    """A session that gets all vectors of a round at once; everyone takes part, unless it chooses."""
+
+    def choose(self, users: Users) -> Users:
+        return users
 
     def add(self, vectors: Vectors, radius: float) -> None:
         raise RuntimeError("This mechanism takes all vectors of a round at once.")

@@ -12,8 +12,9 @@ Known limit: counts do not depend on the shortcuts, but run time does depend on 
 
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -263,7 +264,11 @@ def _band(norms: Floats, largest: float, dimension: int, limit: float, single: b
 
 # No kernel of this file may use fastmath: a callee compiled first for a fastmath caller takes over its flags, even
 # in the cache, and the canonical predicate would then depend on who called it first.
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+_F = TypeVar("_F", bound=Callable[..., Any])
+_compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
+
+
+@_compiled
 def _term(a: float, b: float, scale: float) -> float:
     """One coordinate's share of the canonical squared distance: ((a - b) scale)^2.
 
@@ -273,7 +278,7 @@ def _term(a: float, b: float, scale: float) -> float:
     return difference * difference
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _squared_distance(a: Floats, b: Floats, scale: float) -> float:
     """The canonical squared distance: float64 terms summed left to right."""
     total = 0.0
@@ -282,7 +287,7 @@ def _squared_distance(a: Floats, b: Floats, scale: float) -> float:
     return total
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
     """Squared distances of all rows to the pivot, in scaled units, up to rounding.
 
@@ -307,7 +312,7 @@ def _squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
     return norms
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float, centred: NDArray[Any]) -> None:
     """Write (x - pivot) scale for the rows in order, rounded to the type of `centred`."""
     for row in range(len(order)):
@@ -316,7 +321,7 @@ def _centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: floa
             target[coordinate] = (source[coordinate] - pivot[coordinate]) * scale
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _tally(
     products: NDArray[Any],
     surely: NDArray[Any],
@@ -363,7 +368,7 @@ def _tally(
     return True
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _count_directly(
     vectors: Floats,
     rows: NDArray[np.intp],

@@ -9,7 +9,8 @@ import numpy as np
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import SessionOnAll, Users, Vectors, settle
+from userdp.privacy.gates import noisy
+from userdp.privacy.mechanism import SessionOnAll, Vectors, settle
 from userdp.privacy.noise import Noise
 
 
@@ -70,9 +71,6 @@ class _Session(SessionOnAll):
         self._record, self._noise = record, noise
         self._open = True
 
-    def choose(self, users: Users) -> Users:
-        return users
-
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         """The found radius, as a vector of length 1; once."""
         if not self._open:
@@ -83,7 +81,7 @@ class _Session(SessionOnAll):
         while low < high:
             middle = (low + high) // 2
             rows = c.comparable(vectors, radii[middle])
-            value = np.array([float(c.h_index(c.neighbour_counts(rows, radii[middle])))])
-            enough = self._noise.gaussian(value, 1.0, self._record.noise_std)[0] >= self._record.target
+            value = c.h_index(c.neighbour_counts(rows, radii[middle]))
+            enough = noisy(value, self._record.noise_std, self._noise) >= self._record.target
             low, high = (low, middle) if enough else (middle + 1, high)
         return np.array([radii[high]])

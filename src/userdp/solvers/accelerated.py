@@ -20,6 +20,7 @@ from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan
 from userdp.smoothing import BallSmoothing
 from userdp.solvers.descent import ACSA, Nesterov, steadied
+from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
@@ -98,13 +99,15 @@ def run(problem: Problem, plan: AcceleratedPlan, curator: Curator, progress: Pro
                 report("radius", n_done, total)
                 (radius,) = map(float, curator.release(phase.search, walk.statistic(n_done), radius))
             walk.begin(radius)
-            released.append(_summary(phase, radius))
+            own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "regularizer": phase.regularizer}
+            released.append(summary(phase, radius, **own))
             for _ in range(phase.n_steps):
                 report("gradient step", n_done, total)
                 walk.move(curator.release(phase.label, walk.statistic(n_done), radius))
                 n_done += 1
     except Halted:
-        message = _advice(0 if plan.faithful else n_done)
+        stands = "the start" if plan.faithful or n_done == 0 else f"what was reached after {n_done} steps"
+        message = halt_advice("users' gradients are", "a user", stands)
     if walk is not None and n_done:
         weights = problem.start if message and plan.faithful else walk.weights
     return Result(weights, bool(message), message, plan.n_gradients, plan.bound, tuple(released))
@@ -160,25 +163,3 @@ class _Walk:
     def _asked_at(self) -> np.ndarray:
         query = self._first if self._descent is None else self._descent.query
         return query if self._whitening is None else self._whitening.to_weights(query)
-
-
-def _summary(phase: Phase, radius: float) -> dict[str, float]:
-    return {
-        "users": phase.n_users,
-        "steps": phase.n_steps,
-        "users_a_step": phase.users_a_step,
-        "regularizer": phase.regularizer,
-        "expected_radius": phase.radius,
-        "radius": radius,
-        "noise_std": phase.noise_ratio * radius,
-    }
-
-
-def _advice(n_done: int) -> str:
-    stands = "the start" if n_done == 0 else f"what was reached after {n_done} steps"
-    return (
-        f"A private test failed: too many users' gradients are far from the others. The result is {stands}. What you "
-        "can do, with a new budget: fill missing values and check that targets are coded as the loss expects (a user "
-        "with one NaN is an outlier), or raise row_norm if rows are longer than declared. The budget of this run is "
-        "spent."
-    )

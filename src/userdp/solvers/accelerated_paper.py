@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 
-from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.accounting import Budget
 from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
-from userdp.solvers.phased_sgd_paper import exponent_q, least_number, n_phases, phase_users
+from userdp.solvers.phased_sgd_paper import (
+    check_assumptions,
+    exponent_q,
+    least_number,
+    n_phases,
+    phase_users,
+    too_few,
+)
 from userdp.solvers.problem import Problem
-
-_LARGEST_EPSILON = 10.0  # assumed by Theorem 3.1
 
 
 def radius(lipschitz: float, dimension: int, n_users: int, rows_per_user: int) -> float:
@@ -158,22 +162,11 @@ def fewest_users_of_a_phase(n_users: int, rows_per_user: int, dimension: int, bu
 
 def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> AcceleratedPlan:
     """Alg. 3 as printed; with l2 > 0 its reruns. Raises `BudgetExceeded` with the smallest feasible n_users."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if not (budget.delta > 0 and budget.epsilon <= _LARGEST_EPSILON):
-        raise ValueError(
-            f"Expected epsilon={budget.epsilon:g} <= {_LARGEST_EPSILON:g} and delta={budget.delta:g} > 0, as "
-            'Theorem 3.1 assumes: use mode="tight".'
-        )
+    check_assumptions("Theorem 3.1", n_users, rows_per_user, budget)
     if not feasible(problem, n_users, rows_per_user, budget):
         least = smallest_n_users(problem, rows_per_user, budget)
-        remedy = f"{least:,} are the fewest" if least else "no number of them is enough"
-        raise BudgetExceeded(
-            f'Expected more than n_users={n_users} for the accelerated solver in mode="paper" at '
-            f"epsilon={budget.epsilon:g}, delta={budget.delta:g} and {rows_per_user} rows a user: {remedy}, since each "
-            'of the floor(log2 n) phases needs enough of them for its test. mode="tight" needs far fewer. Nothing was '
-            "spent.",
-            enough_users=least,
-        )
+        need = "enough of them for its test"
+        raise too_few("the accelerated solver", n_users, rows_per_user, budget, least, need)
     runs = [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
     phases: list[Phase] = []
     steps: list[Step] = []

@@ -40,6 +40,7 @@ from userdp.planning import means_noise, plan_means, plan_search
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.concentration import added_user_sensitivity
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.means.tight import TightMean
 from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import radius_grid
@@ -270,7 +271,8 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
     plan = Plan(n_users, (*first, *steps))
     plan.certify(budget)
     mean = steps[-1].mechanism
-    noise_ratio = mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension)  # type: ignore[attr-defined]
+    assert isinstance(mean, TightMean | SampledOutlierRemoval)
+    noise_ratio = mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension)
     geometry = choice.geometry
     phase = Phase(
         "mean",

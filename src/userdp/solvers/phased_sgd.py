@@ -18,7 +18,8 @@ from userdp.domains import Domain
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan
-from userdp.solvers.preconditioning import Whitening, release_whitening
+from userdp.solvers.outcome import halt_advice, summary
+from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import OnePassSGD
 
@@ -81,18 +82,19 @@ def run(problem: Problem, plan: PhasedPlan, curator: Curator, progress: Progress
     released: list[dict[str, float]] = []
     try:
         if plan.moment_error is not None:
-            report("second moment", 0, total)
+            report(LABEL, 0, total)
             whitening = release_whitening(curator, problem.n_features, problem.row_norm, plan.moment_error)
             whitening = whitening.paced(plan.progress(problem))
         for phase in plan.phases:
             report(phase.label, total - len(plan.phases) + len(released), total)
             moved, radius = _release(problem, plan, phase, curator, weights, whitening)
             weights = _inside(problem.domain, moved, whitening)
-            released.append(_summary(phase, radius))
-    except Halted as halt:
-        message = _advice(halt, len(released))
+            released.append(summary(phase, radius, groups=phase.n_groups, step_size=phase.step_size))
+    except Halted:
+        stands = f"the weights of phase {len(released)}" if released else "the start"
         if plan.faithful:
-            weights = problem.start
+            weights, stands = problem.start, "the start"
+        message = halt_advice("groups of users ended", "a group", stands)
     return Result(weights, bool(message), message, plan.n_gradients, plan.bound, tuple(released))
 
 
@@ -117,24 +119,3 @@ def _release(
 
 def _inside(domain: Domain, weights: np.ndarray, whitening: Whitening | None) -> np.ndarray:
     return domain.project(weights) if whitening is None else whitening.project(domain, weights)
-
-
-def _summary(phase: Phase, radius: float) -> dict[str, float]:
-    return {
-        "users": phase.n_users,
-        "groups": phase.n_groups,
-        "step_size": phase.step_size,
-        "expected_radius": phase.radius,
-        "radius": radius,
-        "noise_std": phase.noise_ratio * radius,
-    }
-
-
-def _advice(halt: Halted, n_released: int) -> str:
-    stands = "the start" if n_released == 0 else f"the weights of phase {n_released}"
-    return (
-        f"A private test failed: too many groups of users ended far from the others. The result is {stands}. What you "
-        "can do, with a new budget: fill missing values and check that targets are coded as the loss expects (a group "
-        "with one NaN is lost), lower prediction_scale or row_norm if they are overestimated, or scale features so "
-        f"that rows are of similar length. ({type(halt).__name__}; the budget of this run is spent.)"
-    )

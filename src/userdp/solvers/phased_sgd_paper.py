@@ -15,7 +15,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.phased_sgd import Phase, PhasedPlan
 from userdp.solvers.problem import Problem
 
-_LARGEST_EPSILON = 10.0  # assumed by Theorem 2.1
+_LARGEST_EPSILON = 10.0  # assumed by Theorems 2.1 and 3.1
 _MOST_USERS = 2**50
 
 
@@ -122,22 +122,10 @@ def risk_bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budge
 
 def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> PhasedPlan:
     """Alg. 1 as printed; raises `BudgetExceeded` with the smallest feasible n_users unless C <= n_l."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if not (budget.delta > 0 and budget.epsilon <= _LARGEST_EPSILON):
-        raise ValueError(
-            f"Expected epsilon={budget.epsilon:g} <= {_LARGEST_EPSILON:g} and delta={budget.delta:g} > 0, as "
-            'Theorem 2.1 assumes: use mode="tight".'
-        )
+    check_assumptions("Theorem 2.1", n_users, rows_per_user, budget)
     if not feasible(n_users, rows_per_user, budget):
-        least = smallest_n_users(rows_per_user, budget)
-        remedy = f"{least:,} are the fewest" if least else "no number of them is enough"
-        raise BudgetExceeded(
-            f'Expected more than n_users={n_users} for phased SGD in mode="paper" at epsilon={budget.epsilon:g}, '
-            f"delta={budget.delta:g} and {rows_per_user} rows a user: {remedy}, since each of the "
-            f'floor(log2 n) phases needs C = {n_groups(max(n_users, 2), rows_per_user, budget):,} users. mode="tight" '
-            "needs far fewer. Nothing was spent.",
-            enough_users=least,
-        )
+        need = f"C = {n_groups(max(n_users, 2), rows_per_user, budget):,} users"
+        raise too_few("phased SGD", n_users, rows_per_user, budget, smallest_n_users(rows_per_user, budget), need)
     groups = n_groups(n_users, rows_per_user, budget)
     ratio = noise_ratio(n_users, groups, budget)
     # zeta = delta / (10 e^eps) is the failure of the random selection in the paper's proof.
@@ -156,6 +144,29 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
     plan.certify(budget)
     bound = risk_bound(problem, n_users, rows_per_user, budget)
     return PhasedPlan(plan, tuple(phases), rows_per_user, bound, faithful=True)
+
+
+def check_assumptions(theorem: str, n_users: int, rows_per_user: int, budget: Budget) -> None:
+    """Refuse what is no count, and budgets that the theorem says nothing about."""
+    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    if not (budget.delta > 0 and budget.epsilon <= _LARGEST_EPSILON):
+        raise ValueError(
+            f"Expected epsilon={budget.epsilon:g} <= {_LARGEST_EPSILON:g} and delta={budget.delta:g} > 0, as "
+            f'{theorem} assumes: use mode="tight".'
+        )
+
+
+def too_few(
+    solver: str, n_users: int, rows_per_user: int, budget: Budget, least: int | None, need: str
+) -> BudgetExceeded:
+    """The error for fewer users than `least`; `need` is what each phase needs."""
+    remedy = f"{least:,} are the fewest" if least else "no number of them is enough"
+    return BudgetExceeded(
+        f'Expected more than n_users={n_users} for {solver} in mode="paper" at epsilon={budget.epsilon:g}, '
+        f"delta={budget.delta:g} and {rows_per_user} rows a user: {remedy}, since each of the floor(log2 n) phases "
+        f'needs {need}. mode="tight" needs far fewer. Nothing was spent.',
+        enough_users=least,
+    )
 
 
 def feasible(n_users: int, rows_per_user: int, budget: Budget) -> bool:

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 from scipy.stats import norm
 
-from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
-from userdp.privacy.noise import Noise, gaussian_std
+from userdp.privacy.gates import GaussianTest, gaussian_margin
+from userdp.privacy.means.tight import TightMean, TightSession
+from userdp.privacy.mechanism import settle
+from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class GaussianOutlierRemoval:
+class GaussianOutlierRemoval(TightMean):
     """`rounds` adaptive releases of filtered means of `n_vectors` vectors, each behind its own test of the h-index Q.
 
     A round passes if Q + N(0, test_std^2) >= K - slack + margin; the first that does not ends the session. The margin
@@ -41,69 +41,25 @@ class GaussianOutlierRemoval:
     rounds: int = 1
     outliers: int = 0
 
-    samples_users = False
-    block = None
-
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_std", "failure", "false_halt"))
+        settle(self, ("noise_multiplier", "test_std"), chances=("failure", "false_halt"))
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
-        for name in ("failure", "false_halt"):
-            if not getattr(self, name) < 1:
-                raise ValueError(f"Expected 0 < {name}={getattr(self, name)} < 1.")
-        if self.n_vectors < 2 * self.slack + 4:
-            raise ValueError(
-                f"Expected n_vectors={self.n_vectors} >= {2 * self.slack + 4} for tests with "
-                f"test_std={self.test_std:g}, failure={self.failure:g} and outliers={self.outliers}: use more users "
-                "or groups, or a smaller test_std."
-            )
+        self.check_size(f"tests with test_std={self.test_std:g}, failure={self.failure:g}", "a smaller test_std")
 
     @cached_property
     def margin(self) -> int:
         """How far above K - slack the noisy h-index must be: P(N(0, test_std^2) >= margin + 1) <= failure."""
-        drawn = gaussian_std(1.0, self.test_std, 1)  # a little more than test_std: it pays for the noise's grid
-        return max(0, math.ceil(drawn * float(norm.isf(self.failure)) * (1 + 1e-9) - 1))
+        return math.ceil(gaussian_margin(self.test_std, self.failure))
 
     @cached_property
-    def slack(self) -> int:
-        """How far below K the h-index may be: the M of the proofs."""
-        reach = self.test_std * float(norm.isf(self.false_halt / self.rounds))
-        return self.margin + max(0, math.ceil(reach)) + self.outliers
+    def reach(self) -> int:
+        """How far the noise may lower the h-index: P(N(0, test_std^2) >= reach) <= false_halt / rounds."""
+        return max(0, math.ceil(self.test_std * float(norm.isf(self.false_halt / self.rounds))))
 
     @property
     def cost(self) -> Cost:
         gaussian = self.rounds * (1 / self.test_std**2 + 1 / self.noise_multiplier**2)
         return Cost(gaussian=gaussian * (1 + 2.0**-50), failure=self.failure)
 
-    def sensitivity(self, radius: float, dimension: int) -> float:
-        """What the noise of a mean is proportional to."""
-        exact = c.sensitivity(self.n_vectors, self.slack, radius)
-        return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
-
-    def start(self, noise: Noise) -> _Session:
-        return _Session(self, noise)
-
-
-class _Session(SessionOnAll):
-    def __init__(self, record: GaussianOutlierRemoval, noise: Noise) -> None:
-        self._record, self._noise = record, noise
-        self._rounds_left = record.rounds
-
-    def choose(self, users: Users) -> Users:
-        return users
-
-    def release(self, vectors: Vectors, radius: float) -> Vectors:
-        record = self._record
-        if self._rounds_left == 0:
-            raise RuntimeError("These means were released and paid for, or a test has failed.")
-        if len(vectors) != record.n_vectors:
-            raise ValueError(f"Expected {record.n_vectors} vectors, as was priced.")
-        left, self._rounds_left = self._rounds_left - 1, 0
-        rows = c.comparable(vectors, radius)
-        counts = c.neighbour_counts(rows, radius)
-        value = self._noise.gaussian(np.array([float(c.h_index(counts))]), 1.0, record.test_std)[0]
-        if value < record.n_vectors - record.slack + record.margin:
-            raise Halted
-        self._rounds_left = left
-        mean = c.filtered_mean(rows, counts, c.tight_ramp(record.n_vectors, record.slack))
-        sensitivity = record.sensitivity(radius, rows.shape[1])
-        return self._noise.gaussian(mean, sensitivity, record.noise_multiplier)
+    def start(self, noise: Noise) -> TightSession:
+        return TightSession(self, GaussianTest(self.threshold, self.test_std, self.rounds, noise), noise)

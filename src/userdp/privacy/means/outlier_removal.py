@@ -6,24 +6,25 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
 from userdp.privacy.gates import (
     AboveThreshold,
     AboveThresholdOnce,
+    Gate,
     Tail,
     above_threshold_tail,
     laplace_tail,
     least_excess,
 )
-from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
+from userdp.privacy.means.tight import TightMean, TightSession
+from userdp.privacy.mechanism import settle
 from userdp.privacy.noise import Noise
 
 _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / epsilon values
 
 
 @dataclass(frozen=True)
-class OutlierRemoval:
+class OutlierRemoval(TightMean):
     """`rounds` adaptive releases of filtered means of `n_vectors` vectors, each behind a test of the h-index Q.
 
     Q is the largest number such that Q of the K = `n_vectors` vectors have at least Q vectors within the radius, so
@@ -54,36 +55,25 @@ class OutlierRemoval:
     rounds: int = 1
     outliers: int = 0
 
-    samples_users = False
-    block = None
-
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_epsilon", "failure", "false_halt"))
+        settle(self, ("noise_multiplier", "test_epsilon"), chances=("failure", "false_halt"))
+        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.test_epsilon < _LEAST_TEST_EPSILON:
             raise ValueError(f"Expected test_epsilon={self.test_epsilon:g} >= {_LEAST_TEST_EPSILON:g}.")
-        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
-        if self.n_vectors < 2 * self.slack + 4:
-            raise ValueError(
-                f"Expected n_vectors={self.n_vectors} >= {2 * self.slack + 4} for a test with "
-                f"test_epsilon={self.test_epsilon:g}, failure={self.failure:g}, false_halt={self.false_halt:g} and "
-                f"outliers={self.outliers}: use more users or groups, or a larger test_epsilon."
-            )
+        self.check_size(
+            f"a test with test_epsilon={self.test_epsilon:g}, failure={self.failure:g}, false_halt={self.false_halt:g}",
+            "a larger test_epsilon",
+        )
 
     @cached_property
     def margin(self) -> int:
-        """How far above K - slack the noisy h-index must be."""
+        """How far above K - slack the noisy h-index must be: P(noise >= margin + 1) <= failure."""
         return least_excess(self._tail, self.test_epsilon, self.failure) - 1
 
     @cached_property
-    def slack(self) -> int:
-        """How far below K the h-index may be: the M of the proofs."""
-        excess = least_excess(self._tail, self.test_epsilon, self.false_halt / self.rounds)
-        return self.margin + excess - 1 + self.outliers
-
-    @property
-    def threshold(self) -> int:
-        """What the noisy h-index must reach."""
-        return self.n_vectors - self.slack + self.margin
+    def reach(self) -> int:
+        """How far the noise may lower the h-index: P(noise >= reach + 1) <= false_halt / rounds."""
+        return least_excess(self._tail, self.test_epsilon, self.false_halt / self.rounds) - 1
 
     @property
     def _tail(self) -> Tail:
@@ -94,32 +84,10 @@ class OutlierRemoval:
         gaussian = math.nextafter(self.rounds / self.noise_multiplier**2, math.inf)
         return Cost(gaussian=gaussian, pure=(self.test_epsilon,), failure=self.failure)
 
-    def sensitivity(self, radius: float, dimension: int) -> float:
-        """What the noise of a release is proportional to."""
-        exact = c.sensitivity(self.n_vectors, self.slack, radius)
-        return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
-
-    def start(self, noise: Noise) -> _Session:
-        return _Session(self, noise)
-
-
-class _Session(SessionOnAll):
-    def __init__(self, record: OutlierRemoval, noise: Noise) -> None:
-        self._record, self._noise = record, noise
-        self._ramp = c.tight_ramp(record.n_vectors, record.slack)
-        gate = AboveThresholdOnce if record.rounds == 1 else AboveThreshold
-        self._gate = gate(record.threshold, record.test_epsilon, noise)
-
-    def choose(self, users: Users) -> Users:
-        return users
-
-    def release(self, vectors: Vectors, radius: float) -> Vectors:
-        if len(vectors) != self._record.n_vectors:
-            raise ValueError(f"Expected {self._record.n_vectors} vectors, as was priced.")
-        rows = c.comparable(vectors, radius)
-        counts = c.neighbour_counts(rows, radius)
-        if not self._gate.passes(c.h_index(counts)):
-            raise Halted
-        mean = c.filtered_mean(rows, counts, self._ramp)
-        sensitivity = self._record.sensitivity(radius, rows.shape[1])
-        return self._noise.gaussian(mean, sensitivity, self._record.noise_multiplier)
+    def start(self, noise: Noise) -> TightSession:
+        gate: Gate
+        if self.rounds == 1:
+            gate = AboveThresholdOnce(self.threshold, 1 / self.test_epsilon, noise)
+        else:
+            gate = AboveThreshold(self.threshold, 4 / self.test_epsilon, noise)
+        return TightSession(self, gate, noise)

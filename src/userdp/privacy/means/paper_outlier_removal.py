@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
-from userdp.privacy.gates import laplace_tail
-from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
+from userdp.privacy.gates import AboveThreshold, AboveThresholdOnce, Gate, laplace_tail
+from userdp.privacy.mechanism import Halted, SessionOnAll, Vectors, settle
 from userdp.privacy.noise import Noise
 
 
@@ -42,9 +42,7 @@ class PaperOutlierRemoval:
     block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("test_scale", "noise_ratio", "selection_failure"), ("n_vectors", "rounds"))
-        if not self.selection_failure < 1:
-            raise ValueError(f"Expected 0 < selection_failure={self.selection_failure} < 1.")
+        settle(self, ("test_scale", "noise_ratio"), ("n_vectors", "rounds"), chances=("selection_failure",))
         self.sensitivity(1.0, 1)  # refuses too few vectors
 
     @property
@@ -80,13 +78,8 @@ class _Session(SessionOnAll):
     def __init__(self, record: PaperOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds
-        self._threshold = -(-4 * record.n_vectors**2 // 5)
-        if record.rounds > 1:
-            scale = record.n_vectors * record.test_scale / 2
-            self._threshold = noise.integer_laplace(self._threshold, scale)
-
-    def choose(self, users: Users) -> Users:
-        return users
+        gate = AboveThresholdOnce if record.rounds == 1 else AboveThreshold
+        self._gate: Gate = gate(-(-4 * record.n_vectors**2 // 5), record.n_vectors * record.test_scale, noise)
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         record, n_vectors = self._record, self._record.n_vectors
@@ -99,8 +92,7 @@ class _Session(SessionOnAll):
             raise ValueError("Expected at most 2^20 numbers in a vector, as was priced.")
         rows = c.comparable(vectors, 2 * radius)
         near = c.neighbour_counts(rows, c.score_radius(2 * radius, rows.shape[1]))
-        noisy = self._noise.integer_laplace(int(near.sum()), n_vectors * record.test_scale)
-        if noisy < self._threshold:
+        if not self._gate.passes(int(near.sum())):
             raise Halted
         self._rounds_left = left
         counts = c.neighbour_counts(rows, 2 * radius)

@@ -11,8 +11,9 @@ from scipy.stats import binom, norm
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost, Subsampled
+from userdp.privacy.gates import gaussian_margin, noisy
 from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
-from userdp.privacy.noise import Noise, gaussian_std
+from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,8 @@ class SampledOutlierRemoval:
                 f"Expected 0 < sampling_probability={self.sampling_probability} < 1; "
                 "to use all users in each round, use OutlierRemoval."
             )
-        settle(self, ("sampling_probability", "noise_multiplier", "deficit_std", "failure", "false_halt"))
+        settle(self, ("sampling_probability", "noise_multiplier", "deficit_std"), chances=("failure", "false_halt"))
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
-        for name in ("failure", "false_halt"):
-            if not getattr(self, name) < 1:
-                raise ValueError(f"Expected 0 < {name}={getattr(self, name)} < 1.")
         if self.smallest_batch < 2 * self.slack + 6:
             raise ValueError(
                 f"Expected batches of at least {2 * self.slack + 6} users, but n_vectors={self.n_vectors} with "
@@ -73,8 +71,7 @@ class SampledOutlierRemoval:
     @cached_property
     def margin(self) -> float:
         """How far below the slack the noisy deficit must be: P(N(0, deficit_std^2) >= margin + 1) <= failure / 2."""
-        drawn = gaussian_std(1.0, self.deficit_std, 1)  # a little more than deficit_std: it pays for the noise's grid
-        return max(0.0, drawn * float(norm.isf(self.failure / 2)) * (1 + 1e-9) - 1)
+        return gaussian_margin(self.deficit_std, self.failure / 2)
 
     @cached_property
     def slack(self) -> int:
@@ -126,8 +123,8 @@ class _Session(SessionOnAll):
             raise Halted("A random batch was too small, which is rare and not due to the data.")
         rows = c.comparable(vectors, radius)
         counts = c.neighbour_counts(rows, radius)
-        deficit = np.array([float(batch - c.h_index(counts))])
-        if self._noise.gaussian(deficit, 1.0, record.deficit_std)[0] > record.slack - record.margin:
+        deficit = batch - c.h_index(counts)
+        if noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
             raise Halted
         self._open = True
         mean = c.filtered_mean(rows, counts, c.minibatch_ramp(batch, record.slack, record.share))

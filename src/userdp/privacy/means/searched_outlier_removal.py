@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.stats import norm
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
-from userdp.privacy.noise import Noise, gaussian_std
+from userdp.privacy.gates import gaussian_margin, noisy
+from userdp.privacy.means.tight import TightMean, noisy_mean
+from userdp.privacy.mechanism import Halted, SessionOnAll, Vectors, settle
+from userdp.privacy.noise import Noise
 
 # A radius at which all but `outliers` vectors are close passes unless the noise is below this many deviations. Failing
 # costs little: the next larger radius is tried.
@@ -20,7 +21,7 @@ _USUAL_NOISE = 2.0
 
 
 @dataclass(frozen=True)
-class SearchedOutlierRemoval:
+class SearchedOutlierRemoval(TightMean):
     """One filtered mean of `n_vectors` vectors, at the smallest of `radii` at which they pass a private test.
 
     The radii are in units of the radius given at release time (a theoretical one, say). Binary search: a radius passes
@@ -44,20 +45,11 @@ class SearchedOutlierRemoval:
     outliers: int = 0
 
     rounds = 1
-    samples_users = False
-    block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_std", "failure"), ("n_vectors", "outliers"), from_zero="outliers")
+        settle(self, ("noise_multiplier", "test_std"), ("n_vectors", "outliers"), "outliers", chances=("failure",))
         object.__setattr__(self, "radii", c.check_factors(self.radii))
-        if not self.failure < 1:
-            raise ValueError(f"Expected 0 < failure={self.failure} < 1.")
-        if self.n_vectors < 2 * self.slack + 4:
-            raise ValueError(
-                f"Expected n_vectors={self.n_vectors} >= {2 * self.slack + 4} for a test with "
-                f"test_std={self.test_std:g}, failure={self.failure:g} and outliers={self.outliers}: use more users "
-                "or groups, or a smaller test_std."
-            )
+        self.check_size(f"a test with test_std={self.test_std:g}, failure={self.failure:g}", "a smaller test_std")
 
     @property
     def probes(self) -> int:
@@ -67,23 +59,17 @@ class SearchedOutlierRemoval:
     @cached_property
     def margin(self) -> int:
         """How far above K - slack the noisy h-index must be: P(N(0, test_std^2) >= margin + 1) <= failure / probes."""
-        drawn = gaussian_std(1.0, self.test_std, 1)  # a little more than test_std: it pays for the noise's grid
-        return max(0, math.ceil(drawn * float(norm.isf(self.failure / self.probes)) * (1 + 1e-9) - 1))
+        return math.ceil(gaussian_margin(self.test_std, self.failure / self.probes))
 
-    @cached_property
-    def slack(self) -> int:
-        """How far below K the h-index may be: the M of the proofs."""
-        return self.margin + math.ceil(_USUAL_NOISE * self.test_std) + self.outliers
+    @property
+    def reach(self) -> int:
+        """How far the noise may lower the h-index before a radius fails."""
+        return math.ceil(_USUAL_NOISE * self.test_std)
 
     @property
     def cost(self) -> Cost:
         gaussian = self.probes / self.test_std**2 + 1 / self.noise_multiplier**2
         return Cost(gaussian=gaussian * (1 + 2.0**-50), failure=self.failure)
-
-    def sensitivity(self, radius: float, dimension: int) -> float:
-        """What the noise of the mean is proportional to."""
-        exact = c.sensitivity(self.n_vectors, self.slack, radius)
-        return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -93,9 +79,6 @@ class _Session(SessionOnAll):
     def __init__(self, record: SearchedOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
-
-    def choose(self, users: Users) -> Users:
-        return users
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         """Mean and radius, in one vector; once."""
@@ -112,14 +95,11 @@ class _Session(SessionOnAll):
             tried = radius * record.radii[middle]
             rows = c.comparable(vectors, tried)
             counts = c.neighbour_counts(rows, tried)
-            value = self._noise.gaussian(np.array([float(c.h_index(counts))]), 1.0, record.test_std)[0]
-            if value >= record.n_vectors - record.slack + record.margin:
+            if noisy(c.h_index(counts), record.test_std, self._noise) >= record.threshold:
                 high, passed = middle, (tried, rows, counts)
             else:
                 low = middle + 1
         if passed is None:
             raise Halted
         found, rows, counts = passed
-        mean = c.filtered_mean(rows, counts, c.tight_ramp(record.n_vectors, record.slack))
-        sensitivity = record.sensitivity(found, rows.shape[1])
-        return np.append(self._noise.gaussian(mean, sensitivity, record.noise_multiplier), found)
+        return np.append(noisy_mean(record, self._noise, rows, counts, found), found)

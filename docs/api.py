@@ -1,0 +1,60 @@
+"""Write docs/api.md from the docstrings: python docs/api.py"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import userdp
+
+PAGE = Path(__file__).parent / "api.md"
+SECTIONS = {
+    "Estimators": [
+        "LogisticRegression",
+        "LinearSVC",
+        "LinearRegression",
+        "HuberRegressor",
+        "QuantileRegressor",
+        "PublicScaler",
+        "PrivateStandardScaler",
+        "UtilityWarning",
+        "save_model",
+        "load_model",
+    ],
+    "Functions": ["minimize", "private_mean", "plan", "plan_means"],
+    "Data and problems": ["UserData", "Ball", "Box", "Problem", "Result", "MeanResult"],
+    "Budget": ["Budget", "Ledger", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"],
+    "Releases": [
+        *("Curator", "Plan", "Step", "Halted", "OutlierRemoval", "GaussianOutlierRemoval", "SearchedOutlierRemoval"),
+        *("SampledOutlierRemoval", "Clip", "RadiusSearch", "radius_grid"),
+        *("UserMean", "MeanGradient", "OnePassSGD", "SecondMoment", "UserGradients"),
+    ],
+}
+
+
+def page() -> str:
+    """The page's text."""
+    parts = ["# API", "Made of the docstrings by `python docs/api.py`. Losses are in `userdp.losses`."]
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}")
+        for name in names:
+            thing = getattr(userdp, name)
+            parts.append(f"### {name}")
+            if not (inspect.isclass(thing) and issubclass(thing, Exception)):
+                parts.append(f"```text\n{_signature(name, thing)}\n```")
+            parts.append(f"```text\n{inspect.getdoc(thing)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _signature(name: str, thing: object) -> str:
+    """One argument a line if they are many."""
+    signature = inspect.signature(thing)  # type: ignore[arg-type]  # all are callable
+    short = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    text = str(signature.replace(parameters=short, return_annotation=inspect.Signature.empty))
+    if len(name + text) <= 110:
+        return name + text
+    return f"{name}(\n" + "".join(f"    {part},\n" for part in text[1:-1].split(", ")) + ")"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,84 @@
+"""Convex losses of linear models: how bad a prediction is, and the constants that theory asks for.
+
+A loss is a pair of scalar kernels of (prediction, target), where prediction = <w, x>:
+
+    value(prediction, target)   the loss
+    slope(prediction, target)   its derivative (or a subgradient) in the prediction
+
+The gradient in w is slope * x, so two numbers say all: with |slope| <= B and slope' <= H, and rows |x| <= r,
+the loss is (B r)-Lipschitz and (H r^2)-smooth in w. An intercept is one more feature that is always 1; count it in r.
+
+The constants decide accuracy only: privacy never rests on them. A target that is NaN or not a class gives NaN,
+which the filtered mean treats as "far from everyone".
+
+>>> loss("huber", threshold=0.5).lipschitz(row_norm=2.0)
+1.0
+>>> round(logistic.value(0.0, 1.0), 6), logistic.smoothness(row_norm=2.0)
+(0.693147, 1.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from userdp.losses.base import Loss, SlopeBound
+from userdp.losses.made import custom, smoothed
+from userdp.losses.standard import (
+    absolute,
+    hinge,
+    huber,
+    logistic,
+    multinomial,
+    quantile,
+    smoothed_hinge,
+    squared,
+    squared_hinge,
+)
+
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "SlopeBound",
+    "absolute",
+    "custom",
+    "hinge",
+    "huber",
+    "logistic",
+    "loss",
+    "multinomial",
+    "quantile",
+    "smoothed",
+    "smoothed_hinge",
+    "squared",
+    "squared_hinge",
+]
+
+LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {
+    "logistic": logistic,
+    "squared": squared,
+    "hinge": hinge,
+    "absolute": absolute,
+    "huber": huber,
+    "smoothed_hinge": smoothed_hinge,
+    "squared_hinge": squared_hinge,
+    "quantile": quantile,
+    "multinomial": multinomial,
+}
+
+
+def loss(name: str, **parameters: Any) -> Loss:
+    """The loss of this name, e.g. loss("logistic"), loss("huber", threshold=0.5)."""
+    if name not in LOSSES:
+        raise ValueError(f"Expected loss={name!r} to be one of {', '.join(sorted(LOSSES))}: or make one with custom().")
+    found = LOSSES[name]
+    if name == "multinomial" and "n_classes" not in parameters:
+        raise ValueError(
+            "Expected the number of classes with the multinomial loss: pass losses.multinomial(3), say, or "
+            'loss("multinomial", n_classes=3), in place of the name.'
+        )
+    if not isinstance(found, Loss):
+        return found(**parameters)
+    if parameters:
+        raise TypeError(f"Expected no parameters for the {name} loss, got {', '.join(parameters)}: leave them out.")
+    return found

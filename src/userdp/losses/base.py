@@ -1,0 +1,109 @@
+"""What a loss is: two kernels of (prediction, target), and the constants that theory asks for."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba.extending import is_jitted
+
+# The numpy error model divides by zero without raising: no exception, and loops over a kernel can be vectorised.
+_F = TypeVar("_F", bound=Callable[..., Any])
+compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+SlopeBound = float | Callable[[float, float], float]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A convex loss of a linear model's prediction.
+
+    `slope_bound` is the largest |slope|: a number, or a function of (largest |prediction|, largest |target|) where
+    the slope grows with them. `curvature` is the largest derivative of the slope, infinite at a kink. With
+    `n_outputs` = k > 1 the weights are a flattened (k, d) matrix, `prediction` is a vector of length k and `slope`
+    returns one; the bounds are then on the slope's norm and on the largest eigenvalue of its Jacobian.
+    `may_raise` says that the kernels come from outside and may raise, which then is caught row by row.
+    `typical_prediction` is how large predictions of a good model are (root mean square), if the loss says so itself: 1
+    for hinge losses, whose predictions gather at the margins -1 and 1.
+    """
+
+    name: str
+    value: Callable[[Any, float], float]
+    slope: Callable[[Any, float], Any]
+    slope_bound: SlopeBound
+    curvature: float
+    n_outputs: int = 1
+    may_raise: bool = True
+    typical_prediction: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.may_raise:
+            for kernel in (self.value, self.slope):
+                _check_helpers(kernel, self.name)
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the gradient is Lipschitz."""
+        return math.isfinite(self.curvature)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether targets are classes: such a loss has no value between two of them."""
+        return math.isnan(self.value(0.0 if self.n_outputs == 1 else np.zeros(self.n_outputs), 0.5))
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the slope runs as machine code; a slope in plain Python works too, slowly."""
+        return bool(is_jitted(self.slope))
+
+    def lipschitz(self, row_norm: float, target_bound: float | None = None, weight_norm: float | None = None) -> float:
+        """Largest gradient norm over rows with |x| <= row_norm: (largest |slope|) * row_norm.
+
+        `target_bound` (largest |target|) and `weight_norm` (largest |w|, a domain's `largest_norm`) are needed only
+        by losses whose slope grows with them, such as squared.
+        """
+        check_positive("row_norm", row_norm, "declare a bound on the norm of a row")
+        if not callable(self.slope_bound):
+            return self.slope_bound * row_norm
+        if weight_norm is not None and target_bound is None and self.classifies:
+            target_bound = 1.0
+        if target_bound is None or weight_norm is None:
+            raise ValueError(
+                f"Expected target_bound={target_bound} and weight_norm={weight_norm} to be numbers: the slope of the "
+                f"{self.name} loss grows with both; pass the largest |target| and the domain's largest_norm."
+            )
+        return self.slope_bound(row_norm * weight_norm, target_bound) * row_norm
+
+    def smoothness(self, row_norm: float) -> float:
+        """Lipschitz constant of the gradient over rows with |x| <= row_norm: curvature * row_norm^2, or infinity."""
+        check_positive("row_norm", row_norm, "declare a bound on the norm of a row")
+        return self.curvature * row_norm * row_norm
+
+
+def _check_helpers(function: Any, name: str) -> None:
+    """Refuse numba functions that do not check indices among those a custom loss calls: they could read any memory."""
+    plain = getattr(function, "py_func", function)
+    if not inspect.isfunction(plain):
+        return
+    found = inspect.getclosurevars(plain)
+    named = {**found.globals, **found.nonlocals}
+    for module in [value for value in named.values() if inspect.ismodule(value)]:
+        named |= {key: getattr(module, key) for key in plain.__code__.co_names if hasattr(module, key)}
+    for key, helper in named.items():
+        if is_jitted(helper) and helper is not function:
+            if not helper.targetoptions.get("boundscheck"):
+                raise ValueError(
+                    f"Expected {key}, which the {name} loss calls, to check its indices: compile it with "
+                    "numba.njit(boundscheck=True), or leave it to userdp and do not compile it."
+                )
+            _check_helpers(helper, name)
+
+
+def check_positive(name: str, value: float, remedy: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"Expected {name}={value} > 0 and finite: {remedy}.")

@@ -1,0 +1,281 @@
+"""The usual losses, in kernels over which loops vectorise, each with its constants and why they hold."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from userdp.losses.base import Loss, check_positive, compiled
+
+_TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
+
+
+@compiled
+def _exp_of_negative(x: float) -> float:
+    """Exponential of x <= 0 within 2 units in the last place, without branches so that loops over it vectorise.
+
+    x = k ln 2 + r with |r| <= ln 2 / 2; exp(r) by its Taylor polynomial of degree 13; 2^k by writing k into the
+    exponent bits. Below -708 it stays at exp(-708) > 0, which no sum with 1 can notice.
+    """
+    x = -708.0 if x < -708.0 else x
+    k = np.floor(x * 1.4426950408889634 + 0.5)
+    r = x - k * 6.93145751953125e-1 - k * 1.42860682030941723212e-6
+    p = 0.0
+    for coefficient in _TAYLOR:
+        p = p * r + coefficient
+    shifted = np.float64(k + (1023.0 + 4503599627370496.0)).view(np.int64) << 52
+    return p * np.int64(shifted).view(np.float64)
+
+
+@compiled
+def _sign(target: float) -> float:
+    """Class of a target: +1 for 1, -1 for 0 and for -1, so that {-1, +1} and {0, 1} mean the same; else NaN."""
+    return 1.0 if target == 1.0 else (-1.0 if target == 0.0 or target == -1.0 else math.nan)
+
+
+@compiled
+def _logistic_value(prediction: float, target: float) -> float:
+    z = _sign(target) * prediction
+    return math.log1p(math.exp(-abs(z))) - min(z, 0.0)
+
+
+@compiled
+def _logistic_slope(prediction: float, target: float) -> float:
+    sign = _sign(target)
+    z = sign * prediction
+    e = _exp_of_negative(-abs(z))
+    return -sign * ((e if z >= 0.0 else 1.0) / (1.0 + e))
+
+
+logistic = Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, may_raise=False)
+"""Logistic loss for two classes, target in {-1, +1} or {0, 1}.
+
+Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
+outlier: recode labels such as {1, 2} first.
+
+value log(1 + exp(-z)), z = sign * prediction; slope -sign s(-z), s the sigmoid.
+Constants: 0 < s < 1, so |slope| <= 1; s' = s (1 - s) <= 1/4, reached at 0.
+"""
+
+
+@compiled
+def _squared_value(prediction: float, target: float) -> float:
+    return 0.5 * (prediction - target) * (prediction - target)
+
+
+@compiled
+def _squared_slope(prediction: float, target: float) -> float:
+    return prediction - target
+
+
+def _squared_slope_bound(largest_prediction: float, largest_target: float) -> float:
+    return largest_prediction + largest_target
+
+
+squared = Loss(
+    "squared", _squared_value, _squared_slope, slope_bound=_squared_slope_bound, curvature=1.0, may_raise=False
+)
+"""Squared loss, half of the squared error, for least squares.
+
+value (prediction - target)^2 / 2; slope prediction - target.
+Constants: |slope| <= |prediction| + |target| <= row_norm * weight_norm + target_bound; slope' = 1.
+"""
+
+
+@compiled
+def _hinge_value(prediction: float, target: float) -> float:
+    gap = 1.0 - _sign(target) * prediction
+    return 0.0 if gap <= 0.0 else gap
+
+
+@compiled
+def _hinge_slope(prediction: float, target: float) -> float:
+    sign = _sign(target)
+    gap = 1.0 - sign * prediction
+    return -sign if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
+
+
+_MARGIN: dict[str, Any] = {"may_raise": False, "typical_prediction": 1.0}
+hinge = Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, **_MARGIN)
+"""Hinge loss of support vector machines, targets as for logistic. Not smooth.
+
+value max(0, 1 - z), z = sign * prediction; slope -sign where z < 1, else 0.
+Constants: |slope| is 0 or 1; the slope jumps at z = 1, so no smoothness.
+"""
+
+
+def _pinball(name: str, above: float, below: float) -> Loss:
+    """Loss with slope `above` when the prediction exceeds the target, -`below` when it falls short, 0 between."""
+
+    @compiled
+    def value(prediction: float, target: float) -> float:
+        error = prediction - target
+        return above * error if error >= 0.0 else -below * error
+
+    @compiled
+    def slope(prediction: float, target: float) -> float:
+        error = prediction - target
+        return above if error > 0.0 else (-below if error < 0.0 else 0.0 * error)
+
+    return Loss(name, value, slope, slope_bound=max(above, below), curvature=math.inf, may_raise=False)
+
+
+absolute = _pinball("absolute", above=1.0, below=1.0)
+"""Absolute error, for median regression. Not smooth.
+
+value |prediction - target|; slope its sign, 0 at 0.
+Constants: |slope| <= 1; the slope jumps at 0, so no smoothness.
+"""
+
+
+@functools.cache
+def huber(threshold: float = 1.0) -> Loss:
+    """Huber loss: squared near zero, absolute beyond the threshold.
+
+    With e = prediction - target: value e^2/2 where |e| <= threshold, else threshold (|e| - threshold/2);
+    slope e clipped to [-threshold, threshold].
+    Constants: |slope| <= threshold by the clip; slope' is 0 or 1.
+    """
+    check_positive("threshold", threshold, "it is the error at which the loss turns linear")
+    threshold = float(threshold)
+
+    @compiled
+    def value(prediction: float, target: float) -> float:
+        error = abs(prediction - target)
+        return threshold * (error - 0.5 * threshold) if error > threshold else 0.5 * error * error
+
+    @compiled
+    def slope(prediction: float, target: float) -> float:
+        error = prediction - target
+        return threshold if error > threshold else (-threshold if error < -threshold else error)
+
+    return Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0, may_raise=False)
+
+
+@functools.cache
+def smoothed_hinge(width: float = 1.0) -> Loss:
+    """Hinge loss with its kink rounded over a width, targets as for logistic.
+
+    With u = 1 - sign * prediction: value 0 for u <= 0, u^2/(2 width) up to u = width, then u - width/2;
+    slope -sign * clip(u/width, 0, 1). It is within width/2 of the hinge.
+    Constants: |slope| <= 1 by the clip; slope' is 0 or 1/width.
+    """
+    check_positive("width", width, "it is the length over which the kink is rounded")
+    width = float(width)
+
+    @compiled
+    def value(prediction: float, target: float) -> float:
+        gap = 1.0 - _sign(target) * prediction
+        if gap > width:
+            return gap - 0.5 * width
+        return 0.0 if gap <= 0.0 else gap * (gap / (2.0 * width))
+
+    @compiled
+    def slope(prediction: float, target: float) -> float:
+        sign = _sign(target)
+        ratio = (1.0 - sign * prediction) / width
+        return -sign * (1.0 if ratio > 1.0 else (0.0 if ratio < 0.0 else ratio))
+
+    return Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, **_MARGIN)
+
+
+@compiled
+def _squared_hinge_value(prediction: float, target: float) -> float:
+    gap = 1.0 - _sign(target) * prediction
+    return 0.0 if gap <= 0.0 else 0.5 * gap * gap
+
+
+@compiled
+def _squared_hinge_slope(prediction: float, target: float) -> float:
+    sign = _sign(target)
+    gap = 1.0 - sign * prediction
+    return -sign * gap if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
+
+
+def _squared_hinge_slope_bound(largest_prediction: float, largest_target: float) -> float:
+    return 1.0 + largest_prediction
+
+
+squared_hinge = Loss(
+    "squared_hinge",
+    _squared_hinge_value,
+    _squared_hinge_slope,
+    slope_bound=_squared_hinge_slope_bound,
+    curvature=1.0,
+    **_MARGIN,
+)
+"""Squared hinge loss, half of the square, targets as for logistic: what scikit-learn's LinearSVC minimises.
+
+value max(0, 1 - z)^2 / 2, z = sign * prediction; slope -sign max(0, 1 - z).
+Constants: |slope| <= 1 + |prediction|; slope' is 0 or 1.
+"""
+
+
+@functools.cache
+def quantile(level: float = 0.5) -> Loss:
+    """Pinball loss, whose best prediction is the given quantile of the target. Not smooth.
+
+    With e = prediction - target: value (1 - level) e for e >= 0, else -level e;
+    slope 1 - level above the target, -level below, 0 at it.
+    Constants: |slope| <= max(level, 1 - level); the slope jumps at 0, so no smoothness.
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"Expected 0 < level={level} < 1: pass a quantile such as 0.5 for the median.")
+    return _pinball(f"quantile({level:g})", above=1.0 - float(level), below=float(level))
+
+
+@compiled
+def _multinomial_slope(predictions: np.ndarray, target: float) -> np.ndarray:
+    """Softmax minus the target's unit vector; NaN when the target is not a class."""
+    n_classes = predictions.shape[0]
+    slopes = np.empty(n_classes)
+    if not (target >= 0.0 and target < n_classes and target == math.floor(target)):
+        slopes[:] = math.nan
+        return slopes
+    largest = predictions.max()
+    total = 0.0
+    for c in range(n_classes):
+        slopes[c] = math.exp(predictions[c] - largest)
+        total += slopes[c]
+    for c in range(n_classes):
+        slopes[c] /= total
+    slopes[int(target)] -= 1.0
+    return slopes
+
+
+@compiled
+def _multinomial_value(predictions: np.ndarray, target: float) -> float:
+    if not (target >= 0.0 and target < predictions.shape[0] and target == math.floor(target)):
+        return math.nan
+    largest = predictions.max()
+    total = 0.0
+    for c in range(predictions.shape[0]):
+        total += math.exp(predictions[c] - largest)
+    return math.log(total) + float(largest - predictions[int(target)])
+
+
+@functools.cache
+def multinomial(n_classes: int) -> Loss:
+    """Softmax cross-entropy for several classes, target one of 0 .. n_classes - 1.
+
+    Weights are a flattened (n_classes, d) matrix, the prediction p has one entry a class: value
+    log sum exp(p) - p[target], slope softmax(p) - unit vector of target, both shifted by max p so nothing overflows.
+    Constants: |slope|^2 = sum of s_c^2 over the others + (1 - s_target)^2 <= 2, approached when a wrong class has
+    all the mass, so sqrt(2); diag(s) - s s^T has row sums of absolute values 2 s_c (1 - s_c) <= 1/2, so by
+    Gershgorin its eigenvalues are <= 1/2, reached with two classes at one half.
+    """
+    if not (isinstance(n_classes, int) and n_classes >= 2):
+        raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
+    name, bound = f"multinomial({n_classes})", math.sqrt(2.0)
+    return Loss(
+        name,
+        _multinomial_value,
+        _multinomial_slope,
+        slope_bound=bound,
+        curvature=0.5,
+        n_outputs=n_classes,
+        may_raise=False,
+    )

@@ -1,0 +1,8 @@
+"""The HTML report of a released model: what was promised, what was spent, what came out.
+
+One file that needs neither network nor scripts. It is made from the model's record, all of which may be released.
+"""
+
+from userdp.report.page import report_html, write_report
+
+__all__ = ["report_html", "write_report"]

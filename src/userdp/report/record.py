@@ -1,0 +1,187 @@
+"""The model's record: checked, completed, and its numbers and names written for people."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+FORMAT = "userdp model 1"
+NAMELESS = "(no name)"
+_OPTIONAL: Mapping[str, Any] = {
+    "created": "",
+    "features": None,
+    "classes": None,
+    "solver": "",
+    "mode": "",
+    "rows_per_user": None,
+    "n_gradients": None,
+    "message": "",
+    "bound": None,
+    "estimate": None,
+    "loss": "",
+    "loss_at_zero": None,
+    "phases": [],
+    "versions": {},
+}
+_OPTIONAL_PRIVACY: Mapping[str, Any] = {"neighbours": "", "insecure_seed": None, "warning": "", "ledger": None}
+_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
+
+
+def checked(record: object) -> dict[str, Any]:
+    """A copy of the record with everything optional filled in, or an error that says what was expected."""
+    if not isinstance(record, Mapping):
+        _refuse("a model's record", "a dict", record)
+    assert isinstance(record, Mapping)
+    if record.get("format") != FORMAT:
+        _refuse('"format"', f'"{FORMAT}"', record.get("format"))
+    whole = {**_OPTIONAL, **{str(key): value for key, value in record.items()}}
+    for key, kind, words in (
+        ("estimator", str, "a name"),
+        ("parameters", Mapping, "a dict"),
+        ("privacy", Mapping, "a dict"),
+        ("versions", Mapping, "a dict"),
+        ("halted", bool, "true or false"),
+        ("message", str, "text"),
+        ("coef", list, "a list of rows, one an output"),
+        ("intercept", list, "a list of numbers, one an output"),
+        ("phases", list | tuple, "a list of dicts"),
+    ):
+        if not isinstance(whole.get(key), kind):
+            _refuse(f'"{key}"', words, whole.get(key))
+    if not all(isinstance(phase, Mapping) for phase in whole["phases"]):
+        _refuse('"phases"', "a list of dicts", whole["phases"])
+    for key in ("n_users", "n_features"):
+        if not (isinstance(whole.get(key), Integral) and whole[key] >= 1):
+            _refuse(f'"{key}"', "a whole number >= 1", whole.get(key))
+    _check_coefficients(whole)
+    whole["privacy"] = _checked_privacy(whole["privacy"])
+    return whole
+
+
+def _check_coefficients(record: dict[str, Any]) -> None:
+    width, rows, names = record["n_features"], record["coef"], record["features"]
+    if not rows or not all(isinstance(row, list | tuple) and len(row) == width for row in rows):
+        _refuse('"coef"', f"rows of n_features={width} numbers, one row an output", rows)
+    if not all(_is_number(value) for row in [*rows, record["intercept"]] for value in row):
+        _refuse('"coef" and "intercept"', "numbers", "something else")
+    if len(record["intercept"]) not in (0, len(rows)):
+        _refuse('"intercept"', f"{len(rows)} numbers, one an output, or none", record["intercept"])
+    if names is not None and not (isinstance(names, list | tuple) and len(names) == width):
+        _refuse('"features"', f"null or {width} names", names)
+    if record["classes"] is not None and not isinstance(record["classes"], list | tuple):
+        _refuse('"classes"', "null or a list", record["classes"])
+
+
+def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {**_OPTIONAL_PRIVACY, **privacy}
+    epsilon, delta = whole.get("epsilon"), whole.get("delta")
+    if not (_is_number(epsilon) and epsilon is not None and 0 < epsilon < math.inf):
+        _refuse('"privacy": "epsilon"', "a finite number > 0", epsilon)
+    if not (_is_number(delta) and delta is not None and 0 <= delta < 1):
+        _refuse('"privacy": "delta"', "a number >= 0 and < 1", delta)
+    if whole.get("unit") not in ("user", "row"):
+        _refuse('"privacy": "unit"', '"user" or "row"', whole.get("unit"))
+    if not isinstance(whole.get("private"), bool):
+        _refuse('"privacy": "private"', "true or false", whole.get("private"))
+    steps = whole.get("mechanisms")
+    if not (isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)):
+        _refuse('"privacy": "mechanisms"', "a list of dicts", steps)
+    if whole["ledger"] is not None and not isinstance(whole["ledger"], Mapping):
+        _refuse('"privacy": "ledger"', "null or a dict", whole["ledger"])
+    whole["private"] = whole["private"] and whole["insecure_seed"] is None
+    return whole
+
+
+def _refuse(what: str, expected: str, got: object) -> None:
+    shown = clean(repr(got))
+    shown = shown if len(shown) <= 60 else f"{type(got).__name__} {shown[:57]}..."
+    raise ValueError(
+        f"Expected {what} to be {expected}, got {shown}: pass a fitted model, or what its to_dict() gives."
+    )
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+def real(value: object) -> float:
+    """The number as a float; NaN for anything that is none, so that pictures leave it out."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+    except OverflowError:
+        return math.inf
+
+
+def positive(value: object) -> bool:
+    """Whether it is a number > 0 that a log axis can show."""
+    return 1e-300 < real(value) < 1e300
+
+
+def clean(text: object) -> str:
+    """Text in one line that can be written as UTF-8 and does not rearrange its surroundings; not yet escaped."""
+    line = "".join(" " if unicodedata.category(char) == "Cc" else char for char in str(text))
+    return _BIDI.sub("", line).encode("utf-8", "replace").decode()
+
+
+def shorten(text: object, room: int) -> str:
+    """At most `room` characters (wide ones count twice), the middle left out: both ends of a name tell it apart."""
+    line = clean(text).strip() or NAMELESS
+    if _width(line) <= room:
+        return line
+    head, tail = line[:room], line[-room:]
+    while _width(head) + 1 + _width(tail) > room and (head or tail):
+        head, tail = (head[:-1], tail) if _width(head) >= _width(tail) else (head, tail[1:])
+    return f"{head}…{tail}"
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A number for people: 48,092 or 0.0021 or 1e-06."""
+    if value is None:
+        return "not given"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return clean(value)
+    amount = real(value)
+    if not math.isfinite(amount):
+        return "NaN" if math.isnan(amount) else "∞" if amount > 0 else "−∞"
+    sign, size = "−" if amount < 0 else "", abs(amount)
+    whole = size < 10**15 and (size.is_integer() or size >= 10**digits)
+    return sign + (f"{size:,.0f}" if whole else f"{size:.{digits}g}")
+
+
+def power(value: float) -> str:
+    """A small number as 10⁻⁶ or 2.5·10⁻⁷; one that is not so small as it is."""
+    if not 0 < value < 1e-3:
+        return f"{value:g}"
+    factor, exponent = f"{value:e}".split("e")
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if float(factor) == 1 else f"{float(factor):.3g}·10{raised}"
+
+
+def feature_names(record: Mapping[str, Any]) -> list[str]:
+    """The features' names, or x0, x1, .. where the model has none."""
+    names = record["features"]
+    return (
+        [f"x{k}" for k in range(record["n_features"])]
+        if names is None
+        else [clean(name).strip() or NAMELESS for name in names]
+    )
+
+
+def output_names(record: Mapping[str, Any]) -> list[str]:
+    """What the rows of coefficients are for: classes, the second of two classes, or outputs by number."""
+    count, classes = len(record["coef"]), record["classes"]
+    if classes is not None and count == len(classes):
+        return [clean(label) for label in classes]
+    if classes is not None and count == 1 and len(classes) == 2:
+        return [clean(classes[1])]
+    return ["prediction"] if count == 1 else [f"output {k}" for k in range(count)]

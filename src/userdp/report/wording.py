@@ -1,0 +1,164 @@
+"""What the numbers mean, in words that a lawyer can read and a mathematician can check.
+
+Bounds are rounded up, so that no sentence promises more than is proved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from userdp.report.record import clean, number, positive, power, real
+
+_WEAK = 0.95
+_UP = 1 + 1e-12  # what floats may have lost
+_PURPOSES = (
+    ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
+    ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
+    ("mean", "The training steps: each releases where people's data, on average, pulls the model."),
+    ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
+)
+_MECHANISMS = {
+    "Clip": "Each contribution is shortened to a fixed length; their mean is released with noise.",
+    "RadiusSearch": "Noisy counts of how many contributions are close together, at one distance after another.",
+    "OutlierRemoval": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
+    "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
+    "SampledOutlierRemoval": "The same on random samples of people: far-off ones left out, tested, noisy mean.",
+    "SearchedOutlierRemoval": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
+    "PaperOutlierRemoval": "Outlier removal, test and noise as the paper prints them.",
+}
+_COLUMNS = {
+    "users": "users",
+    "groups": "groups",
+    "steps": "steps",
+    "users_a_step": "users a step",
+    "step_size": "step size",
+    "regularizer": "regularizer",
+    "expected_radius": "expected radius",
+    "radius": "released radius",
+    "noise_std": "noise (std)",
+}
+
+
+def right_guess(epsilon: float, delta: float) -> float:
+    """How often the best attack guesses right between two equally likely versions: (e^eps + delta) / (e^eps + 1).
+
+    Half of 1 + total variation, which (epsilon, delta) limits to (e^eps - 1 + 2 delta) / (e^eps + 1).
+    """
+    shrunk = math.exp(-epsilon)
+    return (1 + delta * shrunk) / (1 + shrunk)
+
+
+def weak_promise(privacy: Mapping[str, Any]) -> bool:
+    """Whether a right guess may be so likely that little is ruled out."""
+    return right_guess(privacy["epsilon"], privacy["delta"]) >= _WEAK
+
+
+def percent_at_most(chance: float) -> str:
+    """A chance in percent, rounded up; never a round 100 for what is less."""
+    for decimals in (1, 2, 4):
+        parts, whole = math.ceil(chance * _UP * 10 ** (decimals + 2)), 10 ** (decimals + 2)
+        if parts < whole:
+            return f"{100 * parts / whole:.{decimals}f}%"
+    return "100%"
+
+
+def factor_at_most(epsilon: float) -> str:
+    """e^epsilon, rounded up to three digits."""
+    if epsilon > 30:
+        return f"e^{epsilon:g}"
+    power = 10 ** (math.floor(epsilon / math.log(10)) - 2)
+    rounded = math.ceil(math.exp(epsilon) * _UP / power) * power
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.3g}"
+
+
+def one_in(delta: float) -> str:
+    """delta as 1 in so many, the many rounded down to two digits."""
+    if delta < 1e-15:
+        return f"{delta:g}"
+    many = 1 / delta * _UP
+    power = 10 ** max(0, math.floor(math.log10(many)) - 1)
+    return f"1 in {math.floor(many / power) * power:,}"
+
+
+def plain_guarantee(privacy: Mapping[str, Any]) -> str:
+    """The guarantee in one sentence."""
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    all_of_it = "everything one person contributed, however many rows," if privacy["unit"] == "user" else "one row"
+    exception = f", plus a chance of {one_in(delta)}" if delta else ""
+    return (
+        f"Replacing {all_of_it} by anything else changes the probability of whatever this release may show, and of "
+        f"whatever anybody may conclude from it, by at most a factor of {factor_at_most(epsilon)}{exception}."
+    )
+
+
+def attack_in_words(privacy: Mapping[str, Any]) -> str:
+    """What the guarantee means for somebody who wants to find out about one person."""
+    user = privacy["unit"] == "user"
+    versions = (
+        "one person's data: the true one, say, and a stranger's" if user else "one row: the true one, say, and another"
+    )
+    warning = " That is a weak promise: on its own it rules out little." if weak_promise(privacy) else ""
+    return (
+        "is the best chance of a right guess that this release can give to somebody who knows everything else and "
+        f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%.{warning}"
+    )
+
+
+def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
+    """The guarantee as a mathematician writes it: over what, and the inequality's numbers."""
+    privacy = record["privacy"]
+    differ = "one user's whole data" if privacy["unit"] == "user" else "one row"
+    return (
+        f"For all data sets D and D′ of {number(record['n_users'])} {privacy['unit']}s that are equal except for "
+        f"{differ}, and every set S of outcomes:",
+        f"ε = {privacy['epsilon']:g}, δ = {power(privacy['delta'])}. A is everything released: weights, radii, halts. "
+        f"This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing is assumed about "
+        "the data, nor about an attacker's knowledge or computing power.",
+    )
+
+
+def cautions(record: Mapping[str, Any]) -> list[str]:
+    """What a careful reader should know besides, given these numbers."""
+    privacy, found = record["privacy"], []
+    expected = privacy["delta"] * record["n_users"]
+    if privacy["unit"] == "row":
+        found.append(
+            "Single rows are protected, not people: what is promised to a person gets weaker with each row that they "
+            "contributed (k rows: k times epsilon, and a larger delta)."
+        )
+    if expected >= 1:
+        found.append(
+            f"δ = {power(privacy['delta'])} is not below 1 / {number(record['n_users'])}, one over the number of "
+            f"{privacy['unit']}s: a δ this large would even allow publishing somebody's data outright."
+        )
+    if privacy["warning"] and privacy["private"]:
+        found.append(clean(privacy["warning"]))
+    ledger = privacy["ledger"]
+    if privacy["private"] and ledger is not None and real(ledger.get("spent_epsilon")) == math.inf:
+        found.append(
+            "A seeded run was charged to the same ledger: this release is private, all of them together are not."
+        )
+    return found
+
+
+def drowned(record: Mapping[str, Any]) -> bool:
+    """Whether the predicted error is no better than that of knowing nothing."""
+    return positive(record["loss_at_zero"]) and real(record["estimate"]) >= real(record["loss_at_zero"])
+
+
+def purpose(step: Mapping[str, Any]) -> str:
+    """What a step of the plan is for."""
+    label = str(step.get("step", "")).lower()
+    return next((words for name, words in _PURPOSES if name in label), "A release of the plan.")
+
+
+def how(step: Mapping[str, Any]) -> str:
+    """How a step's mechanism protects."""
+    return _MECHANISMS.get(str(step.get("mechanism", "")), "See the record below.")
+
+
+def column(key: object) -> str:
+    """The heading of a phase's number."""
+    return _COLUMNS.get(str(key), clean(key).replace("_", " "))

@@ -1,0 +1,41 @@
+"""What a run tells: a phase's summary, and what to do after a halt. From releases and public numbers only."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Phase(Protocol):
+    """What phases of all solvers have."""
+
+    @property
+    def n_users(self) -> int:
+        """Users of the phase."""
+
+    @property
+    def radius(self) -> float:
+        """What theory expects two vectors to be apart."""
+
+    @property
+    def noise_ratio(self) -> float:
+        """Noise std / radius used."""
+
+
+def summary(phase: Phase, radius: float, **own: float) -> dict[str, float]:
+    """A phase in numbers: the radius it used, and the solver's own ones."""
+    noise_std = phase.noise_ratio * radius
+    return {"users": phase.n_users} | own | {"expected_radius": phase.radius, "radius": radius, "noise_std": noise_std}
+
+
+def halt_advice(far: str, lost: str, stands: str) -> str:
+    """What a failed test means: who is `far` from the others, who is `lost` by one NaN, and what result `stands`.
+
+    Vectors are farther apart than expected where gradients are longer than declared, or steps too bold: hence the
+    advice. A row_norm that is too large makes noise, never a halt.
+    """
+    return (
+        f"A private test failed: too many {far} far from the others. The result is {stands}. What you can do, with a "
+        f"new budget: fill missing values and check that targets are coded as the loss expects ({lost} with one NaN is "
+        "lost), raise row_norm or target_bound if rows or targets exceed them, scale features so that rows are of "
+        "similar length, or lower prediction_scale if it is overestimated. The budget of this run is spent."
+    )

@@ -1,0 +1,379 @@
+"""Estimators: scikit-learn's conventions hold, nothing about the data leaks, and bad input costs nothing."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+import userdp
+from userdp import (
+    Budget,
+    BudgetExceeded,
+    HuberRegressor,
+    Ledger,
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    PublicScaler,
+    QuantileRegressor,
+    UserData,
+)
+from userdp.linear_model import UtilityWarning
+
+N_USERS = 3000
+CLASSIFIERS = [LogisticRegression, LinearSVC]
+REGRESSORS = [LinearRegression, HuberRegressor, QuantileRegressor]
+SEEDED = {"epsilon": 3.0, "max_rows_per_user": 12, "insecure_seed": 1}
+
+
+def rows(n_users=N_USERS, seed=0):
+    """Rows, log-odds, users."""
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(n_users), rng.integers(1, 12, n_users))
+    X = rng.uniform(-1, 1, (len(users), 3))
+    return X, 2 * X[:, 0] - X[:, 1] + 0.5, users
+
+
+def made(model, seed=0):
+    """Rows, targets that suit the model, users."""
+    X, z, users = rows(seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    if isinstance(model, (LogisticRegression, LinearSVC)):
+        return X, rng.random(len(z)) < 1 / (1 + np.exp(-2 * z)), users
+    return X, 10 * z + 50 + rng.normal(0, 3, len(z)), users
+
+
+def ready(kind, **parameters):
+    ranged = {"target_range": (0.0, 100.0)} if kind in REGRESSORS else {}
+    return kind(**(SEEDED | ranged | parameters))
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+def test_it_learns_what_there_is_to_learn(kind):
+    model = ready(kind)
+    X, y, users = made(model)
+    model.fit(X, y, groups=users)
+    assert model.score(X, y) > (0.75 if kind in CLASSIFIERS else 0.85)
+    assert model.halted_ is False
+    assert model.solver_ == "accelerated"
+    assert model.n_gradients_ > 0
+    direction = np.ravel(model.coef_) / np.linalg.norm(model.coef_)
+    assert direction == pytest.approx(np.array([2, -1, 0]) / np.sqrt(5), abs=0.15)
+    if kind in REGRESSORS:
+        assert model.coef_ == pytest.approx([20, -10, 0], abs=2)
+        assert model.intercept_ == pytest.approx(55, abs=2)
+
+
+def test_a_quantile_is_where_it_should_be():
+    X, y, users = made(LinearRegression())
+    high = ready(QuantileRegressor, quantile=0.9, epsilon=8.0).fit(X, y, groups=users)
+    assert np.mean(y < high.predict(X)) == pytest.approx(0.9, abs=0.04)
+
+
+def test_several_classes_by_name():
+    X, z, users = rows()
+    names = np.array(["low", "middle", "top"])
+    y = names[np.digitize(z, [-0.5, 1.0])]
+    model = LogisticRegression(classes=["top", "low", "middle"], **SEEDED).fit(X, y, groups=users)
+    assert model.classes_.tolist() == ["low", "middle", "top"]
+    assert model.coef_.shape == (3, 3)
+    assert model.score(X, y) > 0.8
+    chances = model.predict_proba(X)
+    assert chances.sum(axis=1) == pytest.approx(1)
+    assert np.exp(model.predict_log_proba(X)) == pytest.approx(chances)
+    assert (names[chances.argmax(axis=1)] == model.predict(X)).all()
+
+
+def test_probabilities_of_two_classes():
+    model = ready(LogisticRegression)
+    X, y, users = made(model)
+    chances = model.fit(X, y, groups=users).predict_proba(X)
+    assert chances[:, 1] == pytest.approx(1 / (1 + np.exp(-model.decision_function(X))))
+    assert ((chances[:, 1] > 0.5) == model.predict(X)).all()
+
+
+def test_without_an_intercept_predictions_pass_through_zero():
+    X, z, users = rows()
+    model = ready(LinearRegression, target_range=(-30.0, 30.0), fit_intercept=False).fit(X, 10 * z - 5, groups=users)
+    assert model.predict(np.zeros((1, 3)))[0] == 0
+    assert model.coef_ == pytest.approx([20, -10, 0], abs=2)
+
+
+# ---------------------------------------------------------------- scikit-learn's conventions
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+def test_scikit_learn_s_own_checks(kind):
+    plenty = {"epsilon": 1000.0, "delta": 0.1, "insecure_seed": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(kind(privacy_unit="row", unprotected_checks=True, **plenty), on_fail=None)
+    assert {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"} == {}
+    assert sum(r["status"] == "passed" for r in results) > 40
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+def test_copies_and_files_predict_the_same(kind, tmp_path):
+    model = ready(kind)
+    X, y, users = made(model)
+    model.fit(pd.DataFrame(X, columns=["a", "b", "c"]), y, groups=users)
+    X = pd.DataFrame(X, columns=["a", "b", "c"])
+    loaded = userdp.load_model(userdp.save_model(model, tmp_path / "model.json"))
+    pickled = pickle.loads(pickle.dumps(model))
+    for copy in (loaded, pickled):
+        assert (copy.predict(X) == model.predict(X)).all()
+        assert copy.to_dict() == model.to_dict()
+        assert str(copy.privacy_) == str(model.privacy_)
+    assert not hasattr(clone(model), "coef_")
+    assert model.set_params(epsilon=2.0).get_params()["epsilon"] == 2.0
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+@pytest.mark.usefixtures("routing")
+def test_groups_travel_through_pipelines_and_searches():
+    model = ready(LogisticRegression, classes=[False, True], solver="phased-sgd")
+    X, y, users = made(model)
+    pipeline = make_pipeline(PublicScaler(-1, 1), model)
+    pipeline.fit(X, y, groups=users)
+    assert pipeline[-1].privacy_.n_users == N_USERS
+    found = cross_validate(pipeline, X, y, params={"groups": users}, cv=GroupKFold(3), return_estimator=True)
+    assert [fitted[-1].privacy_.n_users for fitted in found["estimator"]] == [N_USERS * 2 // 3] * 3
+    assert min(found["test_score"]) > 0.7
+    search = GridSearchCV(pipeline, {"logisticregression__epsilon": [2.0, 4.0]}, cv=GroupKFold(2))
+    search.fit(X, y, groups=users)
+    assert search.best_estimator_[-1].privacy_.n_users == N_USERS
+
+
+def test_a_search_charges_one_ledger_for_everything():
+    ledger = Ledger(Budget(10.0, 1e-4))
+    model = ready(LogisticRegression, classes=[False, True], ledger=ledger, solver="phased-sgd", insecure_seed=None)
+    X, y, users = made(model)
+    with sklearn.config_context(enable_metadata_routing=True):
+        GridSearchCV(model, {"row_norm": [2.0, 3.0]}, cv=GroupKFold(2)).fit(X, y, groups=users)
+    assert len(ledger.charges()) == 5  # 2 settings on 2 folds, and the refit
+    assert ledger.spent_epsilon() > 3.0
+
+
+def test_groups_dropped_on_the_way_are_missed():
+    model = ready(LogisticRegression)
+    X, y, users = made(model)
+    with pytest.raises(ValueError, match=r"enable_metadata_routing=True.*Nothing was spent"):
+        make_pipeline(PublicScaler(-1, 1), model).fit(X, y)
+    with pytest.raises(ValueError, match="leave one of them out"):
+        ready(LogisticRegression, privacy_unit="row").fit(X, y, groups=users)
+
+
+def test_rows_of_different_people():
+    model = ready(LogisticRegression, privacy_unit="row")
+    X, y, _ = made(model)
+    model.fit(X, y)
+    assert model.privacy_.unit == "row"
+    assert model.privacy_.n_users == len(X)
+    assert "one row's whole data" in str(model.privacy_)
+
+
+# ---------------------------------------------------------------- what is promised
+
+
+def test_what_was_promised_and_spent():
+    ledger = Ledger(Budget(5.0, 1e-5))
+    model = LogisticRegression(epsilon=2.0, delta=1e-6, ledger=ledger)
+    X, y, users = made(model)
+    model.fit(X, y, groups=users)
+    promise = model.privacy_
+    assert (promise.epsilon, promise.delta, promise.unit, promise.private) == (2.0, 1e-6, "user", True)
+    assert promise.warning == ""
+    assert 0 < promise.spent_epsilon <= 2.0 < promise.ledger_epsilon == 5.0
+    assert sum(part.share for part in promise.parts) == pytest.approx(1)
+    assert all(0 < part.epsilon_alone < 2.0 for part in promise.parts)
+    assert promise.to_dict()["neighbours"] == "one user's whole data is replaced by any other"
+    (charge,) = ledger.charges()
+    assert charge.purpose == "LogisticRegression.fit"
+    assert [part.step for part in promise.parts] == [step.label for step in charge.steps]
+
+
+def test_shares_of_phases_on_different_users_are_each_a_user_s_own():
+    model = ready(LogisticRegression, solver="phased-sgd", epsilon=8.0)
+    X, y, users = made(model)
+    parts = model.fit(X, y, groups=users).privacy_.parts
+    assert sum(part.share for part in parts[:2]) == pytest.approx(1)
+
+
+def test_a_seeded_model_says_that_it_is_not_private():
+    model = ready(LogisticRegression)
+    X, y, users = made(model)
+    model.fit(X, y, groups=users)
+    assert not model.privacy_.private
+    assert "NOT PRIVATE" in str(model.privacy_)
+    assert model.to_dict()["privacy"]["ledger"]["spent_epsilon"] is None
+
+
+def test_unprotected_checks_are_confessed():
+    X, y, users = made(LogisticRegression())
+    model = ready(LogisticRegression, unprotected_checks=True).fit(X, y.astype(int), groups=users)
+    assert model.classes_.tolist() == [0, 1]
+    assert "read off the data" in model.privacy_.warning
+
+
+def test_a_shared_ledger_file_refuses_the_second_fit(tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger(Budget(2.0, 1e-6), path)
+    model = LogisticRegression(epsilon=1.5, delta=9e-7, ledger=str(path), solver="phased-sgd")
+    X, y, users = made(model)
+    model.fit(X, y, groups=users)
+    assert model.privacy_.ledger_path == str(path)
+    with pytest.raises(BudgetExceeded):
+        clone(model).fit(X, y, groups=users)
+
+
+# ---------------------------------------------------------------- values never speak
+
+
+def outcome(model, X, y, users):
+    """What an observer sees besides the noise: the error's text, or the fitted facts."""
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            model.fit(X, y, groups=users)
+        return model.halted_, model.classes_.tolist(), [str(w.message) for w in heard]
+    except (ValueError, TypeError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 5e-324])
+def test_one_person_s_values_raise_and_warn_nothing(value):
+    model = ready(LogisticRegression, classes=[0, 1], solver="phased-sgd")
+    X, y, users = made(model)
+    X, y = X.copy(), y.astype(float)
+    usual = outcome(model, X, y, users)
+    X[users == 7] = value
+    assert outcome(model, X, y, users) == usual
+    y[users == 7] = value
+    assert outcome(model, X, y, users) == usual
+    assert np.isfinite(model.coef_).all()
+
+
+def test_one_person_s_rare_label_is_not_told():
+    model = ready(LogisticRegression, classes=["no", "yes"], solver="phased-sgd")
+    X, y, users = made(model)
+    labels = np.where(y, "yes", "no").astype(object)
+    usual = outcome(model, X, labels, users)
+    for strange in ("secret", None, ["list"], np.nan):
+        for i in np.flatnonzero(users == 7):
+            labels[i] = strange
+        assert outcome(model, X, labels, users) == usual
+
+
+def test_labels_that_are_all_wrong_make_a_private_test_halt():
+    model = ready(LogisticRegression, classes=[0, 1])
+    X, y, users = made(model)
+    with pytest.warns(UtilityWarning, match="private test failed"):
+        model.fit(X, np.where(y, 2, 1), groups=users)
+    assert model.halted_
+
+
+def test_text_in_x_is_refused_without_quoting_it():
+    model = ready(LogisticRegression)
+    X, y, users = made(model)
+    strange = X.astype(object)
+    strange[3, 1] = "secret"
+    with pytest.raises(TypeError, match="a matrix of numbers") as caught:
+        model.fit(strange, y, groups=users)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("bad", ["x", "y", "label"])
+def test_unprotected_checks_raise_as_other_estimators_do(bad):
+    model = ready(LogisticRegression, unprotected_checks=True, classes=[0, 1])
+    X, y, users = made(model)
+    X, y = X.copy(), y.astype(float)
+    if bad == "x":
+        X[0, 0] = np.nan
+    else:
+        y[0] = np.nan if bad == "y" else 7
+    with pytest.raises(ValueError, match="NaN" if bad != "label" else "among the classes"):
+        model.fit(X, y, groups=users)
+
+
+# ---------------------------------------------------------------- bad input
+
+X0, Z0, USERS0 = rows(60)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (LogisticRegression(epsilon=-1.0), {}, "epsilon=-1.0"),
+        (LogisticRegression(delta=2.0), {}, "delta=2.0"),
+        (LogisticRegression(), {}, r"classes=\[0, 1\].*Nothing was spent"),
+        (LogisticRegression(classes=[1]), {}, "at least 2 different classes"),
+        (LogisticRegression(classes=[1, 1]), {}, "at least 2 different classes"),
+        (LogisticRegression(classes=["a", "b"]), {}, "text or objects as the classes are, got numbers"),
+        (LogisticRegression(classes=[0, 1], privacy_unit="person"), {}, "privacy_unit='person'"),
+        (LogisticRegression(classes=[0, 1], max_rows_per_user=0), {}, "max_rows_per_user=0"),
+        (LogisticRegression(classes=[0, 1], solver="adam"), {}, r'solver="auto" or one of.*solver=\'adam\''),
+        (LogisticRegression(classes=[0, 1], row_norm=-1.0), {}, "row_norm=-1.0"),
+        (LogisticRegression(classes=[0, 1], domain_radius=0.0), {}, "radius=0.0"),
+        (LogisticRegression(classes=[0, 1], ledger="nowhere.db"), {}, "Expected a ledger file at nowhere.db"),
+        (LogisticRegression(classes=[0, 1]), {"groups": np.zeros(len(X0))}, "n_users=1"),
+        (LogisticRegression(classes=[0, 1]), {"groups": USERS0[:-1]}, "as many user ids as rows"),
+        (LogisticRegression(classes=[0, 1]), {"y": None}, "requires y to be passed"),
+        (LogisticRegression(classes=[0, 1]), {"y": np.zeros(3)}, "one target a row"),
+        (LogisticRegression(classes=[0, 1]), {"X": np.ones(len(X0))}, "Expected 2D array"),
+        (LogisticRegression(classes=[0, 1], epsilon=0.01), {}, "Nothing was spent"),
+        (LinearSVC(classes=[0, 1, 2]), {}, "expected 2 classes, got 3"),
+        (LinearSVC(classes=[0, 1], loss="log"), {}, "loss='log'"),
+        (LinearRegression(), {}, r"target_range=\(lowest, highest\)"),
+        (LinearRegression(target_range=(3, 1)), {}, "to be two numbers"),
+        (LinearRegression(target_range="wide"), {}, "to be two numbers"),
+        (LinearRegression(target_range=(0, 1)), {"y": np.full(len(X0), "a")}, "targets to be numbers"),
+        (QuantileRegressor(target_range=(0, 1), quantile=2), {}, "level=2"),
+        (HuberRegressor(target_range=(0, 1), threshold=-1.0), {}, "threshold=-2.0"),
+    ],
+)
+def test_errors_are_clear(model, data, message):
+    arguments = {"X": X0, "y": np.zeros(len(X0)), "groups": USERS0} | data
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        model.fit(**arguments)
+    with pytest.raises(NotFittedError):
+        model.predict(X0)
+
+
+def test_categories_of_a_table_are_public():
+    model = ready(LogisticRegression, solver="phased-sgd")
+    X, y, users = made(model)
+    labels = pd.Series(np.where(y, "yes", "no")).astype("category")
+    assert model.fit(X, labels, groups=users).classes_.tolist() == ["no", "yes"]
+
+
+def test_grouped_data_gives_the_same_model():
+    model = ready(LinearRegression)
+    X, y, users = made(model)
+    data = UserData.from_arrays(X, y, users, max_rows_per_user=12, fit_intercept=True, insecure_seed=1)
+    grouped = clone(model).fit_users(data, feature_names=["a", "b", "c"])
+    assert grouped.coef_ == pytest.approx(model.fit(X, y, groups=users).coef_)
+    assert grouped.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="3 feature_names, got 1"):
+        model.fit_users(data, feature_names=["a"])
+    with pytest.raises(TypeError, match="use fit"):
+        model.fit_users(X)
+
+
+def test_help_shows_all_parameters():
+    for kind in CLASSIFIERS + REGRESSORS:
+        for name in kind().get_params():
+            assert f"{name}:" in kind.__doc__ or f"{name}," in kind.__doc__, (kind, name)

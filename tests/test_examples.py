@@ -1,0 +1,35 @@
+"""The examples run as their users would run them, and print what they promise."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("tabular_parquet.py", "saved: model.json report.html"),
+        ("private_mean.py", "(1, 1e-06)-differential privacy"),
+        ("custom_loss_jax.py", "private weights ["),
+    ],
+)
+def test_it_runs(name, printed, tmp_path):
+    if "jax" in name:
+        pytest.importorskip("jax")
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert printed in run.stdout
+
+
+def test_every_example_is_tested():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "tabular_parquet.py",
+        "private_mean.py",
+        "custom_loss_jax.py",
+    }

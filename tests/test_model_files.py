@@ -1,0 +1,99 @@
+"""Model files: whole or not at all, refused if damaged, and never executed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from userdp import LinearRegression, LogisticRegression, load_model, save_model
+from userdp.model_files import model_of, write_whole
+
+
+@pytest.fixture(scope="module")
+def record():
+    rng = np.random.default_rng(0)
+    users, X = np.repeat(np.arange(1000), 4), rng.uniform(-1, 1, (4000, 2))
+    model = LogisticRegression(8.0, 1e-5, max_rows_per_user=4, classes=[0, 1], insecure_seed=1)
+    return model.fit(X, X[:, 0] > X[:, 1], groups=users).to_dict()
+
+
+def test_files_are_json_that_says_what_it_is(record, tmp_path):
+    model = model_of(record)
+    path = save_model(model, tmp_path / "model.json")
+    read = json.loads(path.read_text())
+    assert read == record
+    assert read["format"] == "userdp model 1"
+    assert load_model(path).predict([[1.0, -1.0]]) == [1]
+    assert "ledger" not in read["parameters"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "userdp model 2"},
+        {"estimator": "os.system"},
+        {"estimator": ["LogisticRegression"]},
+        {"parameters": {"epsilon": 1.0, "surprise": 1}},
+        {"parameters": None},
+        {"coef": [[1.0]]},
+        {"coef": [[1.0, "a"]]},
+        {"coef": [[1.0, float("nan")]]},
+        {"intercept": []},
+        {"intercept": [float("inf")]},
+        {"classes": None},
+        {"classes": [1]},
+        {"classes": [1, 1]},
+        {"classes": {"a": 1}},
+        {"features": ["only one"]},
+        {"n_features": -1},
+        {"n_features": "2"},
+        {"privacy": {}},
+        {"privacy": None},
+        {"phases": [3]},
+        {"bound": "low"},
+        {"n_gradients": None},
+    ],
+    ids=str,
+)
+def test_damaged_records_are_refused(record, change):
+    with pytest.raises(ValueError, match="Expected the record to be a"):
+        model_of(record | change)
+    for missing in ("format", "coef", "privacy", "created"):
+        with pytest.raises(ValueError, match="Expected"):
+            model_of({k: v for k, v in record.items() if k != missing})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"x"', "[" * 100_000, "\x00"])
+def test_files_that_are_no_models(text, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="Expected"):
+        load_model(path)
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(FileNotFoundError, match="Expected a model file"):
+        load_model(tmp_path / "none.json")
+    with pytest.raises((FileNotFoundError, ValueError), match="Expected"):
+        load_model(tmp_path)
+    with pytest.raises(ValueError, match="Choose another"):
+        write_whole(tmp_path / "no" / "such" / "file", "text")
+    with pytest.raises(TypeError, match="got str"):
+        save_model("model", tmp_path / "model.json")
+
+
+def test_what_json_cannot_hold_is_refused_and_leaves_nothing(record, tmp_path):
+    model = model_of(record).set_params(classes=[object(), 1])
+    with pytest.raises(TypeError, match="JSON knows"):
+        save_model(model, tmp_path / "model.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_regressor_keeps_its_range(tmp_path):
+    rng = np.random.default_rng(0)
+    users, X = np.repeat(np.arange(1000), 4), rng.uniform(-1, 1, (4000, 2))
+    model = LinearRegression(8.0, 1e-5, max_rows_per_user=4, target_range=(-3, 3), insecure_seed=1)
+    model.fit(X, X[:, 0], groups=users)
+    loaded = load_model(save_model(model, tmp_path / "model.json"))
+    assert loaded.target_range == (-3, 3)
+    assert (loaded.predict(X) == model.predict(X)).all()

@@ -1,0 +1,126 @@
+"""The planner: from public numbers alone, feasible or what would be, and right about who is better."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from support_solvers import best_risk, make_users, risk
+
+from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
+from userdp.planner import SOLVERS, choose, consider, drowned, public_problem
+
+LOGISTIC = public_problem("logistic", 5)
+
+
+def test_every_solver_and_mode_has_a_row():
+    comparison = plan(5_000, 20, 4, 1.0, 1e-6)
+    assert [(o.solver, o.mode) for o in comparison.options] == list(SOLVERS)
+    for option in comparison.options:
+        if option.feasible:
+            assert 0 < option.bound < math.inf
+            assert option.noise_std > 0
+            assert option.n_gradients > 0
+            assert option.n_releases > 0
+            assert 0 < option.seconds < 60
+        else:
+            assert option.enough_users > 5_000
+    assert comparison.choice.solver in comparison.why
+
+
+def test_what_would_be_enough_is_enough():
+    few = plan(500, 20, 4, 0.3, 1e-6)
+    for option in few.options:
+        if option.feasible:
+            continue
+        assert not consider(option.solver, option.mode, LOGISTIC, 500, 20, Budget(0.3, 1e-6)).feasible
+        enough = (LOGISTIC, option.enough_users, 20, Budget(0.3, 1e-6))
+        assert consider(option.solver, option.mode, *enough).feasible, option.solver
+        if option.enough_epsilon is not None:
+            larger = Budget(option.enough_epsilon, 1e-6)
+            assert consider(option.solver, option.mode, LOGISTIC, 500, 20, larger).feasible
+    assert any(option.enough_epsilon for option in few.options)
+    assert "needs about" in str(few)
+
+
+def test_as_text_and_as_json():
+    comparison = plan(500, 20, 4, 0.3, 1e-6)
+    record = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert record["choice"] == "phased-sgd"
+    assert [row["feasible"] for row in record["options"]] == [o.feasible for o in comparison.options]
+    assert "Nothing was spent" in record["options"][0]["refusal"]
+    assert str(comparison).count("\n") == len(SOLVERS) + 1
+
+
+def test_none_fits():
+    comparison = plan(20, 20, 4, 0.1, 1e-6)
+    assert comparison.choice is None
+    assert comparison.to_dict()["choice"] is None
+    assert "No solver fits" in comparison.why
+
+
+def test_drowned_models_are_announced():
+    comparison = plan(500, 20, 4, 0.3, 1e-6)
+    assert drowned(comparison.problem, comparison.choice)
+    assert "drown" in comparison.why
+    plenty = plan(50_000, 20, 4, 1.0, 1e-6)
+    assert not drowned(plenty.problem, plenty.choice)
+
+
+def test_auto_takes_the_likelier_solver_and_says_what_is_missing():
+    few, many = (choose(LOGISTIC, n, 20, Budget(1.0, 1e-6)).solver for n in (500, 20_000))
+    assert (few, many) == ("phased-sgd", "accelerated")
+    with pytest.raises(BudgetExceeded, match="users would do"):
+        choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6))
+    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", "phased-sgd"'):
+        choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="adam")
+    with pytest.raises(ValueError, match="max_gradients=10"):
+        choose(LOGISTIC, 5000, 20, Budget(1.0, 1e-6), max_gradients=10)
+
+
+def test_penalties_and_limits_rule_solvers_out():
+    penalised = public_problem("logistic", 5, l2=0.1)
+    assert not consider("phased-sgd", "tight", penalised, 5000, 20, Budget(1.0, 1e-6)).feasible
+    assert choose(penalised, 5000, 20, Budget(1.0, 1e-6)).solver == "accelerated"
+    limited = plan(5_000, 20, 4, 1.0, 1e-6, max_gradients=300_000)
+    assert all(o.n_gradients <= 300_000 for o in limited.options if o.feasible)
+
+
+def test_bounds_of_the_printed_algorithms_have_constants():
+    comparison = plan(10**6, 100, 4, 1.0, 1e-6)
+    worst = comparison.problem.lipschitz * comparison.problem.domain.diameter
+    for option in comparison.options:
+        assert option.bound <= worst
+        if option.mode == "paper":
+            assert option.bound > 10 * comparison.choice.bound
+
+
+@pytest.mark.parametrize("argument", ["n_users", "rows_per_user", "n_features", "max_gradients"])
+def test_wrong_numbers_are_named(argument):
+    numbers = {"n_users": 100, "rows_per_user": 3, "n_features": 2, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(ValueError, match=f"{argument}=0"):
+        plan(**(numbers | {argument: 0}))
+
+
+def test_measured_risk_is_below_the_bound_and_in_its_order():
+    """The small sister of benchmarks/planner.py."""
+    likely, measured = [], []
+    for n_users, epsilon in ((600, 1.0), (600, 6.0), (4000, 0.5), (4000, 2.0)):
+        data = make_users(n_users)
+        least = best_risk(losses.logistic, data)
+        problem = public_problem("logistic", 4, row_norm=2.5)
+        for solver, mode in SOLVERS:
+            option = consider(solver, mode, problem, n_users, 12, Budget(epsilon, 1e-6))
+            if not option.feasible:
+                continue
+            numbers = {"row_norm": 2.5, "rows_per_user": 12, "solver": solver, "mode": mode}
+            runs = [
+                minimize("logistic", data, Ball(10.0), epsilon, 1e-6, insecure_seed=seed, **numbers) for seed in (1, 2)
+            ]
+            excess = np.mean([risk(losses.logistic, data, run.weights) - least for run in runs])
+            assert excess < option.bound
+            likely.append(option.likely)
+            measured.append(excess)
+    assert len(measured) >= 7
+    assert spearmanr(likely, measured)[0] > 0.7

@@ -1,0 +1,137 @@
+"""A private mean by itself, and the scalers that rest on it."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import check_estimator
+
+from userdp import (
+    Budget,
+    BudgetExceeded,
+    Halted,
+    Ledger,
+    LogisticRegression,
+    PrivateStandardScaler,
+    PublicScaler,
+    private_mean,
+)
+from userdp.privacy.accounting import fits
+from userdp.privacy.radius import radius_grid
+from userdp.private_mean import plan_mean
+
+USERS = np.repeat(np.arange(2000), 5)
+
+
+def values(seed=0, d=2):
+    rng = np.random.default_rng(seed)
+    return rng.normal([3.0, -1.0][:d], 1.0, (len(USERS), d)) + rng.normal(0, 0.2, (2000, d))[USERS]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_no_bound_on_values_is_needed(scale):
+    result = private_mean(values() * scale, USERS, 1.0, 1e-6, insecure_seed=1)
+    assert result.mean / scale == pytest.approx([3, -1], abs=0.15)
+    assert result.noise_std / scale < 0.05
+    assert 1 < result.radius / scale < 6
+
+
+def test_the_noise_is_what_it_is_said_to_be():
+    rows = values()
+    released = [private_mean(rows, USERS, 1.0, 1e-6, insecure_seed=seed) for seed in range(60)]
+    errors = np.concatenate([r.mean - rows.mean(axis=0) for r in released]) / released[0].noise_std
+    assert 0.8 < np.std(errors) < 1.3
+
+
+def test_a_plan_fits_its_budget_in_full():
+    for epsilon in (0.2, 1.0, 8.0):
+        budget = Budget(epsilon, 1e-6)
+        cost = plan_mean(5000, budget, radius_grid(1e-9, 1e9, 1.15), 0.01).cost
+        assert fits(cost, budget)
+        assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+
+
+def test_people_count_the_same_and_outliers_do_not():
+    rows = values(d=1)
+    rows[USERS < 10] = 1e12
+    rows[USERS == 11] = np.nan
+    result = private_mean(rows[:, 0], USERS, 1.0, 1e-6, insecure_seed=1)
+    assert result.mean == pytest.approx([3], abs=0.1)
+
+
+def test_too_many_outliers_halt():
+    rows = values()
+    rows[USERS % 3 == 0] = np.nan
+    ledger = Ledger(Budget(1.0, 1e-6))
+    with pytest.raises(Halted):
+        private_mean(rows, USERS, 1.0, 1e-6, ledger=ledger)
+    assert ledger.spent_epsilon() == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"groups": None}, ValueError, "user id of each row"),
+        ({"epsilon": 0.01}, BudgetExceeded, "users would do"),
+        ({"delta": 0.0}, BudgetExceeded, "delta > 0"),
+        ({"outliers": 0.5}, ValueError, "outliers=0.5"),
+        ({"spread": (2.0, 1.0)}, ValueError, "smallest=2.0"),
+        ({"X": [["a"]] * len(USERS)}, TypeError, "Expected X in float32"),
+        ({"groups": USERS[1:]}, ValueError, "as many user ids as rows"),
+    ],
+)
+def test_errors_cost_nothing(change, error, message):
+    ledger = Ledger(Budget(1.0, 1e-6))
+    arguments = {"X": values(), "groups": USERS, "epsilon": 1.0, "delta": 1e-6, "ledger": ledger}
+    with pytest.raises(error, match=message):
+        private_mean(**(arguments | change))
+    assert ledger.spent_epsilon() == 0
+
+
+def test_means_and_scales():
+    scaler = PrivateStandardScaler(2.0, 1e-6, low=[-10, -5], high=[10, 5], insecure_seed=1).fit(values(), groups=USERS)
+    assert scaler.mean_ == pytest.approx([3, -1], abs=0.3)
+    assert scaler.scale_ == pytest.approx([1, 1], abs=0.4)
+    assert scaler.transform([[3.0, -1.0]]) == pytest.approx(np.zeros((1, 2)), abs=0.3)
+    assert scaler.privacy_.epsilon == 2.0
+    constant = PrivateStandardScaler(1.0, 1e-6, low=-1, high=1).fit(np.zeros((len(USERS), 1)), groups=USERS)
+    assert np.isfinite(constant.transform([[0.5]])).all()
+
+
+def test_scaler_and_model_share_a_ledger():
+    ledger = Ledger(Budget(3.0, 1e-5))
+    rows = values()
+    scaled = PrivateStandardScaler(0.5, 1e-6, low=-10, high=10, ledger=ledger).fit_transform(rows, groups=USERS)
+    LogisticRegression(2.0, 1e-6, ledger=ledger, max_rows_per_user=5).fit(scaled, rows[:, 0] > 3, groups=USERS)
+    assert [charge.purpose for charge in ledger.charges()] == ["PrivateStandardScaler.fit", "LogisticRegression.fit"]
+    assert 2.0 < ledger.spent_epsilon(1e-6) < 2.5
+
+
+def test_public_ranges():
+    scaler = PublicScaler(low=[0, -1], high=[10, 1]).fit(np.zeros((2, 2)))
+    assert scaler.transform([[5, 0], [20, -3], [np.nan, 1]]) == pytest.approx(
+        np.array([[0, 0], [1, -1], [np.nan, 1]]), nan_ok=True
+    )
+    for wrong in ({"low": 1.0, "high": 1.0}, {"low": [0, 0, 0]}, {"high": np.inf}, {"low": "a"}):
+        with pytest.raises(ValueError, match="low"):
+            PublicScaler(**wrong).fit(np.zeros((2, 2)))
+
+
+def test_groups_are_missed():
+    with pytest.raises(ValueError, match="enable_metadata_routing"):
+        PrivateStandardScaler().fit(values())
+
+
+@pytest.mark.parametrize(
+    "scaler",
+    [
+        PublicScaler(),
+        PrivateStandardScaler(1000.0, 0.1, low=-100, high=100, privacy_unit="row", insecure_seed=0),
+    ],
+    ids=["public", "private"],
+)
+def test_scikit_learn_s_own_checks(scaler):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(scaler, on_fail=None)
+    assert {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"} == {}

@@ -1,0 +1,472 @@
+"""The report says what is true, escapes what it is given, and shows in a browser without help from anywhere."""
+
+import copy
+import json
+import math
+import re
+import shutil
+import threading
+from html.parser import HTMLParser
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from report_records import (
+    DROWNED,
+    HALTED,
+    LOGISTIC,
+    MULTINOMIAL,
+    RECORDS,
+    REGRESSION,
+    ROWS,
+    changed,
+)
+from report_records import SEEDED as SEEDED_RECORD
+
+from userdp.report import report_html, write_report
+from userdp.report.record import number, power, shorten
+from userdp.report.wording import factor_at_most, one_in, percent_at_most, right_guess
+
+VOID = {"meta", "link", "br"}
+
+
+class Outline(HTMLParser):
+    """Tags in order, checked for nesting, and the text outside of styles."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.ids, self.words, self.open = [], [], [], []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.ids += [value for key, value in attrs if key == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {name: report_html(record) for name, record in RECORDS.items()}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_it_is_one_well_formed_page_that_loads_and_runs_nothing(pages, name):
+    outline = Outline(pages[name])
+    assert not {"script", "img", "iframe", "object", "embed", "form", "base"} & set(outline.tags)
+    assert len(set(outline.ids)) == len(outline.ids)
+    page = pages[name]
+    assert "default-src 'none'" in page
+    assert not re.search(r"<[^>]*\b(on\w+|src|srcset|action)=", page)
+    assert all(link.startswith(("#", "data:")) for link in re.findall(r'<[^>]*\bhref="([^"]*)"', page))
+    assert not re.search(r"@import|url\((?!#)", page)
+    assert "$" not in page or name == "hostile"
+
+
+def test_the_guarantee_is_in_words_and_in_signs(pages):
+    text = Outline(pages["logistic"]).text
+    assert "everything one person contributed, however many rows, by anything else" in text
+    assert "by at most a factor of 2.72, plus a chance of 1 in 1,000,000" in text
+    assert "73.2% is the best chance of a right guess" in text
+    assert "For all data sets D and D′ of 48,092 users that are equal except for one user's whole data" in text
+    assert "ε = 1, δ = 10⁻⁶" in text
+    assert "What many people have in common" in text
+    assert "banner" not in pages["logistic"].split("</style>")[1]
+
+
+def test_rows_are_not_called_people():
+    text = Outline(report_html(ROWS)).text
+    assert "Replacing one row by anything else" in text
+    assert "Single rows are protected, not people" in text
+    assert "row-level (ε, δ)-differential privacy" in text
+    assert "That is a weak promise" in text  # epsilon = 4
+    assert "everything one person contributed" not in text
+
+
+def test_budget_steps_phases_and_coefficients_are_told(pages):
+    text = Outline(pages["logistic"]).text
+    for words in ("second moment", "20%", "78%", "spent: 0.94", "lifetime budget: 3", "“lifters.ledger”", "0.6112"):
+        assert words in text
+    assert "secret-project" not in text  # the analyst's folders
+    assert "attempt_3" in text
+    assert "−1.2408" in text
+    assert "1.1432" in text
+    assert "GaussianOutlierRemoval(n_vectors=48092" in text
+    assert "model = LogisticRegression( epsilon=1.0, delta=1e-06, solver='auto'" in text
+    assert "Lowy, Andrew and Liu, Daogao and Asi, Hilal" in text
+    assert "Noise is fresh in every run" in text
+    assert "dp-accounting" in text
+    assert "0.14.1" in text
+
+
+def test_steps_on_different_users_are_said_not_to_add_up():
+    text = Outline(report_html(REGRESSION)).text
+    assert "do not add up" in text
+    assert "24,046 to 40,077" in text
+    assert "None was kept" in text  # no lifetime ledger
+    assert "Predicted," not in text  # there is no estimate
+    assert "x3" in text
+    assert "11.8" in text
+
+
+def test_many_outputs_are_a_heat_map_and_a_table():
+    text = Outline(report_html(MULTINOMIAL)).text
+    assert text.count("politics") >= 2
+    assert "Blue is above 0, orange below" in text
+    assert "(intercept)" in text
+
+
+def banners(record):
+    return re.findall(r'class="banner (\w+)" role="alert"><strong>(.*?)</strong>', report_html(record))
+
+
+def test_a_seeded_run_is_called_not_private_and_promises_nothing():
+    assert banners(SEEDED_RECORD) == [("red", "NOT PRIVATE. Do not publish.")]
+    page = report_html(SEEDED_RECORD)
+    assert "<title>NOT PRIVATE: LogisticRegression</title>" in page
+    text = Outline(page).text
+    assert "There is no guarantee" in text
+    assert "infinite, since a run was seeded" in text
+    for promise in (
+        "What is promised",
+        "best chance of a right guess",
+        "Covered",
+        "is as private as",
+        "trained with user",
+    ):
+        assert promise not in text
+
+
+def test_a_seed_is_enough_to_be_called_not_private():
+    assert banners(changed(privacy={"insecure_seed": 3}))[0][0] == "red"
+    assert banners(changed(privacy={"private": False}))[0][0] == "red"
+
+
+@pytest.mark.parametrize(
+    ("record", "title"),
+    [
+        (HALTED, "Training halted: this model is not finished."),
+        (DROWNED, "Noise drowns this model."),
+        (changed(estimate=math.inf), "Noise drowns this model."),
+        (changed(privacy={"delta": 1e-4}), "Please note"),
+        (changed(privacy={"warning": "careful"}), "Please note"),
+        (changed(privacy={"ledger": SEEDED_RECORD["privacy"]["ledger"]}), "Please note"),
+    ],
+)
+def test_amber_banners(record, title):
+    assert banners(record) == [("amber", title)]
+
+
+def test_the_message_of_a_halt_is_shown():
+    text = Outline(report_html(HALTED)).text
+    assert "fill missing values" in text
+    assert "The privacy guarantee holds all the same." in text
+    assert "no phase got that far" in text
+    assert "nothing to draw" in text
+    assert "A private test failed" in Outline(report_html(changed(halted=True))).text
+
+
+def test_everything_from_the_record_is_escaped(pages):
+    page = pages["hostile"]
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;alert(") > 15
+    assert "\u202e" not in page
+    assert "\x00" not in page
+    assert 'url(#x) id="y' in Outline(page).text  # a name that looks like markup is left as it is
+    page.encode("utf-8")
+
+
+def test_huge_models_are_shown_in_part(pages):
+    text = Outline(pages["huge"]).text
+    assert "The 500 largest are shown" in text
+    assert "the 30 features where they are largest" in text
+    assert "the first 20 of 60 phases" in text
+    assert len(pages["huge"]) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bound": None, "estimate": None, "loss_at_zero": None},
+        {"phases": [{"radius": 0.0}]},
+        {"privacy": {"mechanisms": [], "ledger": None}},
+        {"privacy": {"delta": 0.0}},
+        {"privacy": {"epsilon": 1e-9, "delta": 1e-300}},
+        {"intercept": [], "classes": None},
+        {"coef": [[math.nan] * 29]},
+        {"n_users": 10**40, "rows_per_user": None},
+        {"n_features": 1, "features": ["one"], "coef": [[0.3], [0.1]], "intercept": [1, 2], "classes": ["a", "b", "c"]},
+    ],
+)
+def test_odd_numbers_render(changes):
+    assert "Reproduce and cite" in Outline(report_html(changed(**changes))).text
+
+
+def test_a_record_may_lack_what_is_optional():
+    least = {key: LOGISTIC[key] for key in ("format", "estimator", "parameters", "n_features", "n_users", "coef")}
+    privacy = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "private": True, "mechanisms": []}
+    page = report_html({**least, "intercept": [0.5], "halted": False, "privacy": privacy})
+    assert "x28" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"format": "other"}, '"format" to be "userdp model 1", got \'other\''),
+        ({"estimator": 3}, '"estimator" to be a name, got 3'),
+        ({"parameters": None}, '"parameters" to be a dict'),
+        ({"n_users": 0}, '"n_users" to be a whole number >= 1, got 0'),
+        ({"n_features": 28}, '"coef" to be rows of n_features=28 numbers'),
+        ({"coef": []}, '"coef" to be rows'),
+        ({"coef": [["a"] * 29]}, '"coef" and "intercept" to be numbers'),
+        ({"intercept": [1.0, 2.0]}, '"intercept" to be 1 numbers'),
+        ({"features": ["a"]}, '"features" to be null or 29 names'),
+        ({"classes": 2}, '"classes" to be null or a list'),
+        ({"phases": [1]}, '"phases" to be a list of dicts'),
+        ({"halted": "no"}, '"halted" to be true or false'),
+        ({"privacy": {"epsilon": math.inf}}, '"epsilon" to be a finite number > 0, got inf'),
+        ({"privacy": {"epsilon": True}}, '"epsilon" to be a finite number > 0, got True'),
+        ({"privacy": {"delta": 1.0}}, '"delta" to be a number >= 0 and < 1, got 1.0'),
+        ({"privacy": {"unit": "household"}}, '"unit" to be "user" or "row"'),
+        ({"privacy": {"private": 1}}, '"private" to be true or false'),
+        ({"privacy": {"mechanisms": None}}, '"mechanisms" to be a list of dicts'),
+        ({"privacy": {"ledger": "file"}}, '"ledger" to be null or a dict'),
+    ],
+)
+def test_a_malformed_record_is_refused_with_what_was_expected(change, expected):
+    with pytest.raises(ValueError, match=r"^Expected .* got .*: pass a fitted model") as error:
+        report_html(changed(**change))
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize("record", [None, [], "model.json", {}])
+def test_what_is_no_record_is_refused(record):
+    with pytest.raises(ValueError, match=r"^Expected"):
+        report_html(record)
+
+
+def test_the_record_is_not_changed_and_survives_json():
+    record = copy.deepcopy(LOGISTIC)
+    page = report_html(record)
+    assert record == LOGISTIC
+    assert report_html(json.loads(json.dumps(record))) == page  # the same record gives the same page
+
+
+def test_settings_of_matplotlib_are_left_alone_and_do_not_matter():
+    with mpl.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.facecolor": "red"}):
+        before = dict(mpl.rcParams)
+        assert report_html(LOGISTIC) == report_html(LOGISTIC)
+        assert dict(mpl.rcParams) == before
+        page = report_html(LOGISTIC)
+    assert page == report_html(LOGISTIC)
+
+
+def test_threads_do_not_disturb_each_other():
+    expected, found = report_html(REGRESSION), []
+    threads = [threading.Thread(target=lambda: found.append(report_html(REGRESSION))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 3
+
+
+class Fitted:
+    def to_dict(self):
+        return LOGISTIC
+
+
+def test_the_file_is_written_whole(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert write_report(Fitted(), path) == path
+    assert path.read_text(encoding="utf-8") == report_html(LOGISTIC)
+    with pytest.raises(ValueError, match="format"):
+        write_report({}, path)
+    assert path.read_text(encoding="utf-8") == report_html(LOGISTIC)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_path_that_cannot_be_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "missing" / "report.html"):
+        with pytest.raises(ValueError, match="to be a file in a folder that exists"):
+            write_report(LOGISTIC, str(path))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-6, 0.1])
+def test_no_attack_on_randomised_response_beats_the_stated_chance_and_one_reaches_it(epsilon, delta):
+    # The worst mechanism of (epsilon, delta): it tells the truth outright with chance delta.
+    yes, no = (1 - delta) * math.exp(epsilon) / (1 + math.exp(epsilon)), (1 - delta) / (1 + math.exp(epsilon))
+    one, other = np.array([delta, yes, no, 0.0]), np.array([0.0, no, yes, delta])
+    best = np.maximum(one, other).sum() / 2
+    assert right_guess(epsilon, delta) == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 0.1, 1.0, math.log(2), 2.302585092994046, 8.0, 29.0])
+def test_bounds_are_rounded_up(epsilon):
+    assert math.exp(epsilon) < float(factor_at_most(epsilon).replace(",", "")) <= 1.0101 * math.exp(epsilon)
+    chance = right_guess(epsilon, 0.0)
+    assert chance <= float(percent_at_most(chance)[:-1]) / 100 <= chance + 0.0011
+
+
+@pytest.mark.parametrize(
+    ("delta", "words"), [(1e-6, "1 in 1,000,000"), (3e-7, "1 in 3,300,000"), (0.5, "1 in 2"), (1e-30, "1e-30")]
+)
+def test_small_chances_in_words(delta, words):
+    assert one_in(delta) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (48092, "48,092"), (0.00213456, "0.002135"), (-1.5, "−1.5"), (1e-7, "1e-07"), (123456.7, "123,457"),
+        (None, "not given"), (math.nan, "NaN"), (-math.inf, "−∞"), (10**400, "∞"), ("a\nb", "a b"),
+        (1e20, "1e+20"), (True, "True"),
+    ],
+)  # fmt: skip
+def test_numbers_for_people(value, words):
+    assert number(value) == words
+
+
+def test_powers_and_short_names():
+    assert [power(value) for value in (1e-6, 2.5e-12, 0.1, 0.0)] == ["10⁻⁶", "2.5·10⁻¹²", "0.1", "0"]
+    assert shorten("days_since_registration", 11) == "days_…ation"
+    assert shorten("  ", 9) == "(no name)"
+    assert shorten("年齢と体重の比率", 9) == "年齢…比率"
+
+
+# In a browser.
+
+WIDTHS = (1280, 400)
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+# Boxes of what is seen; of slanted labels a box says nothing.
+LAYOUT = """
+const box = e => {
+  const r = e.getBoundingClientRect();
+  return [r.left, r.top, r.right, r.bottom, e.textContent.trim().slice(0, 40)];
+};
+const all = (query, from = document) =>
+  [...from.querySelectorAll(query)].filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).map(box);
+return {
+  scroll: document.documentElement.scrollWidth,
+  width: window.innerWidth,
+  svgs: [...document.querySelectorAll("svg")].map(box),
+  blocks: all("h1, h2, h3, section p, header p, figure, .banner, .tile, .scroll, pre, li"),
+  labels: [...document.querySelectorAll("svg")].map(s => all("text:not([transform*='rotate(-45'])", s)),
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("needs chromium and chromedriver (Debian: apt install chromium chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    chrome.get("about:blank")  # away from the browser's own first page
+    yield chrome
+    chrome.quit()
+
+
+def show(browser, path, width, scheme="light"):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen", "features": features})
+    browser.get(path.as_uri())
+    return browser.execute_script(LAYOUT)
+
+
+def overlap(one, other):
+    """The shared share of the smaller of two boxes."""
+    across = min(one[2], other[2]) - max(one[0], other[0])
+    down = min(one[3], other[3]) - max(one[1], other[1])
+    areas = [(right - left) * (bottom - top) for left, top, right, bottom, _ in (one, other)]
+    return max(0, across) * max(0, down) / max(1e-9, min(areas))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_in_a_browser_it_fits_and_asks_nobody(browser, pages, tmp_path, name):
+    path = tmp_path / f"{name}.html"
+    path.write_text(pages[name], encoding="utf-8")
+    browser.get_log("browser")
+    browser.get_log("performance")
+    for width in WIDTHS:
+        found = show(browser, path, width)
+        assert found["width"] == width
+        assert found["scroll"] <= width
+        assert found["svgs"]
+        for left, top, right, bottom, _ in found["svgs"]:
+            assert right - left > 250
+            assert bottom - top > 30
+        for labels in found["labels"]:
+            assert [(a[4], b[4]) for k, a in enumerate(labels) for b in labels[:k] if overlap(a, b) > 0.3] == []
+        blocks = found["blocks"]
+        clashes = [(a[4], b[4]) for k, a in enumerate(blocks) for b in blocks[:k] if 0.05 < overlap(a, b) < 0.95]
+        assert clashes == []
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert path.as_uri() in asked
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_in_a_browser_the_red_banner_is_seen_first(browser, pages, tmp_path):
+    path = tmp_path / "seeded.html"
+    path.write_text(pages["seeded"], encoding="utf-8")
+    for width in WIDTHS:
+        show(browser, path, width)
+        banner = browser.find_element("class name", "red")
+        assert banner.is_displayed()
+        assert banner.rect["y"] < 300
+        assert "NOT PRIVATE" in banner.text
+        assert banner.value_of_css_property("background-color") == "rgba(176, 0, 32, 1)"
+
+
+def test_in_a_browser_text_stands_out_in_light_and_dark(browser, pages, tmp_path):
+    path = tmp_path / "logistic.html"
+    path.write_text(pages["logistic"], encoding="utf-8")
+    shades = {}
+    for scheme in ("light", "dark"):
+        show(browser, path, 1280, scheme)
+        colours = browser.execute_script(
+            "return [getComputedStyle(document.querySelector('section')).backgroundColor, "
+            "...[...document.querySelectorAll('svg text, p, td, h2')].map(e => getComputedStyle(e).color), "
+            "...[...document.querySelectorAll('svg text')].map(e => getComputedStyle(e).fill)]"
+        )
+        paper, *inks = (brightness(colour) for colour in colours)
+        shades[scheme] = paper
+        assert all(max(paper, ink) + 0.05 > 4.5 * (min(paper, ink) + 0.05) for ink in inks)  # WCAG AA
+    assert shades["light"] > 0.9 > 0.1 > shades["dark"]
+
+
+def brightness(colour):
+    """Relative luminance."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
