@@ -41,6 +41,17 @@ def test_arrow_streams_and_old_feather_suffixes(tmp_path):
     assert open_table(tmp_path / "packed.feather")["who"].to_pylist() == TABLE["who"]
 
 
+def test_no_single_cell_decides_the_type_of_a_csv_column(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c,d\nTrue,1, x,\nfalse,two,1,\nmaybe,3,y,\n1,true,z,\n")
+    table = open_table(path)
+    assert table.numbers("a").to_pylist() == [1.0, 0.0, None, 1.0]
+    assert table.numbers("b").to_pylist() == [1.0, None, 3.0, 1.0]
+    assert table.numbers("c").to_pylist() == [" x", "1", "y", "z"]
+    assert table.numbers("d").to_pylist() == [None] * 4
+    assert table.text("b").to_pylist() == ["1", "two", "3", "true"]
+
+
 def test_cells_of_csv_columns(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(

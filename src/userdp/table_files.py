@@ -36,6 +36,7 @@ KINDS = {
 _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
 _BLOCK_BYTES = 2**24  # of CSV at a time: no row may be longer
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_TRUTH = pa.array(["false", "true"])
 
 
 class TableFile:
@@ -44,9 +45,7 @@ class TableFile:
     `guessed` is True for CSV, where a column's type is a guess from its cells.
     """
 
-    def __init__(
-        self, path: Path, names: Sequence[str], read: Callable[[list[str]], pa.Table], guessed: bool = False
-    ) -> None:
+    def __init__(self, path: Path, names: Sequence[str], read: Callable[..., pa.Table], guessed: bool = False) -> None:
         self.path, self.column_names, self.guessed = path, list(names), guessed
         self._read = read
         self._kept: dict[str, pa.ChunkedArray] = {}
@@ -61,26 +60,44 @@ class TableFile:
         if self.guessed:
             self._kept.update(self._columns(list(names)))
 
+    def text(self, name: str) -> pa.ChunkedArray:
+        """The column; of CSV as the text that its cells are."""
+        return self._columns([name], as_text=True)[name] if self.guessed else self[name]
+
     def numbers(self, name: str) -> pa.ChunkedArray:
         """The column, with the few cells of a CSV column of numbers that are none as missing.
 
         A type that is guessed must not hang on one person's slip: a column is text if most of its cells are.
         """
         column = self[name]
-        if not (self.guessed and _is_text(column.type)):
+        if not self.guessed:
             return column
-        cells = pc.utf8_trim_whitespace(column)
-        fine = pc.match_substring_regex(cells, _NUMBER)
-        if 2 * (pc.sum(fine).as_py() or 0) <= len(column) - column.null_count:
-            return column
-        return pc.if_else(fine, cells, pa.scalar(None, cells.type)).cast(pa.float64())
+        if pa.types.is_null(column.type):
+            return column.cast(pa.float64())
+        return as_numbers(column) if _is_text(column.type) else column
 
-    def _columns(self, names: list[str]) -> dict[str, pa.ChunkedArray]:
+    def _columns(self, names: list[str], as_text: bool = False) -> dict[str, pa.ChunkedArray]:
         try:
-            table = self._read(names)
+            table = self._read(names, as_text=True) if as_text else self._read(names)
             return {name: table[name] for name in names}
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
+
+
+def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as numbers, true and false as 1 and 0, what is neither as missing; as it is if most of it is neither."""
+    cells = pc.utf8_trim_whitespace(column)
+    truths = as_truths(cells)
+    digits = pc.if_else(pc.match_substring_regex(cells, _NUMBER), cells, pa.scalar(None, cells.type))
+    found = pc.coalesce(digits.cast(pa.float64()), truths.cast(pa.float64()))
+    present = len(column) - column.null_count
+    return found if 2 * (len(found) - found.null_count) > present or not present else column
+
+
+def as_truths(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as true and false, what is neither as missing."""
+    found = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=_TRUTH.cast(column.type))
+    return pc.equal(found, 1)
 
 
 def open_table(path: str | os.PathLike[str]) -> TableFile:
@@ -166,12 +183,13 @@ def _open_csv(path: Path) -> TableFile:
     with open(path, newline="", encoding="utf-8-sig") as file:
         names = next(csv.reader(file, delimiter=_delimiter(path)), [])
 
-    def read(columns: list[str]) -> pa.Table:
+    def read(columns: list[str], as_text: bool = False) -> pa.Table:
+        types = dict.fromkeys(columns, pa.string()) if as_text else None
         table = pyarrow.csv.read_csv(
             path,
             read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),
             parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
-            convert_options=pyarrow.csv.ConvertOptions(include_columns=columns),
+            convert_options=pyarrow.csv.ConvertOptions(include_columns=columns, column_types=types),
         )
         return pa.table({name: _without_blanks(table[name]) for name in columns})
 

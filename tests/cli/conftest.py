@@ -7,7 +7,7 @@ import types
 
 import pyarrow as pa
 import pytest
-from support_cli import BUDGET, COLUMNS, people, run
+from support_cli import BUDGET, COLUMNS, SEEDED, people, run
 
 from userdp.table_files import write_table
 
@@ -30,7 +30,9 @@ def files(tmp_path_factory, table):
         "svm": ("--target", "whole", "--classes", "1,2", "--loss", "squared_hinge"),
         "amount": ("--target", "amount", "--loss", "squared", "--target-range", "0,20"),
     }.items():
-        result = run("fit", folder / "data.parquet", *COLUMNS, *BUDGET, *arguments, "-o", folder / f"{name}.json")
+        result = run(
+            "fit", folder / "data.parquet", *COLUMNS, *BUDGET, *SEEDED, *arguments, "-o", folder / f"{name}.json"
+        )
         assert result.exit_code == 0, result.output
     return folder
 

@@ -14,6 +14,8 @@ SECRET = "SECRET-4711"
 COLUMNS = ("--user-column", "user", "--features", "x_*")
 BUDGET = ("--epsilon", "4", "--delta", "1e-6", "--solver", "phased-sgd", "--max-rows-per-user", str(ROWS))
 
+SEEDED = ("--insecure-seed", "1", "--json")  # repeatable, for tests of accuracy
+
 
 def people(n_users=N_USERS, seed=0):
     """Users of 4 rows each; targets of every kind that depend on x_a - x_b."""

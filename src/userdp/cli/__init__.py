@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -71,4 +73,6 @@ app.command()(guarded(demo))
 
 def main() -> None:
     """The program `userdp`."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # Python's warnings may tell of values
     app(prog_name="userdp")

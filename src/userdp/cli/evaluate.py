@@ -173,8 +173,8 @@ def _open_scores(
     user: str | None,
     features: str | None,
     fill_missing: float | None,
-) -> dict[str, dict[str, float]]:
-    """Scores where every row counts once, and where every user does; of the model, and of knowing nothing."""
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores where every row counts once, and where every user does; of the model, and of the best constant."""
     classes = model.classes_.tolist() if model._classifies else None
     targets = targets_of(table, target, classes, check=True)
     matrix = matrix_of(model, table, features, fill_missing)
@@ -184,7 +184,7 @@ def _open_scores(
     found = {}
     for name, weight in weights.items():
         scores = _class_scores if classes else _number_scores
-        found[name], found[f"knowing nothing, {name}"] = scores(model, matrix, targets, weight)
+        found[name] = dict(zip(("model", "constant"), scores(model, matrix, targets, weight), strict=True))
     return found
 
 
@@ -233,9 +233,14 @@ def _number_scores(
     return of(predicted(model.predict, matrix)), of(np.full(len(targets), mean))
 
 
-def _print_open(scores: dict[str, dict[str, float]]) -> None:
-    names = list(scores["rows"])
-    show.grid(["counted by", *names], [[who, *(f"{score[n]:.4f}" for n in names)] for who, score in scores.items()])
+def _print_open(scores: dict[str, dict[str, dict[str, float]]]) -> None:
+    names = list(scores["rows"]["model"])
+    shown = [
+        [f"{what}, every {who.removesuffix('s')} counted once", *(f"{score[name]:.4f}" for name in names)]
+        for who, both in scores.items()
+        for what, score in both.items()
+    ]
+    show.grid(["", *names], shown)
 
 
 def _print_private(scores: dict[str, dict[str, float]], result: MeanResult, limit: float) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from userdp.cli.errors import InputError
-from userdp.table_files import TableFile
+from userdp.table_files import TableFile, as_numbers, as_truths
 
 _TRUTH = {"false": False, "true": True, "0": False, "1": True}
 
@@ -44,10 +44,30 @@ def classes_of(text: str | None, labels: pa.ChunkedArray, target: str) -> list[A
 
 
 def label_column(table: TableFile, target: str, classes: Sequence[Any] | str | None) -> pa.ChunkedArray:
-    """The target column. Of CSV, whose types are guessed, as numbers if the classes are."""
-    tokens = classes.split(",") if isinstance(classes, str) else classes
-    numeric = tokens is not None and all(_number(str(token).strip()) is not None for token in tokens)
-    return table.numbers(target) if numeric else table[target]
+    """The target column. Of CSV, whose types are guessed, as what the classes are, so that no slip decides it.
+
+    An error tells only that most cells are of another type than the classes.
+    """
+    if not table.guessed:
+        return table[target]
+    labels = table.text(target)
+    truths, numbers = as_truths(labels), as_numbers(labels)
+    mostly_truths = 2 * (len(truths) - truths.null_count) > len(labels) - labels.null_count
+    if classes is None:
+        return truths if mostly_truths else labels
+    tokens = [str(token).strip() for token in (classes.split(",") if isinstance(classes, str) else classes)]
+    numeric = [_number(token) is not None for token in tokens]
+    if all(token.lower() in ("false", "true") for token in tokens):
+        fits, column = mostly_truths, truths
+    elif any(numeric) and not all(numeric):
+        fits, column = True, labels
+    else:
+        fits, column = numeric[0] == (numbers is not labels), numbers if numeric[0] else labels
+    if not fits:
+        held = "true and false" if mostly_truths else "text" if numbers is labels else "numbers"
+        shown = ", ".join(tokens[:5])
+        raise InputError(f"Expected column {target!r} to hold labels such as {shown}, got {held}: pass its own labels.")
+    return column
 
 
 def positions(labels: pa.ChunkedArray, classes: Sequence[Any], target: str) -> np.ndarray:

@@ -15,12 +15,25 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Charge, Ledger
 from userdp.whole_files import check_place
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Make a data set's ledger, or show what was spent. Charges add up and are never refunded.",
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 LedgerPath = Annotated[Path, typer.Argument(show_default=False, help="Ledger file.")]
+
+
+@app.callback()
+def top() -> None:
+    """Make a data set's ledger, or show what was spent.
+
+    Protected: whoever is in the data set. Charges add up, are refused beyond the budget, and are never refunded.
+
+    [bold]Example[/bold]
+
+    userdp ledger new visits.ledger --epsilon 3 --delta 1e-5
+
+    userdp fit visits.parquet ... --ledger visits.ledger
+
+    userdp ledger show visits.ledger
+    """
 
 
 @app.command()

@@ -77,7 +77,7 @@ def plan(
     if plot is not None:
         from userdp.plan_plot import plot_plan
 
-        with show.working("planning for other epsilons", quiet=False), whole_file(plot) as new:
+        with show.working("planning at nine epsilons", quiet=False), whole_file(plot) as new:
             plot_plan(comparison, new, max_gradients)
     if json:
         show.as_json(comparison.to_dict() | {"plot": None if plot is None else str(plot)})

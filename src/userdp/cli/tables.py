@@ -56,7 +56,7 @@ def users_of(
     fill_missing: float | None,
 ) -> UserData:
     """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes."""
-    table.prefetch([user, target, *features])
+    table.prefetch([user, *features])
     if model._classifies:
         labels = label_column(table, target, classes)
         declared = classes_of(classes, labels, target)
