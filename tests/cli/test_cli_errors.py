@@ -246,6 +246,11 @@ def test_lack_of_memory_is_no_bug():
     )
 
 
+def test_full_disks_are_no_bug():
+    error = OSError(28, "No space left on device", "m.json")
+    assert line_of(error) == "Expected to read or write 'm.json': No space left on device."
+
+
 def test_parameters_become_options():
     assert (
         in_options('Expected l2=1.0 to be 0 for solver="phased-sgd".')
@@ -258,8 +263,10 @@ def test_whatever_ends_a_run_early_tells_what_was_spent(tmp_path):
     budget = Budget(1.0, 1e-6)
 
     class Charged:
-        path, budget = tmp_path / "l", Budget(2.0, 1e-6)
-        n = 0
+        budget, n = Budget(2.0, 1e-6), 0
+
+        def __init__(self, path=tmp_path / "l"):
+            self.path = path
 
         def charges(self):
             return (None,) * self.n
@@ -267,8 +274,8 @@ def test_whatever_ends_a_run_early_tells_what_was_spent(tmp_path):
         def spent_epsilon(self):
             return 1.0
 
-    def stop(error, charge):
-        ledger = Charged()
+    def stop(error, charge, *path):
+        ledger = Charged(*path)
         with spending(ledger, budget, lambda: "No model."):
             ledger.n = charge
             raise error
@@ -279,6 +286,10 @@ def test_whatever_ends_a_run_early_tells_what_was_spent(tmp_path):
         KeyboardInterrupt, match=r"epsilon 1 at delta 1e-06 is spent, the ledger has 1 of 2.* No model\."
     ):
         stop(KeyboardInterrupt(), 1)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"epsilon 1 at delta 1e-06 counts as spent on these users\. No model\."
+    ):
+        stop(KeyboardInterrupt(), 1, None)
     with pytest.raises(InputError) as caught:
         stop(InputError("Expected x."), 1)
     assert line_of(caught.value).startswith("Expected x. The plan was charged before data was read")

@@ -65,9 +65,10 @@ def line_of(error: Exception) -> str:
         return f"Expected more memory for a table of this size: close other programs, or take fewer columns.{notes}"
     if isinstance(error, (InputError, BudgetExceeded, Halted)):
         return in_options(str(error)) + notes
-    where = traceback.extract_tb(error.__traceback__)[-1].filename
-    ours = type(error) in (ValueError, TypeError, FileNotFoundError, RuntimeError) and where.startswith(_PACKAGE)
-    if ours and str(error).startswith("Expected "):
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = bool(frames) and frames[-1].filename.startswith(_PACKAGE)
+    kinds = (ValueError, TypeError, FileNotFoundError, RuntimeError)
+    if ours and type(error) in kinds and str(error).startswith("Expected "):
         return in_options(str(error)) + notes
     if isinstance(error, OSError) and error.strerror:  # says nothing of what is in the file
         where = f"{error.filename!r}" if error.filename else "a file"
@@ -80,9 +81,8 @@ def line_of(error: Exception) -> str:
 
 def in_options(message: str) -> str:
     """The library's words with its parameters named as options: row_norm=2 is --row-norm 2."""
-    message = _ASSIGNED.sub(
-        lambda m: f"--{m[1].replace('_', '-')} {m[2].rstrip('.')}{'.' * m[2].endswith('.')}", message
-    )
+    message = _ASSIGNED.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", message)
+    message = message.replace("target_bound", "--target-range")
     return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
 
 

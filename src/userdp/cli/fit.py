@@ -283,7 +283,8 @@ def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool)
         rows = [*show.promise(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
         show.facts(rows if report is None else [*rows, ("report", str(report))])
     if model.result_.message:
-        show.note(in_options(model.result_.message))
+        labels = " Check --classes too: rows with other labels are lost." if model.halted_ and model._classifies else ""
+        show.note(in_options(model.result_.message) + labels)
     if model.privacy_.warning:
         show.note(model.privacy_.warning, "yellow" if model.privacy_.private else "bold red")
 

@@ -38,7 +38,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
 
 def promise(statement: Statement) -> list[tuple[str, str]]:
     """The guarantee and what was spent, as facts."""
-    kept = "" if statement.ledger_path is None else f", says {statement.ledger_path}"
+    kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
     return [
         (
             "guarantee",
