@@ -707,7 +707,7 @@ MUTANTS = [
     Mutant(
         "warnings of one release let through by another",
         "privacy/curator.py",
-        'with _QUIET, np.errstate(all="ignore"):',
+        'with QUIET, np.errstate(all="ignore"):',
         'with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):',
         "test_curator.py",
     ),
@@ -728,7 +728,7 @@ MUTANTS = [
     Mutant(
         "numerical errors as the caller has set them",
         "privacy/curator.py",
-        'with _QUIET, np.errstate(all="ignore"):',
+        'with QUIET, np.errstate(all="ignore"):',
         "with warnings.catch_warnings():",
         "test_curator.py",
     ),

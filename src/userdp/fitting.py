@@ -81,7 +81,7 @@ def minimize(
         loss = loss_of_name(loss)
     problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)
     option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
-    ledger = ledger or Ledger(budget)
+    ledger = Ledger(budget) if ledger is None else ledger
     curator = Curator(data, option.plan.plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     with _bar(progress) as tell:
         result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
