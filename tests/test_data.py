@@ -375,6 +375,8 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData.from_table(pa.table(MIXED), user="who", target="t", features="x"), r"named 't'"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features="*"), r"'name' to be numeric .* string"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features=""), r"at least one feature"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="who,x"), r"features without 'who'"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", target="x", features=["x"]), r"features without 'x'"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["x", "x"]), r"each feature once"),
         (
             lambda: UserData.from_table(pa.table(MIXED).slice(0, 0), user="who", features="x"),

@@ -11,7 +11,7 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["losses", "domains", "kernels", "grouping", "sgd", "smoothing"],
+    ["losses", "domains", "kernels", "grouping", "sgd", "smoothing", "whole_files", "table_files"],
     ["data"],
     ["statistics"],
     ["engines"],
@@ -23,7 +23,8 @@ LAYERS = [
     ["fitting", "private_mean"],
     ["linear_model", "estimators", "scaling"],
     ["model_files"],
-    ["report", "audit", "cli", "demo"],
+    ["report", "audit", "plan_plot", "demo"],
+    ["cli", "__main__"],
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [

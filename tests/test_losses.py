@@ -195,6 +195,8 @@ def test_registry():
     assert losses.loss("multinomial", n_classes=3).n_outputs == 3
     with pytest.raises(ValueError, match=r"loss='logit' to be one of absolute, .*logistic.*squared"):
         losses.loss("logit")
+    with pytest.raises(ValueError, match=r"pass losses\.multinomial\(3\)"):
+        losses.loss("multinomial")
     with pytest.raises(TypeError, match="no parameters for the hinge loss, got width"):
         losses.loss("hinge", width=1.0)
 

@@ -136,7 +136,6 @@ def test_scikit_learn_s_own_checks(scaler):
         results = check_estimator(scaler, on_fail=None)
     failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
     assert {name: text for name, text in failed.items() if name not in BY_TYPE} == {}
-    assert all("Expected" in text for text in failed.values())
 
 
 # Checks that want an error which depends on a cell, or scikit-learn's own words for a type that is refused.

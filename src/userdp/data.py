@@ -8,11 +8,9 @@ identifiers are dropped unless asked for.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import numbers
 import os
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.dataset
 
 from userdp.grouping import Groups, check_seed
+from userdp.table_files import open_parquet
 
 _OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
+_SHOWN_NAMES = 40  # column names that an error lists at most
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
 
 
@@ -149,7 +148,10 @@ class UserData:
         """
         _check_options(options)
         if isinstance(table, (str, os.PathLike)):
-            raise TypeError("Expected a table, got a path: use UserData.from_parquet to read a Parquet file.")
+            raise TypeError(
+                "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
+                "from_table(userdp.table_files.open_table(path), ...) to read a CSV or Arrow one."
+            )
         if hasattr(table, "collect_schema") and hasattr(table, "collect"):  # a lazy polars frame
             table = table.collect()
         names = getattr(table, "column_names", None) or getattr(table, "columns", None)
@@ -176,26 +178,7 @@ class UserData:
         missing values become NaN unless `fill_missing` is given.
         """
         _check_options(options)
-        path = os.fspath(path)
-        if not os.path.exists(path):
-            if re.match(r"\w[\w+.-]+:/", path):  # pathlib shortens s3://x to s3:/x; one letter may be a drive
-                raise ValueError("Expected a local path, got a URL: only local paths are read; download it first.")
-            raise FileNotFoundError(f"Expected a Parquet file at {path}, found nothing there: check the path.")
-        if os.path.isdir(path) and not _holds_parquet(path):
-            raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
-        broken = f"Expected a readable Parquet file at {path}: it is not Parquet or is damaged; write it again."
-        try:
-            source = pyarrow.dataset.dataset(path, format="parquet")
-        except (pa.ArrowException, OSError):
-            raise ValueError(broken) from None
-
-        def read(name: str) -> pa.ChunkedArray:
-            try:
-                return source.to_table(columns=[name])[name]
-            except (pa.ArrowException, OSError):
-                raise ValueError(broken) from None
-
-        return cls._from_columns(source.schema.names, read, user, target, features, **options)
+        return cls.from_table(open_parquet(path), user=user, features=features, target=target, **options)
 
     @classmethod
     def _from_columns(
@@ -215,17 +198,17 @@ class UserData:
     ) -> UserData:
         kept_type = _float_type(dtype, np.dtype(np.float64))
         _check_fill(fill_missing, kept_type)
-        chosen = _choose_features(names, features, exclude=(user, target))
+        chosen = choose_features(names, features, exclude=(user, target))
         for needed in [user, *([] if target is None else [target]), *chosen]:
-            _require_column(names, needed)
+            require_column(names, needed)
         ids = column(user)
         groups = Groups.make(ids, len(ids), max_rows_per_user, insecure_seed)
         rows = np.ones((groups.n_rows, len(chosen) + fit_intercept), kept_type)
         for position, name in enumerate(chosen):
-            groups.gather(_numeric_column(name, column(name), len(ids)), rows[:, position])
+            groups.gather(numeric_column(name, column(name), len(ids)), rows[:, position])
         if fill_missing is not None:
             rows = _filled(rows, fill_missing, borrowed=False)
-        targets = None if target is None else _numeric_column(target, column(target), len(ids))
+        targets = None if target is None else numeric_column(target, column(target), len(ids))
         kept_ids = groups.ids(ids) if keep_user_ids else None
         has_targets = targets is not None
         return cls(
@@ -265,33 +248,21 @@ def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
     return rows
 
 
-def _holds_parquet(folder: str) -> bool:
-    """Whether a file in the folder or below is named like Parquet, or begins like it. Hidden ones do not count."""
-    for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        for name in names:
-            path = os.path.join(where, name)
-            if not name.startswith((".", "_")) and os.path.isfile(path):
-                if name.endswith((".parquet", ".parq", ".pq")):
-                    return True
-                with contextlib.suppress(OSError), open(path, "rb") as file:
-                    if file.read(4) == b"PAR1":
-                        return True
-    return False
-
-
-def _choose_features(names: list[Any], features: str | Sequence[str], exclude: tuple[Any, ...]) -> list[Any]:
+def choose_features(names: list[Any], features: str | Sequence[str], exclude: tuple[Any, ...]) -> list[Any]:
     """Columns named by a list, or by comma-separated patterns (in the table's order, without user and target)."""
     if not isinstance(features, str):
-        chosen = list(features)
+        asked = chosen = list(features)
     else:
-        patterns = [pattern.strip() for pattern in features.split(",") if pattern.strip()]
+        asked = [pattern.strip() for pattern in features.split(",") if pattern.strip()]
         candidates = [name for name in names if name not in exclude]
-        matches = {p: [name for name in candidates if fnmatch.fnmatchcase(str(name), p)] for p in patterns}
+        matches = {p: [n for n in candidates if n == p or fnmatch.fnmatchcase(str(n), p)] for p in asked}
         for pattern, found in matches.items():
             if not found:
-                _require_column(names, pattern, what="a column that matches")
+                require_column(names, pattern, what="a column that matches")
         chosen = [name for name in candidates if any(name in found for found in matches.values())]
+    for name in exclude:
+        if name is not None and name in asked:
+            raise ValueError(f"Expected features without {name!r}, the column of users or targets: leave it out.")
     if not chosen:
         raise ValueError("Expected at least one feature: pass column names or patterns such as 'x_*'.")
     if len(set(chosen)) < len(chosen):
@@ -299,13 +270,17 @@ def _choose_features(names: list[Any], features: str | Sequence[str], exclude: t
     return chosen
 
 
-def _require_column(names: list[Any], name: Any, what: str = "a column named") -> None:
+def require_column(names: list[Any], name: Any, what: str = "a column named") -> None:
+    """Refuse a name that no column has, or several have."""
     if names.count(name) != 1:
         problem = "which occurs more than once" if name in names else "found none"
-        raise ValueError(f"Expected {what} {name!r}, {problem}: available are {', '.join(map(str, names))}.")
+        shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + f" and {len(names) - _SHOWN_NAMES} more" * (
+            len(names) > _SHOWN_NAMES
+        )
+        raise ValueError(f"Expected {what} {name!r}, {problem}: available are {shown}.")
 
 
-def _numeric_column(name: str, column: Any, n_rows: int) -> np.ndarray:
+def numeric_column(name: str, column: Any, n_rows: int) -> np.ndarray:
     """A table's column as a float array, missing values as NaN."""
     if not isinstance(column, (pa.Array, pa.ChunkedArray)):
         try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from userdp.data import UserData
 from userdp.domains import Domain
@@ -80,10 +80,10 @@ def minimize(
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)
-    option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
     ledger = Ledger(budget) if ledger is None else ledger
-    curator = Curator(data, option.plan.plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     with _bar(progress) as tell:
+        option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
+        curator = Curator(data, option.plan.plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
         result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
     message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
@@ -100,7 +100,7 @@ class _Bar(AbstractContextManager[phased_sgd.Progress]):
     """A progress bar that is told which step begins."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
 
     def __enter__(self) -> phased_sgd.Progress:

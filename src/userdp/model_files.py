@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -17,6 +16,7 @@ from userdp.linear_model import FORMAT, NOT_KEPT, LinearModel
 from userdp.privacy.accounting import Budget
 from userdp.privacy.statement import Statement
 from userdp.solvers.problem import Result
+from userdp.whole_files import whole_file
 
 ESTIMATORS = {
     name: getattr(estimators, name)
@@ -155,23 +155,9 @@ def _no_constant(name: str) -> None:
 
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file whole or not at all."""
-    path = Path(path)
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ValueError(f"Expected to write {path}: {error.strerror}. Choose another place.") from None
-    return path
+    with whole_file(path) as new:
+        new.write_text(text, encoding="utf-8")
+    return Path(path)
 
 
 def _no_json(value: Any) -> Any:

@@ -72,6 +72,11 @@ def loss(name: str, **parameters: Any) -> Loss:
     if name not in LOSSES:
         raise ValueError(f"Expected loss={name!r} to be one of {', '.join(sorted(LOSSES))}: or make one with custom().")
     found = LOSSES[name]
+    if name == "multinomial" and "n_classes" not in parameters:
+        raise ValueError(
+            "Expected the number of classes with the multinomial loss: pass losses.multinomial(3), say, or "
+            'loss("multinomial", n_classes=3), in place of the name.'
+        )
     if not isinstance(found, Loss):
         return found(**parameters)
     if parameters:

@@ -1,0 +1,116 @@
+"""From exceptions to one line on stderr and an exit code. What a line says never depends on cells of a table.
+
+0 is done, 1 wrong input or a refused budget, 2 wrong usage, 3 a private test halted, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, ParamSpec
+
+import typer
+
+import userdp
+from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanism import Halted
+
+WRONG, HALTED, STOPPED = 1, 3, 130
+_P = ParamSpec("_P")
+_PACKAGE = str(Path(userdp.__file__).parent)
+_OPTIONS = (
+    *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
+    *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
+)
+_ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
+_NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
+
+
+class InputError(ValueError):
+    """Something that the user of the command line can mend."""
+
+
+def guarded(command: Callable[_P, None]) -> Callable[_P, None]:
+    """The command, with every exception made one line and an exit code; USERDP_DEBUG=1 shows tracebacks instead."""
+
+    @functools.wraps(command)
+    def run(*args: _P.args, **options: _P.kwargs) -> None:
+        try:
+            command(*args, **options)
+        except (typer.Exit, BrokenPipeError):
+            raise
+        except KeyboardInterrupt as stopped:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut off the message
+            fail(str(stopped) or "Stopped. Nothing was spent.", STOPPED)
+        except Exception as error:
+            if os.environ.get("USERDP_DEBUG") == "1":
+                raise
+            fail(line_of(error), HALTED if isinstance(error, Halted) else WRONG)
+
+    return run
+
+
+def line_of(error: Exception) -> str:
+    """What may be said of an exception: its own words only if they are userdp's, since others quote values."""
+    notes = "".join(f" {note}" for note in getattr(error, "__notes__", []))
+    if isinstance(error, MemoryError):
+        return f"Expected more memory for a table of this size: close other programs, or take fewer columns.{notes}"
+    if isinstance(error, (InputError, BudgetExceeded, Halted)):
+        return in_options(str(error)) + notes
+    where = traceback.extract_tb(error.__traceback__)[-1].filename
+    ours = type(error) in (ValueError, TypeError, FileNotFoundError, RuntimeError) and where.startswith(_PACKAGE)
+    if ours and str(error).startswith("Expected "):
+        return in_options(str(error)) + notes
+    if isinstance(error, OSError) and error.strerror:  # says nothing of what is in the file
+        where = f"{error.filename!r}" if error.filename else "a file"
+        return f"Expected to read or write {where}: {error.strerror}.{notes}"
+    return (
+        f"Met a bug in userdp, {type(error).__name__}: please tell its authors. With USERDP_DEBUG=1 the traceback is "
+        f"shown, which may hold data.{notes}"
+    )
+
+
+def in_options(message: str) -> str:
+    """The library's words with its parameters named as options: row_norm=2 is --row-norm 2."""
+    message = _ASSIGNED.sub(
+        lambda m: f"--{m[1].replace('_', '-')} {m[2].rstrip('.')}{'.' * m[2].endswith('.')}", message
+    )
+    return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End with one line on stderr."""
+    print(f"userdp: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def spending(ledger: Ledger, budget: Budget, written: Callable[[], str] = str) -> Iterator[None]:
+    """Whatever ends the block early is told what was spent by then; `written` says what was made all the same."""
+    before = len(ledger.charges())
+
+    def spent() -> str:
+        if len(ledger.charges()) == before:
+            return "Nothing was spent."
+        cost = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
+        if ledger.path is None:
+            return f"The plan was charged before data was read: {cost} counts as spent on these users. {written()}"
+        total = f"{ledger.spent_epsilon():.4g} of {ledger.budget.epsilon:g}"
+        return f"The plan was charged before data was read: {cost} is spent, the ledger has {total} spent. {written()}"
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Stopped. {spent()}") from None
+    except Exception as error:
+        if len(ledger.charges()) > before:
+            error.add_note(spent())
+        raise

@@ -1,0 +1,250 @@
+"""`userdp evaluate`: how good a model is on other people's rows, openly or privately."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import typer
+from sklearn import metrics
+
+from userdp.cli import options as o
+from userdp.cli import show
+from userdp.cli.errors import InputError, spending
+from userdp.cli.predict import predicted
+from userdp.cli.tables import matrix_of, targets_of
+from userdp.data import UserData, require_column
+from userdp.grouping import Groups
+from userdp.linear_model import LinearModel
+from userdp.model_files import load_model
+from userdp.privacy.accounting import Budget
+from userdp.privacy.ledger import Ledger
+from userdp.private_mean import MeanResult, mean_of_users
+from userdp.table_files import TableFile, open_table
+
+_LARGEST_LOG_LOSS = 4.0  # of a label that was given a chance of 1.8%
+_SPREAD = (1e-4, 2.0)  # of users' mean scores, which are in [0, 1]
+_LARGEST = 1e100  # features beyond would overflow
+
+
+def evaluate(
+    model: o.ModelFile,
+    data: o.Table,
+    *,
+    target: o.Target,
+    user_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says whose row it is, to count every user once too.",
+            show_default=False,
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
+    features: o.Columns = None,
+    fill_missing: o.FillMissing = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Release private scores, at this epsilon.", show_default=False, rich_help_panel=o.PRIVACY),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Goes with --epsilon.", show_default=False, rich_help_panel=o.PRIVACY),
+    ] = None,
+    ledger: o.LedgerFile = None,
+    loss_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Log loss or error that a row counts at most; else 4, or the target range.",
+            show_default=False,
+            rich_help_panel=o.PRIVACY,
+        ),
+    ] = None,
+    insecure_seed: o.Seed = None,
+    json: o.Json = False,
+) -> None:
+    """Score a model on rows it has not seen.
+
+    Protected: nobody in this table; with --epsilon, --delta and --user-column each user of it, with all their rows.
+
+    [bold]Example[/bold]
+
+    userdp evaluate model.json test.parquet --target bought
+
+    userdp evaluate model.json test.parquet --target bought --user-column user --epsilon 1 --delta 1e-6
+    """
+    fitted, table = load_model(model), open_table(data)
+    for name in (target, *([] if user_column is None else [user_column])):
+        require_column(table.column_names, name)
+    if (epsilon is None) != (delta is None):
+        raise InputError("Expected --epsilon and --delta together, for private scores; or neither.")
+    if epsilon is None or delta is None:
+        if ledger is not None or insecure_seed is not None or loss_limit is not None:
+            raise InputError("Expected --ledger, --loss-limit and --insecure-seed with --epsilon and --delta only.")
+        with show.working(f"reading {data}", quiet=False):
+            scores = _open_scores(fitted, table, target, user_column, features, fill_missing)
+        show.note("NOT private: these scores tell of the people in this table. Pass --epsilon and --delta to publish.")
+        if json:
+            show.as_json({"private": False, "scores": scores})
+        else:
+            _print_open(scores)
+        return
+    if user_column is None:
+        raise InputError("Expected --user-column with --epsilon: it says who is protected.")
+    budget = Budget(epsilon, delta)
+    charged = Ledger(budget) if ledger is None else Ledger.open(ledger)
+    with show.working(f"reading {data}", quiet=False):
+        rows = _row_scores(fitted, table, target, features, fill_missing, loss_limit)
+        users = UserData.from_arrays(rows.scores, None, table[user_column], insecure_seed=insecure_seed)
+    with spending(charged, budget):
+        result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose="evaluate")
+    released = rows.released(result.mean, result.noise_std)
+    if json:
+        show.as_json({"private": result.privacy.private, "scores": released, "privacy": result.privacy.to_dict()})
+    else:
+        _print_private(released, result, rows.limit)
+    if result.privacy.warning:
+        show.note(result.privacy.warning, "bold red")
+
+
+@dataclass(frozen=True)
+class _RowScores:
+    """Scores of each row in [0, 1], where 1 is the worst, and what one of them stands for."""
+
+    names: tuple[str, ...]
+    scores: np.ndarray
+    limit: float
+
+    def released(self, mean: np.ndarray, noise_std: float) -> dict[str, dict[str, float]]:
+        """Scores in their own units, with the standard deviation of their noise."""
+        found = {}
+        for name, value in zip(self.names, map(float, mean), strict=True):
+            if name == "accuracy":
+                value, std = 1 - value, noise_std
+            elif name == "RMSE":
+                value = math.sqrt(max(value, 0.0))
+                std = self.limit * min(noise_std / (2 * value) if value else math.inf, math.sqrt(noise_std))
+                value *= self.limit
+            else:
+                value, std = self.limit * value, self.limit * noise_std
+            found[name] = {"value": value, "noise_std": std}
+        return found
+
+
+def _row_scores(
+    model: LinearModel,
+    table: TableFile,
+    target: str,
+    features: str | None,
+    fill_missing: float | None,
+    limit: float | None,
+) -> _RowScores:
+    """Each row by itself, so that nothing is told of others: rows that make no sense count as the worst."""
+    classes = model.classes_.tolist() if model._classifies else None
+    targets = targets_of(table, target, classes, check=False)
+    matrix = matrix_of(model, table, features, fill_missing, check=False)
+    sound = np.isfinite(targets) & np.isfinite(matrix).all(axis=1)
+    with np.errstate(all="ignore"):
+        matrix = np.where(sound[:, None], np.clip(matrix, -_LARGEST, _LARGEST), 0.0)
+        targets = np.where(sound, targets, 0.0)
+    if limit is None:
+        limit = max(_LARGEST_LOG_LOSS, 2 * math.log(len(classes))) if classes else float(np.ptp(model.target_range))
+    if not 0 < limit < math.inf:
+        raise InputError(f"Expected --loss-limit {limit} to be a finite number > 0.")
+    if classes is None:
+        error = np.minimum(np.abs(predicted(model.predict, matrix) - targets) / limit, 1.0)
+        found = {"MAE": error, "RMSE": error**2}
+    else:
+        labels = targets.astype(np.int64)
+        chosen = predicted(model.decision_function, matrix)
+        wrong = labels != (chosen > 0 if chosen.ndim == 1 else chosen.argmax(axis=1))
+        found = {"accuracy": wrong.astype(np.float64)}
+        if hasattr(model, "predict_log_proba"):
+            surprise = -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels]
+            found = {"log loss": np.minimum(surprise / limit, 1.0)} | found
+    return _RowScores(tuple(found), np.where(sound[:, None], np.column_stack([*found.values()]), 1.0), limit)
+
+
+def _open_scores(
+    model: LinearModel,
+    table: TableFile,
+    target: str,
+    user: str | None,
+    features: str | None,
+    fill_missing: float | None,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores where every row counts once, and where every user does; of the model, and of the best constant."""
+    classes = model.classes_.tolist() if model._classifies else None
+    targets = targets_of(table, target, classes, check=True)
+    matrix = matrix_of(model, table, features, fill_missing)
+    weights = {"rows": np.ones(len(targets))}
+    if user is not None:
+        weights["users"] = _weights(table, user)
+    found = {}
+    for name, weight in weights.items():
+        scores = _class_scores if classes else _number_scores
+        found[name] = dict(zip(("model", "constant"), scores(model, matrix, targets, weight), strict=True))
+    return found
+
+
+def _weights(table: TableFile, user: str) -> np.ndarray:
+    """1 / (number of the user's rows) of each row."""
+    ids = table[user]
+    groups = Groups.make(ids, len(ids), None, None)
+    counts = np.diff(groups.offsets)
+    weights = np.empty(len(ids))
+    weights[slice(None) if groups.order is None else groups.order] = np.repeat(1 / counts, counts)
+    return weights
+
+
+def _class_scores(
+    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, weights: np.ndarray
+) -> tuple[dict[str, float], dict[str, float]]:
+    labels, n_classes = targets.astype(np.int64), len(model.classes_)
+    shares = np.bincount(labels, weights, n_classes) / weights.sum()
+    margins = predicted(model.decision_function, matrix)
+    chosen = (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
+    scores, nothing = {}, {}
+    if hasattr(model, "predict_log_proba"):
+        surprise = -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels]
+        scores["log loss"] = float(np.average(surprise, weights=weights))
+        nothing["log loss"] = float(-sum(share * math.log(share) for share in shares if share > 0))
+    if n_classes == 2 and 0 < shares[0] < 1:
+        scores["AUC"] = float(metrics.roc_auc_score(labels, margins, sample_weight=weights))
+        nothing["AUC"] = 0.5
+    scores["accuracy"] = float(np.average(chosen == labels, weights=weights))
+    nothing["accuracy"] = float(shares.max())
+    return scores, nothing
+
+
+def _number_scores(
+    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, weights: np.ndarray
+) -> tuple[dict[str, float], dict[str, float]]:
+    mean = np.average(targets, weights=weights)
+    variance = float(np.average((targets - mean) ** 2, weights=weights))
+
+    def of(predictions: np.ndarray) -> dict[str, float]:
+        errors = predictions - targets
+        squares = float(np.average(errors**2, weights=weights))
+        scores = {"RMSE": math.sqrt(squares), "MAE": float(np.average(np.abs(errors), weights=weights))}
+        return scores | ({"R2": 1 - squares / variance} if variance else {})
+
+    return of(predicted(model.predict, matrix)), of(np.full(len(targets), mean))
+
+
+def _print_open(scores: dict[str, dict[str, dict[str, float]]]) -> None:
+    names = list(scores["rows"]["model"])
+    shown = [
+        [f"{what}, every {who.removesuffix('s')} counted once", *(f"{score[name]:.4f}" for name in names)]
+        for who, both in scores.items()
+        for what, score in both.items()
+    ]
+    show.grid(["", *names], shown)
+
+
+def _print_private(scores: dict[str, dict[str, float]], result: MeanResult, limit: float) -> None:
+    rows = [(name, f"{score['value']:.4f}", f"{score['noise_std']:.4f}") for name, score in scores.items()]
+    show.grid(["score, every user counted once", "value", "noise (std)"], rows)
+    counted = f"a row's loss or error counts {limit:g} at most; rows that cannot be scored count as the worst"
+    show.facts([*show.promise(result.privacy), ("limit", counted)])

@@ -1,0 +1,299 @@
+"""`userdp fit`: from a table in a file to a private model in a file."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from userdp import estimators, planner
+from userdp.cli import options as o
+from userdp.cli import show
+from userdp.cli.errors import HALTED, InputError, in_options, spending
+from userdp.cli.tables import pair_of, users_of
+from userdp.data import choose_features, require_column
+from userdp.grouping import Groups
+from userdp.linear_model import LinearModel, UtilityWarning
+from userdp.model_files import save_model
+from userdp.privacy.accounting import Budget
+from userdp.privacy.ledger import Ledger
+from userdp.table_files import TableFile, open_table
+from userdp.whole_files import check_place
+
+_CLASSIFIERS = (o.LossName.logistic, o.LossName.hinge, o.LossName.squared_hinge)
+_SHOWN = 6  # coefficients in the summary
+
+
+def fit(
+    data: o.Table,
+    *,
+    user_column: o.UserColumn,
+    target: o.Target,
+    features: Annotated[
+        str,
+        typer.Option(help="Columns or patterns, such as 'x_*,age'.", show_default=False, rich_help_panel=o.DATA),
+    ],
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="All labels there can be, such as no,yes. Not needed for true and false.",
+            show_default=False,
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
+    target_range: Annotated[
+        str | None,
+        typer.Option(
+            help="Public lowest,highest target, for numbers; those beyond are cut off.",
+            show_default=False,
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
+    max_rows_per_user: Annotated[
+        int, typer.Option(help="More rows of a user are dropped at random.", rich_help_panel=o.DATA)
+    ] = 50,
+    fill_missing: o.FillMissing = None,
+    check_data: Annotated[
+        bool,
+        typer.Option(
+            "--check-data",
+            help="Stop at missing values and unknown labels. What that tells is NOT protected.",
+            rich_help_panel=o.DATA,
+        ),
+    ] = False,
+    epsilon: o.Epsilon,
+    delta: o.Delta,
+    ledger: o.LedgerFile = None,
+    ledger_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Lifetime epsilon,delta of a ledger that is not there yet.",
+            show_default=False,
+            rich_help_panel=o.PRIVACY,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Plan only: counts users, spends nothing.", rich_help_panel=o.PRIVACY),
+    ] = False,
+    insecure_seed: o.Seed = None,
+    loss: o.Loss = o.LossName.logistic,
+    quantile: Annotated[
+        float | None,
+        typer.Option(
+            help="Which one, with --loss quantile; else the median.", show_default=False, rich_help_panel=o.MODEL
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Error from which on it counts linearly, with --loss huber; else a tenth of the range.",
+            show_default=False,
+            rich_help_panel=o.MODEL,
+        ),
+    ] = None,
+    solver: o.Solver = "auto",
+    mode: o.Mode = "tight",
+    max_gradients: o.MaxGradients = None,
+    row_norm: o.RowNorm = None,
+    domain_radius: o.Radius = None,
+    l2: o.L2 = 0.0,
+    no_intercept: o.NoIntercept = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Model to write (JSON).", show_default=False, rich_help_panel=o.OUTPUT),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Report to write (HTML).", show_default=False, rich_help_panel=o.OUTPUT),
+    ] = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train a private model from a table.
+
+    Protected: each user, with all their rows together. Not protected: the number of users, and what you pass here.
+
+    [bold]Example[/bold]
+
+    userdp fit visits.parquet --user-column user --target bought --classes 0,1 --features 'x_*' \\
+      --epsilon 1 --delta 1e-6 --output model.json --report report.html
+    """
+    if classes is not None and loss not in _CLASSIFIERS:
+        raise InputError(f"Expected no --classes with --loss {loss}, which is for numbers: leave one of them out.")
+    if target_range is not None and loss in _CLASSIFIERS:
+        raise InputError(f"Expected no --target-range with --loss {loss}, which is for classes: leave it out.")
+    for name, value, owner in (("quantile", quantile, "quantile"), ("threshold", threshold, "huber")):
+        if value is not None and loss != owner:
+            raise InputError(f"Expected --{name} with --loss {owner} only, got --loss {loss}: leave it out.")
+    if quantile is not None and not 0 < quantile < 1:
+        raise InputError(f"Expected 0 < --quantile {quantile:g} < 1.")
+    budget = Budget(epsilon, delta)
+    model = _model(loss, target_range, quantile, threshold)
+    model.set_params(
+        epsilon=epsilon,
+        delta=delta,
+        solver=solver,
+        mode=mode,
+        max_rows_per_user=max_rows_per_user,
+        row_norm=row_norm,
+        domain_radius=domain_radius,
+        fit_intercept=not no_intercept,
+        l2=l2,
+        max_gradients=max_gradients,
+        verbose=False if quiet else None,
+        insecure_seed=insecure_seed,
+        unprotected_checks=check_data,
+    )
+    model._check_parameters()
+    if target == user_column:
+        raise InputError(f"Expected --target to be another column than --user-column, got {target!r} for both.")
+    table = open_table(data)
+    chosen = choose_features(table.column_names, features, exclude=(user_column, target))
+    for name in (user_column, target, *chosen):
+        require_column(table.column_names, name)
+    if dry_run:
+        _dry_run(model, table, user_column, len(chosen), classes, json)
+        return
+    if output is None:
+        raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
+    check_place(output, data)
+    if report is not None:
+        from userdp.report import write_report
+
+        check_place(report, data, output)
+    lifetime = _check_ledger(ledger, ledger_budget, data, output, *([report] if report else []))
+    with show.working(f"reading {data}", quiet):
+        users = users_of(model, table, user_column, target, chosen, classes, fill_missing)
+    charged = _ledger(ledger, lifetime, budget)
+    model.set_params(ledger=charged)
+    made = "No model was written."
+    with spending(charged, budget, lambda: made):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UtilityWarning)
+            model.fit_users(users, chosen)
+        save_model(model, output)
+        made = f"The model is in {output}."
+        if report is not None:
+            write_report(model, report)
+    if json:
+        show.as_json(_record(model, output, report))
+    else:
+        _summary(model, output, report, quiet)
+    if model.halted_:
+        raise typer.Exit(HALTED)
+
+
+def _model(loss: o.LossName, target_range: str | None, quantile: float | None, threshold: float | None) -> LinearModel:
+    """The estimator for this loss, with what belongs to it only."""
+    if loss == o.LossName.logistic:
+        return estimators.LogisticRegression()
+    if loss in _CLASSIFIERS:
+        return estimators.LinearSVC(loss=str(loss))
+    if target_range is None:
+        raise InputError(
+            f"Expected --target-range lowest,highest with --loss {loss}: a public range of targets, from what they "
+            "mean and not from the data; those beyond are cut off. Nothing was spent."
+        )
+    ends = pair_of(target_range, "--target-range")
+    if not ends[0] < ends[1]:
+        raise InputError(f"Expected --target-range lowest,highest, got {target_range!r}.")
+    if loss == o.LossName.huber:
+        return estimators.HuberRegressor(target_range=ends, threshold=threshold)
+    if loss == o.LossName.squared:
+        return estimators.LinearRegression(target_range=ends)
+    return estimators.QuantileRegressor(target_range=ends, quantile=0.5 if quantile is None else quantile)
+
+
+def _check_ledger(path: Path | None, lifetime: str | None, *sources: Path) -> Budget | None:
+    """Refuse a ledger that is not there or not one, before data is read; the budget that a new one is to have."""
+    if path is None:
+        if lifetime is not None:
+            raise InputError("Expected --ledger with --ledger-budget: say where the ledger is, or leave both out.")
+        return None
+    if path.exists():
+        Ledger.open(path)
+    elif lifetime is None:
+        raise InputError(
+            f"Expected a ledger at {path}, found nothing there: for a new one add its lifetime budget, "
+            "--ledger-budget 3,1e-5, say. Nothing was spent."
+        )
+    check_place(path, *sources)
+    return None if lifetime is None else Budget(*pair_of(lifetime, "--ledger-budget"))
+
+
+def _ledger(path: Path | None, lifetime: Budget | None, budget: Budget) -> Ledger:
+    """The data set's ledger, an old or a new one; or one in memory for this run."""
+    if path is None:
+        return Ledger(budget)
+    return Ledger.open(path) if lifetime is None else Ledger(lifetime, path)
+
+
+def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, classes: str | None, json: bool) -> None:
+    """Show the plans for this many users, the only thing read."""
+    ids = table[user]
+    n_users = len(Groups.make(ids, len(ids), None, None).offsets) - 1
+    if model._classifies:
+        model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))
+    model._declare(None)
+    comparison = planner.plan(
+        n_users,
+        model.max_rows_per_user,
+        n_features,
+        model.epsilon,
+        model.delta,
+        loss=model._loss(),
+        max_gradients=model.max_gradients,
+        fit_intercept=model.fit_intercept,
+        row_norm=model.row_norm,
+        domain_radius=model._radius(),
+        l2=model.l2,
+    )
+    taken = planner.choose(
+        comparison.problem,
+        n_users,
+        model.max_rows_per_user,
+        comparison.budget,
+        model.solver,
+        model.mode,
+        model.max_gradients,
+    )
+    if json:
+        show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode})
+        return
+    show.options(comparison, taken)
+    typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
+    if planner.drowned(comparison.problem, taken):
+        show.note(planner.DROWNED_ADVICE)
+
+
+def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, Any]:
+    record = model.to_dict()
+    for name in ("format", "coef", "intercept", "phases", "versions"):
+        del record[name]
+    return {"model": str(output), "report": None if report is None else str(report)} | record
+
+
+def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool) -> None:
+    if not quiet:
+        work = f"{model.solver_}, {model.result_.mode}; {model.n_gradients_:,} gradients at most"
+        rows = [*show.promise(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
+        show.facts(rows if report is None else [*rows, ("report", str(report))])
+    if model.result_.message:
+        show.note(in_options(model.result_.message))
+    if model.privacy_.warning:
+        show.note(model.privacy_.warning, "yellow" if model.privacy_.private else "bold red")
+
+
+def _weights(model: LinearModel) -> str:
+    """The first class's, or the only, coefficients' head."""
+    coef = np.atleast_2d(model.coef_)
+    names = [str(name) for name in model.feature_names_in_]
+    shown = [f"{name} {value:+.3g}" for name, value in zip(names[:_SHOWN], coef[0], strict=False)]
+    shown += [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    shown += [f"intercept {np.atleast_1d(model.intercept_)[0]:+.3g}"] if model.fit_intercept else []
+    head = f"(of class {model.classes_[0]}) " if len(coef) > 1 else ""
+    return head + ", ".join(shown)

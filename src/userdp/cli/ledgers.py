@@ -1,0 +1,113 @@
+"""`userdp ledger`: the budget of a data set, and what was spent of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from userdp.cli import options as o
+from userdp.cli import show
+from userdp.cli.errors import InputError, guarded
+from userdp.privacy.accounting import Budget
+from userdp.privacy.ledger import Charge, Ledger
+from userdp.whole_files import check_place
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+LedgerPath = Annotated[Path, typer.Argument(show_default=False, help="Ledger file.")]
+
+
+@app.callback()
+def top() -> None:
+    """Make a data set's ledger, or show what was spent.
+
+    Protected: whoever is in the data set. Charges add up, are refused beyond the budget, and are never refunded.
+
+    [bold]Example[/bold]
+
+    userdp ledger new visits.ledger --epsilon 3 --delta 1e-5
+
+    userdp fit visits.parquet ... --ledger visits.ledger
+
+    userdp ledger show visits.ledger
+    """
+
+
+@app.command()
+@guarded
+def new(path: LedgerPath, epsilon: o.Epsilon, delta: o.Delta, json: o.Json = False) -> None:
+    """Make a ledger: the lifetime budget of a data set.
+
+    Protected: whoever is in the data set, as long as everything released from it is charged to this one file.
+
+    [bold]Example[/bold]
+
+    userdp ledger new visits.ledger --epsilon 3 --delta 1e-5
+    """
+    if path.exists():
+        raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
+    budget = Budget(epsilon, delta)
+    Ledger(budget, check_place(path))
+    if json:
+        show.as_json({"path": str(path), "epsilon": budget.epsilon, "delta": budget.delta})
+    else:
+        typer.echo(f"{path} holds a budget of epsilon {budget.epsilon:g} at delta {budget.delta:g}. Nothing is spent.")
+
+
+@app.command("show")
+@guarded
+def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
+    """Show the budget, what was spent, and each charge.
+
+    Protected: everything shown is public: plans are charged before data is read.
+
+    [bold]Example[/bold]
+
+    userdp ledger show visits.ledger
+    """
+    ledger = Ledger.open(path)
+    charges, spent = ledger.charges(), ledger.spent_epsilon()
+    private = math.isfinite(spent)
+    if json:
+        show.as_json(
+            {
+                "path": str(path),
+                "epsilon": ledger.budget.epsilon,
+                "delta": ledger.budget.delta,
+                "spent_epsilon": spent if private else None,
+                "private": private,
+                "charges": [_record(charge) for charge in charges],
+            }
+        )
+        return
+    show.facts(
+        [
+            ("budget", f"epsilon {ledger.budget.epsilon:g} at delta {ledger.budget.delta:g}"),
+            ("spent", f"epsilon {spent:.4g} at delta {ledger.budget.delta:g}"),
+            ("charges", f"{len(charges):,}"),
+        ]
+    )
+    for number, charge in enumerate(charges, 1):
+        typer.echo(
+            f"\n{number}. {charge.charged_at[:19].replace('T', ' ')} UTC, {charge.purpose or 'no purpose given'}"
+        )
+        for step in charge.steps:
+            kind = step.mechanism.partition("(")[0]
+            typer.echo(f"   {step.label}: {kind} on users {step.start:,} to {step.stop - 1:,}")
+        if not charge.private:
+            show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)
+    if not private:
+        show.note("A seeded run protects nobody: the spent epsilon is infinite.", "bold red", stderr=False)
+
+
+def _record(charge: Charge) -> dict[str, object]:
+    return {
+        "charged_at": charge.charged_at,
+        "purpose": charge.purpose,
+        "private": charge.private,
+        "insecure_seed": charge.insecure_seed,
+        "steps": [vars(step) for step in charge.steps],
+    }

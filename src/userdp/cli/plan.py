@@ -1,0 +1,101 @@
+"""`userdp plan`: what every solver would need, cost and promise, from public numbers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from userdp import losses, planner
+from userdp.cli import options as o
+from userdp.cli import show
+from userdp.cli.errors import InputError
+from userdp.losses import Loss
+from userdp.whole_files import check_place, whole_file
+
+_PICTURES = (".svg", ".png", ".pdf")
+
+
+def plan(
+    *,
+    users: Annotated[int, typer.Option(help="Number of users.", show_default=False, rich_help_panel=o.DATA)],
+    rows_per_user: Annotated[
+        int, typer.Option(help="Rows of a user, at most or typically.", show_default=False, rich_help_panel=o.DATA)
+    ],
+    features: Annotated[int, typer.Option(help="Number of features.", show_default=False, rich_help_panel=o.DATA)],
+    epsilon: o.Epsilon,
+    delta: o.Delta,
+    loss: o.Loss = o.LossName.logistic,
+    classes: Annotated[
+        int | None,
+        typer.Option(help="How many, with --loss logistic; else 2.", show_default=False, rich_help_panel=o.MODEL),
+    ] = None,
+    max_gradients: o.MaxGradients = None,
+    row_norm: o.RowNorm = None,
+    domain_radius: Annotated[
+        float, typer.Option(help="How long the vector of weights may be.", rich_help_panel=o.MODEL)
+    ] = 10.0,
+    l2: o.L2 = 0.0,
+    no_intercept: o.NoIntercept = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture to draw (SVG, PNG, PDF): bounds against epsilon.",
+            show_default=False,
+            rich_help_panel=o.OUTPUT,
+        ),
+    ] = None,
+    json: o.Json = False,
+) -> None:
+    """Compare the solvers before any data is touched.
+
+    Protected: no data is read, so everything here may be shown.
+
+    [bold]Example[/bold]
+
+    userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
+    """
+    if plot is not None:
+        if plot.suffix.lower() not in _PICTURES:
+            raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {plot}.")
+        check_place(plot)
+    with show.working("planning", quiet=False):
+        comparison = planner.plan(
+            users,
+            rows_per_user,
+            features,
+            epsilon,
+            delta,
+            loss=_loss(loss, classes),
+            max_gradients=max_gradients,
+            fit_intercept=not no_intercept,
+            row_norm=row_norm,
+            domain_radius=domain_radius,
+            l2=l2,
+        )
+    if plot is not None:
+        from userdp.plan_plot import plot_plan
+
+        with show.working("planning at nine epsilons", quiet=False), whole_file(plot) as new:
+            plot_plan(comparison, new, max_gradients)
+    if json:
+        show.as_json(comparison.to_dict() | {"plot": None if plot is None else str(plot)})
+        return
+    show.options(comparison, comparison.choice)
+    typer.echo("")
+    show.paragraph(comparison.why)
+    show.paragraph("Bounds are on the mean loss above the best model's, in the worst case: often 100 times too high.")
+    if plot is not None:
+        typer.echo(f"The picture is in {plot}.")
+
+
+def _loss(name: o.LossName, classes: int | None) -> Loss:
+    """The loss as the estimators use it, for targets in [-1, 1]."""
+    if classes is not None and (name != o.LossName.logistic or classes < 2):
+        raise InputError("Expected --classes, a number >= 2, with --loss logistic only.")
+    if name == o.LossName.logistic:
+        return losses.logistic if classes in (None, 2) else losses.multinomial(classes)
+    if name == o.LossName.huber:
+        return losses.huber(0.2)
+    return losses.quantile(0.5) if name == o.LossName.absolute else losses.loss(str(name))

@@ -1,0 +1,100 @@
+"""What commands print: tables and notes for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from userdp.planner import Comparison, Option, needs
+from userdp.privacy.statement import Statement
+
+
+def as_json(record: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    typer.echo(json.dumps(record, indent=2, allow_nan=False))
+
+
+def note(message: str, style: str = "yellow", stderr: bool = True) -> None:
+    """A paragraph on stderr: amber for what one should know, red for what protects nobody."""
+    Console(stderr=stderr, highlight=False).print(Text(message, style=style))
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Names and what is to be said of them, in two columns."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    Console(highlight=False).print(table)
+
+
+def promise(statement: Statement) -> list[tuple[str, str]]:
+    """The guarantee and what was spent, as facts."""
+    kept = "" if statement.ledger_path is None else f", says {statement.ledger_path}"
+    return [
+        (
+            "guarantee",
+            f"epsilon {statement.epsilon:g}, delta {statement.delta:g} for each of {statement.n_users:,} users, with "
+            "all their rows"
+            if statement.private
+            else "none: the run was seeded",
+        ),
+        (
+            "spent",
+            f"epsilon {statement.spent_epsilon:.4g} of {statement.ledger_epsilon:g} at delta "
+            f"{statement.ledger_delta:g}{kept}",
+        ),
+    ]
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """A table whose first column is text and whose others are numbers."""
+    table = Table(title=title or None, title_justify="left")
+    for position, name in enumerate(head):
+        table.add_column(name, justify="left" if position == 0 else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
+
+
+def working(what: str, quiet: bool) -> AbstractContextManager[Any]:
+    """A spinner while something takes a while, on a terminal."""
+    console = Console(stderr=True)
+    return nullcontext() if quiet or not console.is_terminal else console.status(Text(what))
+
+
+def options(comparison: Comparison, taken: Option | None) -> None:
+    """Every solver's plan side by side, the one that is taken marked."""
+    table = Table()
+    for name in ("", "solver", "mode"):
+        table.add_column(name)
+    for name in ("bound", "noise", "gradients", "releases", "seconds"):
+        table.add_column(name, justify="right")
+    lacking = []
+    for option in comparison.options:
+        mine = taken is not None and (option.solver, option.mode) == (taken.solver, taken.mode)
+        cells = ["->" if mine else "", option.solver, option.mode]
+        if option.feasible:
+            cells += [f"{option.bound:.3g}", f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
+            cells += [f"{option.n_releases:,}", f"{option.seconds:.2g}"]
+        else:
+            cells += ["-"] * 5
+            lacking.append(f"{option.solver}, {option.mode}: {needs(option)}.".replace("..", "."))
+        table.add_row(*map(Text, cells), style="bold green" if mine else None)
+    console = Console(highlight=False)
+    console.print(table)
+    for line in lacking:
+        console.print(Text(line, style="dim"))
+
+
+def paragraph(text: str) -> None:
+    """Text on stdout, wrapped at the terminal's width."""
+    Console(highlight=False).print(Text(text))

@@ -1,0 +1,287 @@
+"""Wrong input of all kinds: one line on stderr, exit code 1, nothing written, nothing spent, no cell quoted."""
+
+import contextlib
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support_cli import BUDGET, COLUMNS, SECRET, people, run
+
+from userdp import Budget, Ledger
+from userdp.cli import errors
+from userdp.cli.errors import InputError, guarded, in_options, line_of, spending
+from userdp.table_files import write_table
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with good and bad files, and a ledger that must stay untouched."""
+    path = tmp_path_factory.mktemp("wrong")
+    with contextlib.chdir(path):
+        fill(path)
+    return path
+
+
+@pytest.fixture
+def folder(made, monkeypatch):
+    monkeypatch.chdir(made)
+    return made
+
+
+def fill(tmp_path):
+    kept = people(60)
+    good = pa.table(kept)
+    for suffix in ("csv", "parquet", "arrow"):
+        write_table(good, f"good.{suffix}")
+        open(f"empty.{suffix}", "w").close()
+        write_table(good.slice(0, 0), f"norows.{suffix}")
+        os.mkdir(f"folder.{suffix}")
+        write_table(good.slice(0, 3), f"one.{suffix}")
+        write_table(pa.table(kept | {"user": [None, *kept["user"][1:]]}), f"noid.{suffix}")
+        write_table(pa.table(kept | {"x_a": [f"{SECRET}-{i}" for i in range(len(good))]}), f"words.{suffix}")
+        twice = pa.table([*good.columns, good["x_a"], good["user"]], names=[*good.column_names, "x_a", "user"])
+        write_table(twice, f"twice.{suffix}")
+    whole = (tmp_path / "good.parquet").read_bytes()
+    (tmp_path / "broken.parquet").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "holes.parquet").write_bytes(whole[:40] + b"\xff" * 4000 + whole[4040:])
+    (tmp_path / "broken.arrow").write_bytes((tmp_path / "good.arrow").read_bytes()[:300])
+    (tmp_path / "broken.csv").write_text((tmp_path / "good.csv").read_text() + f"1,2,3,4,5,6,7,8,9,{SECRET}\n")
+    (tmp_path / "latin.csv").write_bytes("user,größe\n".encode("latin-1"))
+    write_table(pa.table(kept | {"kind": pa.array(kept["text"]).dictionary_encode()}), "categories.parquet")
+    write_table(pa.table(kept | {"day": pa.array([0] * len(good), pa.date32())}), "days.parquet")
+    Ledger(Budget(9.0, 1e-5), "l.db")
+
+
+FLAG = ("--target", "flag")
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        ("none.parquet", FLAG, "a Parquet file at none.parquet, found nothing there"),
+        ("none.csv", FLAG, "a CSV file at none.csv, found nothing there"),
+        ("good.txt", FLAG, "a file name that says its format"),
+        *((f"empty.{s}", FLAG, "it is empty") for s in ("csv", "parquet", "arrow")),
+        *((f"norows.{s}", FLAG, "at least one row|such as --classes") for s in ("csv", "parquet", "arrow")),
+        *((f"folder.{s}", FLAG, "found a folder|found none") for s in ("csv", "parquet", "arrow")),
+        *((f"one.{s}", FLAG, "n_users=1 >= 2") for s in ("csv", "parquet", "arrow")),
+        *((f"noid.{s}", FLAG, "a user id in every row: some are missing") for s in ("csv", "parquet", "arrow")),
+        *((f"words.{s}", FLAG, "column 'x_a' to be numeric") for s in ("csv", "parquet", "arrow")),
+        *((f"twice.{s}", FLAG, "each feature once") for s in ("csv", "parquet", "arrow")),
+        *(
+            (f"twice.{s}", [*FLAG, "--features", "x_b"], "'user', which occurs more than once")
+            for s in ("csv", "parquet")
+        ),
+        *((f"broken.{s}", FLAG, "a readable ") for s in ("csv", "parquet", "arrow")),
+        ("holes.parquet", FLAG, "not Parquet or is damaged"),
+        ("latin.csv", FLAG, "in UTF-8"),
+        ("good.csv", ["--target", "none"], "a column named 'none', found none: available are user, x_a"),
+        ("good.csv", [*FLAG, "--user-column", "who"], "a column named 'who'"),
+        ("good.csv", [*FLAG, "--features", "q_*"], "a column that matches 'q_*'"),
+        ("good.csv", [*FLAG, "--features", ""], "at least one feature"),
+        ("good.csv", [*FLAG, "--features", "x_a,flag"], "features without 'flag'"),
+        ("good.csv", [*FLAG, "--features", "user,x_a"], "features without 'user'"),
+        ("good.csv", [*FLAG, "--features", "x_a,text"], "column 'text' to be numeric"),
+        ("good.csv", ["--target", "user"], "another column than --user-column"),
+        ("good.csv", ["--target", "text"], "Expected --classes, all labels that column 'text' can have"),
+        ("good.parquet", ["--target", "whole"], "Expected --classes"),
+        ("categories.parquet", ["--target", "kind"], "Expected --classes"),
+        ("days.parquet", ["--target", "day", "--classes", "1,2"], "text, numbers or true and false, got date32"),
+        ("good.csv", ["--target", "text", "--classes", "yes"], "at least 2 different labels"),
+        ("good.csv", ["--target", "text", "--classes", "yes,yes"], "at least 2 different labels"),
+        ("good.csv", ["--target", "text", "--classes", "yes,,no"], "--classes to be text"),
+        ("good.csv", ["--target", "whole", "--classes", "a,b"], "labels such as a, b, got numbers"),
+        ("good.csv", ["--target", "flag", "--classes", "a,b"], "labels such as a, b, got true and false"),
+        ("good.csv", ["--target", "text", "--classes", "0,1"], "labels such as 0, 1, got text"),
+        ("good.csv", ["--target", "whole", "--classes", "true,false"], "such as true, false, got numbers"),
+        ("good.parquet", ["--target", "whole", "--classes", "a,b"], "--classes to be numbers, as column 'whole' holds"),
+        ("good.parquet", ["--target", "whole", "--classes", "nan,1"], "--classes to be numbers"),
+        ("good.parquet", ["--target", "flag", "--classes", "no,yes"], "--classes to be false,true"),
+        ("good.parquet", ["--target", "whole", "--classes", "1,99999999999999999999"], "to hold labels such as"),
+        ("good.csv", ["--target", "three", "--classes", "low,mid,top", "--loss", "hinge"], "use --loss logistic"),
+        ("good.csv", ["--target", "amount", "--loss", "squared"], "--target-range lowest,highest"),
+        ("good.csv", ["--target", "text", "--loss", "squared", "--target-range", "0,1"], "'text' to be numeric"),
+        ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "2,1"], "lowest,highest, got '2,1'"),
+        ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "a,b"], "two numbers with a comma"),
+        ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "1"], "two numbers with a comma"),
+        (
+            "good.csv",
+            ["--target", "amount", "--loss", "huber", "--target-range", "0,1", "--threshold", "0"],
+            "threshold",
+        ),
+        (
+            "good.csv",
+            ["--target", "amount", "--loss", "quantile", "--target-range", "0,1", "--quantile", "2"],
+            "0 < --quantile 2 < 1",
+        ),
+        (
+            "good.csv",
+            ["--target", "amount", "--loss", "huber", "--target-range", "0,1", "--classes", "0,1"],
+            "no --classes",
+        ),
+        ("good.csv", [*FLAG, "--target-range", "0,1"], "no --target-range with --loss logistic"),
+        ("good.csv", [*FLAG, "--quantile", ".5"], "--quantile with --loss quantile only"),
+        ("good.csv", [*FLAG, "--epsilon", "0"], "--epsilon 0.0 to be finite and > 0"),
+        ("good.csv", [*FLAG, "--epsilon", "nan"], "--epsilon nan"),
+        ("good.csv", [*FLAG, "--delta", "1"], "0 <= --delta 1.0 < 1"),
+        ("good.csv", [*FLAG, "--row-norm", "-1"], "--row-norm -1.0 to be a finite number > 0"),
+        ("good.csv", [*FLAG, "--domain-radius", "0"], "radius"),
+        ("good.csv", [*FLAG, "--l2", "-1"], "--l2 -1.0"),
+        ("good.csv", [*FLAG, "--l2", "1"], "use --solver accelerated"),
+        ("good.csv", [*FLAG, "--max-rows-per-user", "0"], "--max-rows-per-user 0 to be a whole number >= 1"),
+        ("good.csv", [*FLAG, "--max-gradients", "0"], "--max-gradients 0"),
+        ("good.csv", [*FLAG, "--max-gradients", "1"], "--max-gradients 1 >= "),
+        ("good.csv", [*FLAG, "--fill-missing", "inf"], "--fill-missing inf"),
+        ("good.csv", [*FLAG, "--insecure-seed", "-1"], "insecure-seed to be a whole number >= 0"),
+        ("good.csv", [*FLAG, "--solver", "magic"], "got --solver magic"),
+        ("good.csv", [*FLAG, "--mode", "magic"], "--mode magic"),
+        ("good.csv", [*FLAG, "--epsilon", ".1"], "users would do"),
+        ("good.csv", [*FLAG, "--output", "none/m.json"], "Expected a folder at none"),
+        ("good.csv", [*FLAG, "--output", "folder.csv"], "but it is a folder"),
+        ("good.csv", [*FLAG, "--output", "good.csv"], "another file than good.csv"),
+        ("good.csv", [*FLAG, "--output", "l.db"], "another file than l.db|another file than m.json"),
+        ("good.csv", [*FLAG, "--output", "/dev/null"], "no regular file"),
+        ("good.csv", [*FLAG, "--output", "/proc/m.json"], "Expected to write /proc/m.json"),
+        ("good.csv", [*FLAG, "--report", "m.json"], "another file than m.json"),
+        ("good.csv", [*FLAG, "--report", "none/r.html"], "Expected a folder at none"),
+        ("good.csv", [*FLAG, "--ledger", "folder.csv"], "a ledger file at folder.csv"),
+        ("good.csv", [*FLAG, "--ledger", "good.csv"], "good.csv to be a ledger"),
+        ("good.csv", [*FLAG, "--ledger", "new.db"], "--ledger-budget 3,1e-5, say"),
+        ("good.csv", [*FLAG, "--ledger", "new.db", "--ledger-budget", "3"], "--ledger-budget to be two numbers"),
+        ("good.csv", [*FLAG, "--ledger", "new.db", "--ledger-budget", "3,2"], "0 <= --delta 2.0 < 1"),
+        ("good.csv", [*FLAG, "--ledger", "none/new.db", "--ledger-budget", "3,1e-5"], "Expected a folder at none"),
+    ],
+)
+def test_wrong_fits_cost_nothing(folder, stub_report, data, arguments, message):
+    before = sorted(folder.iterdir())
+    result = run("fit", data, *COLUMNS, *BUDGET, "--output", "m.json", "--ledger", "l.db", *arguments)
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    assert result.stderr.startswith("userdp: Expected "), result.stderr
+    assert result.stderr.count("\n") == 1
+    assert any(part in result.stderr for part in message.split("|")), result.stderr
+    assert sorted(folder.iterdir()) == before
+    assert Ledger.open("l.db").spent_epsilon() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "none.json", "good.csv", "-o", "p.csv"], "a model file at none.json"),
+        (["predict", "good.csv", "good.csv", "-o", "p.csv"], "good.csv, it is not JSON"),
+        (["predict", "folder.csv", "good.csv", "-o", "p.csv"], "a model file at folder.csv"),
+        (["predict", "MODEL", "none.csv", "-o", "p.csv"], "found nothing there"),
+        (["predict", "MODEL", "norows.csv", "-o", "p.csv"], "at least one row"),
+        (["predict", "MODEL", "words.csv", "-o", "p.csv"], "'x_a' to be numeric"),
+        (["predict", "MODEL", "good.csv", "-o", "good.csv"], "another file than good.csv"),
+        (["predict", "MODEL", "good.csv", "-o", "p.txt"], "a file name that says its format"),
+        (["predict", "MODEL", "good.csv", "-o", "none/p.csv"], "Expected a folder at none"),
+        (["predict", "MODEL", "good.csv", "-o", "p.csv", "--keep", "id"], "a column that matches 'id'"),
+        (["predict", "SVM", "good.csv", "-o", "p.csv", "--proba"], "--proba with a logistic model"),
+        (["predict", "MODEL", "latin.csv", "-o", "p.csv"], "in UTF-8"),
+        (["evaluate", "MODEL", "good.csv", "--target", "none"], "a column named 'none'"),
+        (["evaluate", "MODEL", "norows.parquet", "--target", "text"], "at least one row"),
+        (["report", "none.json", "r.html"], "a model file at none.json"),
+        (["report", "MODEL", "none/r.html"], "Expected a folder at none"),
+    ],
+)
+def test_other_wrong_commands(folder, files, stub_report, arguments, message):
+    before = sorted(folder.iterdir())
+    names = {"MODEL": files / "text.json", "SVM": files / "svm.json"}
+    result = run(*(names.get(argument, argument) for argument in arguments))
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    assert result.stderr.startswith("userdp: Expected "), result.stderr
+    assert message in result.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+def test_kept_columns_must_not_hide_predictions(tmp_path, files):
+    write_table(pa.table(people(60) | {"prediction": np.arange(240)}), tmp_path / "t.csv")
+    arguments = ("-o", tmp_path / "p.csv", "--keep", "prediction")
+    result = run("predict", files / "text.json", tmp_path / "t.csv", *arguments)
+    assert result.exit_code == 1
+    assert "but --keep holds one" in result.stderr
+
+
+def test_fits_need_an_output_or_a_dry_run(folder):
+    result = run("fit", "good.csv", *COLUMNS, *BUDGET, *FLAG)
+    assert result.exit_code == 1
+    assert "or --dry-run" in result.stderr
+    result = run("fit", "good.csv", *COLUMNS, *BUDGET, *FLAG, "-o", "m.json", "--ledger-budget", "1,1e-6")
+    assert "Expected --ledger with --ledger-budget" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fit"], ["nonsense"], ["plan", "--users", "x"], ["fit", "x.csv", "--loss", "magic"], ["--nonsense"]]
+)
+def test_wrong_usage(arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def raising(error):
+    def command():
+        raise error
+
+    return guarded(command)
+
+
+def test_foreign_messages_are_not_passed_on(capsys, monkeypatch):
+    monkeypatch.delenv("USERDP_DEBUG", raising=False)
+    for error in (ValueError(f"could not convert {SECRET}"), KeyError(SECRET), pa.ArrowInvalid(f"Expected {SECRET}")):
+        with pytest.raises(errors.typer.Exit) as caught:
+            raising(error)()
+        assert caught.value.exit_code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("userdp: Met a bug in userdp, ") and SECRET not in line for line in lines)
+    monkeypatch.setenv("USERDP_DEBUG", "1")
+    with pytest.raises(KeyError):
+        raising(KeyError("x"))()
+
+
+def test_lack_of_memory_is_no_bug():
+    assert line_of(MemoryError(SECRET)) == (
+        "Expected more memory for a table of this size: close other programs, or take fewer columns."
+    )
+
+
+def test_parameters_become_options():
+    assert (
+        in_options('Expected l2=1.0 to be 0 for solver="phased-sgd".')
+        == "Expected --l2 1.0 to be 0 for --solver phased-sgd."
+    )
+    assert in_options("raise row_norm if epsilon=1.") == "raise --row-norm if --epsilon 1."
+
+
+def test_whatever_ends_a_run_early_tells_what_was_spent(tmp_path):
+    budget = Budget(1.0, 1e-6)
+
+    class Charged:
+        path, budget = tmp_path / "l", Budget(2.0, 1e-6)
+        n = 0
+
+        def charges(self):
+            return (None,) * self.n
+
+        def spent_epsilon(self):
+            return 1.0
+
+    def stop(error, charge):
+        ledger = Charged()
+        with spending(ledger, budget, lambda: "No model."):
+            ledger.n = charge
+            raise error
+
+    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. Nothing was spent\.$"):
+        stop(KeyboardInterrupt(), 0)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"epsilon 1 at delta 1e-06 is spent, the ledger has 1 of 2.* No model\."
+    ):
+        stop(KeyboardInterrupt(), 1)
+    with pytest.raises(InputError) as caught:
+        stop(InputError("Expected x."), 1)
+    assert line_of(caught.value).startswith("Expected x. The plan was charged before data was read")
+    with pytest.raises(InputError) as caught:
+        stop(InputError("Expected x."), 0)
+    assert line_of(caught.value) == "Expected x."

@@ -1,0 +1,173 @@
+"""`userdp fit`: every format, loss and kind of target; what is printed, written, charged."""
+
+import json
+import stat
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support_cli import BUDGET, COLUMNS, ROWS, SEEDED, people, run
+
+from userdp import Budget, Ledger, load_model
+from userdp.cli.predict import predicted
+from userdp.table_files import write_table
+
+FLAG = (*COLUMNS, *BUDGET, "--target", "flag")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "arrow"])
+def test_every_format_gives_a_model(files, tmp_path, suffix):
+    result = run("fit", files / f"data.{suffix}", *FLAG, "--output", tmp_path / "m.json")
+    assert result.exit_code == 0, result.output
+    assert "epsilon 4, delta 1e-06 for each of 600 users, with all their rows" in result.stdout
+    assert "x_a +" in result.stdout
+    assert result.stderr == ""
+    model = load_model(tmp_path / "m.json")
+    assert model.classes_.tolist() == [False, True]
+    assert model.feature_names_in_.tolist() == ["x_a", "x_b"]
+    assert model.coef_[0, 0] > 0.5 > -0.5 > model.coef_[0, 1]
+    assert [p.name for p in tmp_path.iterdir()] == ["m.json"]
+    assert stat.S_IMODE((tmp_path / "m.json").stat().st_mode) & 0o077 != 0o077
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    ("target", "arguments", "estimator", "classes"),
+    [
+        ("text", ["--classes", "yes, no"], "LogisticRegression", ["no", "yes"]),
+        ("whole", ["--classes", "1,2"], "LogisticRegression", [1, 2]),
+        ("flag", ["--classes", "true,false"], "LogisticRegression", [False, True]),
+        ("three", ["--classes", "low,mid,top"], "LogisticRegression", ["low", "mid", "top"]),
+        ("whole", ["--classes", "1,2", "--loss", "hinge"], "LinearSVC", [1, 2]),
+        ("flag", ["--loss", "squared_hinge"], "LinearSVC", [False, True]),
+        ("amount", ["--loss", "squared", "--target-range", "0,20"], "LinearRegression", None),
+        ("amount", ["--loss", "huber", "--target-range=-5,20", "--threshold", "2"], "HuberRegressor", None),
+        ("amount", ["--loss", "quantile", "--quantile", ".9", "--target-range", "0,20"], "QuantileRegressor", None),
+        ("amount", ["--loss", "absolute", "--target-range", "0,20", "--no-intercept"], "QuantileRegressor", None),
+    ],
+)
+def test_losses_and_targets(files, tmp_path, suffix, target, arguments, estimator, classes):
+    path = tmp_path / "m.json"
+    result = run(
+        "fit", files / f"data.{suffix}", *COLUMNS, *BUDGET, *SEEDED, "--target", target, *arguments, "-o", path
+    )
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert (record["estimator"], record["classes"]) == (estimator, classes)
+    assert record["model"] == str(path)
+    model = load_model(path)
+    kept = people()
+    X = np.column_stack([kept["x_a"], kept["x_b"]])
+    if classes:
+        assert np.mean(predicted(model.predict, X) == np.asarray(kept[target])) > 0.5
+    elif estimator == "LinearRegression":
+        assert np.corrcoef(predicted(model.predict, X), kept["amount"])[0, 1] > 0.7
+
+
+def test_a_report_and_json(files, tmp_path, stub_report):
+    result = run("fit", files / "data.csv", *FLAG, "-o", tmp_path / "m.json", "--report", tmp_path / "r.html", "--json")
+    record = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert (record["report"], record["halted"], record["privacy"]["private"]) == (str(tmp_path / "r.html"), False, True)
+    assert (tmp_path / "r.html").read_text() == "<html>phased-sgd</html>"
+
+
+def test_quiet(files, tmp_path):
+    result = run("fit", files / "data.parquet", *FLAG, "-o", tmp_path / "m.json", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_seeded_runs_repeat_and_warn(files, tmp_path):
+    for name in ("a", "b"):
+        result = run("fit", files / "data.parquet", *FLAG, "-o", tmp_path / name, "--insecure-seed", "5", "-q")
+        assert result.exit_code == 0
+        assert "NOT PRIVATE" in result.stderr
+    assert load_model(tmp_path / "a").coef_.tolist() == load_model(tmp_path / "b").coef_.tolist()
+    result = run("fit", files / "data.parquet", *FLAG, "-o", tmp_path / "c", "--insecure-seed", "5", "--json")
+    assert json.loads(result.stdout)["privacy"]["private"] is False
+
+
+def test_a_dry_run_counts_users_and_spends_nothing(files, tmp_path):
+    ledger = tmp_path / "people.ledger"
+    Ledger(Budget(5.0, 1e-5), ledger)
+    arguments = ("fit", files / "data.csv", *FLAG, "--dry-run", "--ledger", ledger)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "600 users, 2 features" in result.stdout
+    assert "-> " in next(line for line in result.stdout.splitlines() if "phased-sgd" in line and "tight" in line)
+    record = json.loads(run(*arguments, "--json").stdout)
+    assert (record["choice"], record["n_users"], record["n_weights"]) == ("phased-sgd", 600, 3)
+    assert Ledger.open(ledger).spent_epsilon() == 0
+    few = run("fit", files / "data.csv", *FLAG, "--dry-run", "--epsilon", "0.01")
+    assert (few.exit_code, few.stdout) == (1, "")
+    assert "users would do" in few.stderr
+
+
+def test_a_ledger_adds_up_and_refuses(files, tmp_path):
+    ledger = tmp_path / "people.ledger"
+    arguments = ("fit", files / "data.parquet", *FLAG, "--ledger", ledger)
+    assert run(*arguments, "-o", tmp_path / "1.json").exit_code == 1
+    assert run(*arguments, "-o", tmp_path / "1.json", "--ledger-budget", "5,1e-5").exit_code == 0
+    refused = run(*arguments, "-o", tmp_path / "2.json")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("userdp: With what was spent before, the plan needs ")
+    assert "Nothing was spent." in refused.stderr
+    assert not (tmp_path / "2.json").exists()
+    other = run(*arguments, "-o", tmp_path / "2.json", "--ledger-budget", "9,1e-5")
+    assert other.exit_code == 1
+    assert "one lifetime budget" in other.stderr
+    assert len(Ledger.open(ledger).charges()) == 1
+    shown = run("ledger", "show", ledger)
+    assert "LogisticRegression.fit" in shown.stdout
+    assert f"on users 0 to {600 - 1}" in shown.stdout
+
+
+def test_halts_leave_a_model_and_say_what_to_do(tmp_path):
+    kept = people()
+    kept["x_a"] = np.where(np.arange(len(kept["x_a"])) % (2 * ROWS) < ROWS, np.nan, kept["x_a"])
+    write_table(pa.table(kept), tmp_path / "t.parquet")
+    result = run("fit", tmp_path / "t.parquet", *FLAG, "-o", tmp_path / "m.json")
+    assert result.exit_code == 3
+    assert "fill missing values" in result.stderr
+    assert load_model(tmp_path / "m.json").halted_
+    filled = run("fit", tmp_path / "t.parquet", *FLAG, "-o", tmp_path / "m.json", "--fill-missing", "0", "--json")
+    assert (filled.exit_code, json.loads(filled.stdout)["halted"]) == (0, False)
+
+
+def test_slips_of_a_few_people_stop_nothing(tmp_path):
+    """A label that is no class, an empty cell, text among the numbers of a CSV file: told to nobody."""
+    kept = people()
+    kept["text"][5], kept["text"][9] = "maybe", ""
+    kept["x_a"] = ["oops" if i == 13 else "" if i == 77 else str(x) for i, x in enumerate(kept["x_a"])]
+    write_table(pa.table(kept), tmp_path / "t.csv")
+    arguments = ("fit", tmp_path / "t.csv", *COLUMNS, *BUDGET, "--target", "text", "--classes", "no,yes")
+    result = run(*arguments, "-o", tmp_path / "m.json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    for column in ("text", "x_a"):
+        checked = run(
+            *arguments, "-o", tmp_path / "n.json", "--check-data", *(["--fill-missing", "0"] * (column == "text"))
+        )
+        assert checked.exit_code == 1
+        assert "in every row of column 'text'" in checked.stderr
+    assert not (tmp_path / "n.json").exists()
+
+
+def test_checked_data_is_told_of_in_the_model(files, tmp_path):
+    result = run("fit", files / "data.parquet", *FLAG, "-o", tmp_path / "m.json", "--check-data")
+    assert result.exit_code == 0
+    assert "outside of the guarantee" in result.stderr
+    kept = people()
+    kept["x_b"][3] = np.inf
+    write_table(pa.table(kept), tmp_path / "t.parquet")
+    result = run("fit", tmp_path / "t.parquet", *FLAG, "-o", tmp_path / "m.json", "--check-data")
+    assert result.exit_code == 1
+    assert "column 'x_b', got missing or infinite" in result.stderr
+
+
+def test_a_model_that_noise_drowns_says_so(files, tmp_path):
+    arguments = ("fit", files / "data.parquet", *COLUMNS, "--target", "flag", "--delta", "1e-6", "--epsilon", "1")
+    result = run(
+        *arguments, "--row-norm", "50", "--domain-radius", "100", "--solver", "phased-sgd", "-o", tmp_path / "m"
+    )
+    assert result.exit_code == 0
+    assert "Noise is likely to drown the model" in " ".join(result.stderr.split())

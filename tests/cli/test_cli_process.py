@@ -1,0 +1,90 @@
+"""The program itself, in a process of its own: on a terminal, in a pipe, and stopped by Ctrl-C."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+from support_cli import BUDGET, COLUMNS
+
+from userdp import Ledger
+
+PROGRAM = [sys.executable, "-m", "userdp"]
+# Data is read for a minute, and said to be: by then the plan is charged.
+SLOW = """
+import sys, time
+from userdp.engines.local import LocalEngine
+def slowly(self, statistic, data, users, n_groups):
+    print("reading", flush=True)
+    time.sleep(60)
+LocalEngine.vectors = slowly
+from userdp.cli import main
+main()
+"""
+
+
+def arguments(files, output):
+    return [str(a) for a in ("fit", files / "data.parquet", *COLUMNS, *BUDGET, "--target", "flag", "-o", output)]
+
+
+def test_a_progress_bar_on_a_terminal(files, tmp_path):
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="100")
+        os.execv(sys.executable, [*PROGRAM, *arguments(files, tmp_path / "m.json")])
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    text = shown.decode()
+    assert os.waitstatus_to_exitcode(status) == 0, text
+    assert "planning" in text
+    assert "━" in text  # the bar
+    assert "for each of 600 users" in text
+
+
+def test_quiet_in_a_pipe(files, tmp_path):
+    command = [*PROGRAM, *arguments(files, tmp_path / "m.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "for each of 600 users" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_ctrl_c_says_what_was_spent_and_leaves_nothing_half_written(files, tmp_path):
+    ledger = tmp_path / "l.db"
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            SLOW,
+            *arguments(files, tmp_path / "m.json"),
+            "--ledger",
+            ledger,
+            "--ledger-budget",
+            "9,1e-5",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "reading\n"
+    child.send_signal(signal.SIGINT)
+    out, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert out == ""
+    assert errors.count("\n") == 1
+    assert errors.startswith(
+        "userdp: Stopped. The plan was charged before data was read: epsilon 4 at delta 1e-06 is spent"
+    )
+    assert "No model was written." in errors
+    assert [p.name for p in tmp_path.iterdir()] == ["l.db"]
+    assert len(Ledger.open(ledger).charges()) == 1

@@ -1,0 +1,250 @@
+"""`userdp predict`, `evaluate`, `plan`, `ledger`, `report`, `demo`, and help."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support_cli import BUDGET, COLUMNS, people, run
+
+import userdp
+from userdp import Budget, Ledger, plan_plot
+from userdp.table_files import open_table, write_table
+
+PUBLIC = ("--rows-per-user", "30", "--features", "5", "--epsilon", "1", "--delta", "1e-6")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "arrow"])
+def test_predictions_in_every_format(files, tmp_path, suffix):
+    path = tmp_path / f"p.{suffix}"
+    arguments = ("--output", path, "--keep", "user,whole", "--proba")
+    result = run("predict", files / "text.json", files / f"data.{suffix}", *arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    made = open_table(path)
+    assert made.column_names == ["user", "whole", "prediction", "probability_no", "probability_yes"]
+    right = np.asarray(made["prediction"]) == np.asarray(people()["text"])
+    assert right.mean() > 0.85
+    chance = np.asarray(made["probability_yes"])
+    assert ((chance > 0.5) == (np.asarray(made["prediction"]) == "yes")).all()
+    record = json.loads(run("predict", files / "text.json", files / f"data.{suffix}", *arguments, "--json").stdout)
+    assert (record["output"], record["n_rows"]) == (str(path), 2400)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [("three", "string"), ("svm", "int64"), ("flag", "bool"), ("amount", "double")]
+)
+def test_predictions_are_of_the_targets_type(files, tmp_path, model, kind):
+    result = run("predict", files / f"{model}.json", files / "data.parquet", "-o", tmp_path / "p.parquet", "-q")
+    assert (result.exit_code, result.output) == (0, "")
+    assert str(pq.read_schema(tmp_path / "p.parquet").field("prediction").type) == kind
+
+
+def test_columns_are_found_by_name_and_missing_cells_filled(files, tmp_path):
+    kept = people()
+    table = pa.table({"x_b": kept["x_b"], "other": kept["text"], "x_a": [None, *kept["x_a"][1:]]})
+    write_table(table, tmp_path / "t.parquet")
+    arguments = ("predict", files / "text.json", tmp_path / "t.parquet", "-o", tmp_path / "p.csv")
+    refused = run(*arguments)
+    assert refused.exit_code == 1
+    assert "column 'x_a', got missing or infinite ones: fill them, with --fill-missing" in refused.stderr
+    assert run(*arguments, "--fill-missing", "0").exit_code == 0
+    assert np.mean(np.asarray(open_table(tmp_path / "p.csv")["prediction"]) == np.asarray(kept["text"])) > 0.85
+
+
+def test_models_without_names_take_features(files, tmp_path):
+    record = json.loads((files / "text.json").read_text())
+    (tmp_path / "m.json").write_text(json.dumps(record | {"features": None}))
+    arguments = ("predict", tmp_path / "m.json", files / "data.parquet", "-o", tmp_path / "p.csv")
+    assert "Expected --features" in run(*arguments).stderr
+    assert "Expected 2 features" in run(*arguments, "--features", "x_a").stderr
+    assert run(*arguments, "--features", "x_*").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "names"),
+    [
+        ("text", "text", ["log loss", "AUC", "accuracy"]),
+        ("three", "three", ["log loss", "accuracy"]),
+        ("svm", "whole", ["AUC", "accuracy"]),
+        ("amount", "amount", ["RMSE", "MAE", "R2"]),
+    ],
+)
+def test_open_and_private_scores(files, model, target, names):
+    arguments = (
+        "evaluate",
+        files / f"{model}.json",
+        files / "data.parquet",
+        "--target",
+        target,
+        "--user-column",
+        "user",
+    )
+    result = run(*arguments, "--json")
+    assert "NOT private" in result.stderr
+    scores = json.loads(result.stdout)["scores"]
+    assert list(scores["rows"]["model"]) == names
+    assert scores["rows"]["model"] == pytest.approx(scores["users"]["model"])  # users have equally many rows
+    for name in names:
+        better = scores["rows"]["model"][name] - scores["rows"]["constant"][name]
+        assert better < 0 if name in ("log loss", "RMSE", "MAE") else better > 0.1
+    assert "constant, every user counted once" in run(*arguments).stdout
+    private = run(*arguments, "--json", "--epsilon", "8", "--delta", "1e-6")
+    assert (private.exit_code, private.stderr) == (0, "")
+    record = json.loads(private.stdout)
+    assert record["private"] is True
+    for name, score in record["scores"].items():
+        assert score["value"] == pytest.approx(scores["users"]["model"][name], abs=5 * score["noise_std"] + 0.01)
+    shown = run(*arguments, "--epsilon", "8", "--delta", "1e-6")
+    assert "for each of 600 users" in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
+    kept = people()
+    kept["text"][0], kept["x_a"][7] = "maybe", np.nan
+    write_table(pa.table(kept), tmp_path / "t.parquet")
+    ledger = tmp_path / "l.db"
+    Ledger(Budget(8.0, 1e-5), ledger)
+    arguments = ("evaluate", files / "text.json", tmp_path / "t.parquet", "--target", "text")
+    assert "got others too" in run(*arguments).stderr
+    private = (*arguments, "--user-column", "user", "--epsilon", "8", "--delta", "1e-6", "--ledger", ledger)
+    assert run(*private, "--json").exit_code == 0
+    refused = run(*private)
+    assert refused.exit_code == 1
+    assert "Nothing was spent" in refused.stderr
+    assert [charge.purpose for charge in Ledger.open(ledger).charges()] == ["evaluate"]
+    seeded = run(*arguments, "--user-column", "user", "--epsilon", "8", "--delta", "1e-6", "--insecure-seed", "1")
+    assert "NOT PRIVATE" in seeded.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epsilon", "1"], "--epsilon and --delta together"),
+        (["--epsilon", "1", "--delta", "1e-6"], "Expected --user-column with --epsilon"),
+        (["--ledger", "l.db"], "with --epsilon and --delta only"),
+        (["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--loss-limit", "0"], "--loss-limit 0"),
+        (["--user-column", "nobody"], "a column named 'nobody'"),
+        (
+            ["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--ledger", "none.db"],
+            "ledger file at none.db",
+        ),
+        (["--user-column", "user", "--epsilon", ".01", "--delta", "1e-6"], "users would do"),
+        (["--target", "amount"], "Expected one of the labels no, yes|to hold labels such as no, yes, got double"),
+    ],
+)
+def test_wrong_evaluations(files, arguments, message):
+    result = run("evaluate", files / "text.json", files / "data.parquet", "--target", "text", *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("userdp: Expected ")
+    assert any(part in result.stderr for part in message.split("|"))
+
+
+def test_plans_and_their_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_plot, "plot_plan", functools.partial(plan_plot.plot_plan, n_epsilons=3))
+    quick = {which: solver for which, solver in plan_plot.SOLVERS.items() if which != ("accelerated", "tight")}
+    monkeypatch.setattr(plan_plot, "SOLVERS", quick)
+    result = run("plan", "--users", "20000", *PUBLIC, "--plot", tmp_path / "plan.svg")
+    assert result.exit_code == 0, result.output
+    assert "->" in result.stdout
+    assert "needs about" in result.stdout
+    assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
+    few = run("plan", "--users", "20", *PUBLIC, "--plot", tmp_path / "few.png", "--json")
+    assert json.loads(few.stdout)["plot"] == str(tmp_path / "few.png")
+    assert (tmp_path / "few.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["few.png", "plan.svg"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--classes", "3"], ["--loss", "huber"], ["--loss", "absolute", "--no-intercept"]]
+)
+def test_plans_of_other_losses(arguments):
+    record = json.loads(run("plan", "--users", "20000", *PUBLIC, *arguments, "--json").stdout)
+    assert record["choice"] in ("accelerated", "phased-sgd")
+    assert record["n_weights"] == (18 if "3" in arguments else 5 if "--no-intercept" in arguments else 6)
+
+
+def test_plans_for_too_few_users_say_what_would_do():
+    result = run("plan", "--users", "20", *PUBLIC)
+    assert result.exit_code == 0
+    assert "No solver fits" in result.stdout
+    assert json.loads(run("plan", "--users", "20", *PUBLIC, "--json").stdout)["choice"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--users", "0"], "n_users=0 to be a whole number >= 1"),
+        (["--users", "9", "--epsilon", "-1"], "Expected --epsilon -1.0 to be finite and > 0"),
+        (["--users", "9", "--classes", "1"], "--classes, a number >= 2"),
+        (["--users", "9", "--classes", "3", "--loss", "squared"], "with --loss logistic only"),
+        (["--users", "9", "--plot", "plan.txt"], "to end in .svg"),
+        (["--users", "9", "--plot", "none/plan.svg"], "Expected a folder at none"),
+        (["--users", "9", "--max-gradients", "0"], "Expected --max-gradients 0 to be a whole number"),
+    ],
+)
+def test_wrong_plans(arguments, message):
+    result = run("plan", *PUBLIC, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+
+
+def test_ledgers(tmp_path):
+    path = tmp_path / "people.ledger"
+    assert "epsilon 3 at delta 1e-05" in run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").stdout
+    assert run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").exit_code == 1
+    record = json.loads(run("ledger", "show", path, "--json").stdout)
+    assert (record["spent_epsilon"], record["charges"]) == (0.0, [])
+    made = run("ledger", "new", tmp_path / "other", "--epsilon", "3", "--delta", "1e-5", "--json")
+    assert json.loads(made.stdout)["epsilon"] == 3
+    (tmp_path / "text").write_text("no ledger at all")
+    for wrong in (tmp_path / "none", tmp_path / "text", tmp_path):
+        result = run("ledger", "show", wrong)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith("userdp: Expected ")
+
+
+def test_seeds_are_shown_in_red_words(files, tmp_path):
+    path, seeded = tmp_path / "l", ("--insecure-seed", "7", "--ledger-budget", "5,1e-5", "-q")
+    arguments = ("fit", files / "data.parquet", *COLUMNS, *BUDGET, "--target", "flag", "-o", tmp_path / "m")
+    assert run(*arguments, "--ledger", path, *seeded).exit_code == 0
+    shown = run("ledger", "show", path)
+    assert "run with the seed 7" in shown.stdout
+    assert "epsilon inf" in shown.stdout
+    record = json.loads(run("ledger", "show", path, "--json").stdout)
+    assert (record["private"], record["spent_epsilon"]) == (False, None)
+    assert record["charges"][0]["steps"][0]["start"] == 0
+
+
+def test_reports(files, tmp_path, stub_report):
+    assert run("report", files / "text.json", tmp_path / "r.html").exit_code == 0
+    assert (tmp_path / "r.html").read_text() == "<html>phased-sgd</html>"
+    record = json.loads(run("report", files / "text.json", tmp_path / "r.html", "--json").stdout)
+    assert record == {"report": str(tmp_path / "r.html")}
+    assert run("report", files / "text.json", files / "text.json").exit_code == 1
+
+
+def test_the_real_report(files, tmp_path):
+    assert run("report", files / "text.json", tmp_path / "r.html").exit_code == 0
+    assert "<html" in (tmp_path / "r.html").read_text().lower()
+
+
+def test_the_demo(monkeypatch):
+    called = []
+    monkeypatch.setattr("userdp.demo.main", called.append)
+    assert run("demo", "--folder", "x").exit_code == 0
+    assert called == [Path("x")]
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"userdp {userdp.__version__}\n"
+    commands = ("fit", "predict", "evaluate", "plan", "report", "demo")
+    for command in [(), *((c,) for c in commands), ("ledger",), ("ledger", "new"), ("ledger", "show")]:
+        result = run(*command, "--help")
+        assert result.exit_code == 0
+        assert "Example" in result.stdout
+        assert "rotected" in result.stdout
