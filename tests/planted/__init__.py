@@ -1,0 +1,25 @@
+"""Planted privacy bugs, by part of the library."""
+
+from planted import (
+    clip,
+    curator,
+    gaussian_outlier_removal,
+    noise,
+    outlier_removal,
+    paper_outlier_removal,
+    plans,
+    searched_outlier_removal,
+    vectors,
+)
+
+MUTANTS = [
+    *noise.MUTANTS,
+    *vectors.MUTANTS,
+    *outlier_removal.MUTANTS,
+    *gaussian_outlier_removal.MUTANTS,
+    *searched_outlier_removal.MUTANTS,
+    *paper_outlier_removal.MUTANTS,
+    *clip.MUTANTS,
+    *curator.MUTANTS,
+    *plans.MUTANTS,
+]
