@@ -38,6 +38,10 @@ _SERVER.set_forkserver_preload(
         "rich.progress",
         "scipy.optimize",
         "scipy.stats",
+        "sklearn.linear_model",
+        "sklearn.utils.estimator_checks",
+        "matplotlib.figure",
+        "pandas",
     ]
 )
 

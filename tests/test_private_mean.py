@@ -14,11 +14,12 @@ from userdp import (
     LogisticRegression,
     PrivateStandardScaler,
     PublicScaler,
+    UserData,
     private_mean,
 )
 from userdp.privacy.accounting import fits
 from userdp.privacy.radius import radius_grid
-from userdp.private_mean import plan_mean
+from userdp.private_mean import mean_of_users, plan_mean
 
 USERS = np.repeat(np.arange(2000), 5)
 
@@ -115,6 +116,18 @@ def test_public_ranges():
     for wrong in ({"low": 1.0, "high": 1.0}, {"low": [0, 0, 0]}, {"high": np.inf}, {"low": "a"}):
         with pytest.raises(ValueError, match="low"):
             PublicScaler(**wrong).fit(np.zeros((2, 2)))
+
+
+def test_a_scaler_of_rows_says_so():
+    scaler = PrivateStandardScaler(4.0, 1e-6, low=-10, high=10, privacy_unit="row").fit(values())
+    assert "one row's whole data" in str(scaler.privacy_)
+    with pytest.raises(ValueError, match="privacy_unit='banana'"):
+        PrivateStandardScaler(privacy_unit="banana").fit(values(), groups=USERS)
+
+
+def test_seeded_data_is_not_private():
+    data = UserData.from_arrays(values(), None, USERS, insecure_seed=3)
+    assert not mean_of_users(data, Budget(1.0, 1e-6)).privacy.private
 
 
 def test_groups_are_missed():

@@ -3,6 +3,7 @@
 from planted import (
     clip,
     curator,
+    estimators,
     gaussian_outlier_removal,
     noise,
     outlier_removal,
@@ -22,4 +23,5 @@ MUTANTS = [
     *clip.MUTANTS,
     *curator.MUTANTS,
     *plans.MUTANTS,
+    *estimators.MUTANTS,
 ]

@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "warnings as the caller has set them",
-        "privacy/curator.py",
+        "privacy/quiet.py",
         '                warnings.simplefilter("ignore")\n',
         "",
         "privacy/test_curator_secrecy.py::test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings",
