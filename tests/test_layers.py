@@ -19,6 +19,7 @@ LAYERS = [
     ["planning"],
     ["solvers"],
     ["planner"],
+    ["reading"],
     ["fitting", "private_mean"],
     ["linear_model", "estimators", "scaling"],
     ["model_files"],
@@ -27,7 +28,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "noise", "neighbours"],
+    ["accounting", "noise", "neighbours", "quiet"],
     ["concentration", "gates", "mechanism", "paper"],
     ["means", "radius"],
     ["plan"],

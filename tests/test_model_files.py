@@ -52,6 +52,12 @@ def test_files_are_json_that_says_what_it_is(record, tmp_path):
         {"phases": [3]},
         {"bound": "low"},
         {"n_gradients": None},
+        {"halted": "false"},
+        {"n_features": 2.0},
+        {"classes": [[1, 1], [2, 2]]},
+        {"classes": [1, 0]},
+        {"parameters": {"ledger": "somebody.db"}},
+        {"bound": float("inf")},
     ],
     ids=str,
 )
@@ -61,6 +67,31 @@ def test_damaged_records_are_refused(record, change):
     for missing in ("format", "coef", "privacy", "created"):
         with pytest.raises(ValueError, match="Expected"):
             model_of({k: v for k, v in record.items() if k != missing})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": -1},
+        {"epsilon": "abc"},
+        {"unit": "galaxy"},
+        {"private": True},
+        {"insecure_seed": None},
+        {"n_users": 1.5},
+    ],
+    ids=str,
+)
+def test_what_is_said_of_privacy_is_checked(record, change):
+    with pytest.raises(ValueError, match="damaged"):
+        model_of(record | {"privacy": record["privacy"] | change})
+
+
+@pytest.mark.parametrize("text", ["NaN", "1" * 5000])
+def test_numbers_that_are_none(record, text, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(record | {"bound": "here"}).replace('"here"', text))
+    with pytest.raises(ValueError, match="Expected"):
+        load_model(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"x"', "[" * 100_000, "\x00"])
@@ -83,7 +114,8 @@ def test_missing_files_and_folders(tmp_path):
 
 
 def test_what_json_cannot_hold_is_refused_and_leaves_nothing(record, tmp_path):
-    model = model_of(record).set_params(classes=[object(), 1])
+    model = model_of(record)
+    model.facts_ = model.facts_ | {"parameters": {"classes": [object(), 1]}}
     with pytest.raises(TypeError, match="JSON knows"):
         save_model(model, tmp_path / "model.json")
     assert list(tmp_path.iterdir()) == []

@@ -34,6 +34,7 @@ class UserData:
     `rows` is (n_rows, n_features) float32 or float64, `targets` (n_rows,) float64, `offsets` (n_users + 1,) int64;
     a user may be empty. All are read-only and may be memory-mapped. Printing shows public shape only: how many rows
     there are in all, or in a user, is private. `has_targets` is False if none were given: they are then NaN.
+    `has_intercept` tells that the last feature is the 1 that `fit_intercept` appended.
     """
 
     rows: np.ndarray
@@ -42,6 +43,7 @@ class UserData:
     user_ids: tuple[Hashable, ...] | None = None
     insecure_seed: int | None = None
     has_targets: bool = field(default=True, kw_only=True)
+    has_intercept: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_seed(self.insecure_seed)
@@ -122,7 +124,15 @@ class UserData:
             rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, matrix))
         kept_ids = groups.ids(users) if keep_user_ids else None
         has_targets = targets is not None
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, has_targets=has_targets)
+        return cls(
+            rows,
+            groups.targets(targets),
+            groups.offsets,
+            kept_ids,
+            insecure_seed,
+            has_targets=has_targets,
+            has_intercept=fit_intercept,
+        )
 
     @classmethod
     def from_table(
@@ -201,7 +211,15 @@ class UserData:
         targets = None if target is None else numeric_column(target, column(target), len(ids))
         kept_ids = groups.ids(ids) if keep_user_ids else None
         has_targets = targets is not None
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, has_targets=has_targets)
+        return cls(
+            rows,
+            groups.targets(targets),
+            groups.offsets,
+            kept_ids,
+            insecure_seed,
+            has_targets=has_targets,
+            has_intercept=fit_intercept,
+        )
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

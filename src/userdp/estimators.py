@@ -25,11 +25,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from userdp import losses
 from userdp.linear_model import DEFAULT_RADIUS, LinearModel
 from userdp.losses import Loss
+from userdp.reading import as_numbers, is_boolean, positions_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Classifier(ClassifierMixin, LinearModel):
-    """Classes are public: declared, or the two values of a boolean target, or the categories of a pandas one."""
+    """Classes are public: declared, or the two values of a target whose type is boolean."""
 
     classes: Sequence[Any] | None = None
 
@@ -45,14 +46,10 @@ class _Classifier(ClassifierMixin, LinearModel):
         return np.asarray(self.classes_[chosen])
 
     def _declare(self, y: Any) -> None:
-        declared = self.classes
-        if declared is None and hasattr(getattr(y, "dtype", None), "categories"):
-            declared = list(y.dtype.categories)
-        if declared is None and np.asarray(y).dtype == bool:
-            declared = [False, True]
+        declared = [False, True] if self.classes is None and is_boolean(y) else self.classes
         if declared is not None:
             self.classes_ = np.unique(np.asarray(declared))
-            if not 2 <= len(self.classes_) == len(declared):
+            if self.classes_.ndim != 1 or not 2 <= len(self.classes_) == len(declared):
                 raise ValueError(f"Expected at least 2 different classes, got {declared}.")
         elif self.unprotected_checks:
             self.classes_ = np.empty(0)
@@ -65,16 +62,14 @@ class _Classifier(ClassifierMixin, LinearModel):
     def _coded(self, y: np.ndarray) -> np.ndarray:
         """Position of each label in the classes; NaN for labels that are none of them."""
         if not len(self.classes_):
-            check_classification_targets(y)
-            self.classes_ = np.unique(y)
+            labels = np.asarray(y.tolist())
+            check_classification_targets(labels)
+            self.classes_ = np.unique(labels)
             if len(self.classes_) < 2:
                 raise ValueError("Expected labels of at least 2 classes, got one class only.")
-        numeric = self.classes_.dtype.kind in "biuf"
-        if numeric != (y.dtype.kind in "biuf"):
-            kinds = ("numbers", "text or objects") if numeric else ("text or objects", "numbers")
-            raise TypeError(f"Expected labels to be {kinds[0]} as the classes are, got {kinds[1]}: convert them.")
-        positions = {label: float(position) for position, label in enumerate(self.classes_.tolist())}
-        codes = np.array([positions.get(label, np.nan) for label in map(_hashable, y.tolist())])
+        if y.dtype != object and self.classes_.dtype.kind not in "biuf":
+            raise TypeError("Expected labels to be text or objects as the classes are, got numbers: convert them.")
+        codes = positions_of(y, self.classes_)
         if self.unprotected_checks and np.isnan(codes).any():
             raise ValueError(f"Expected labels among the classes {self.classes_.tolist()}, got others too.")
         return codes
@@ -86,14 +81,6 @@ class _Classifier(ClassifierMixin, LinearModel):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # noise costs accuracy where rows are few
         return tags
-
-
-def _hashable(label: Any) -> Any:
-    try:
-        hash(label)
-    except TypeError:
-        return None
-    return label
 
 
 _T = TypeVar("_T", bound=type)
@@ -111,7 +98,7 @@ def _documented(cls: _T) -> _T:
 class LogisticRegression(_Classifier):
     """Logistic regression for two or more classes, private for whole users.
 
-    classes: all labels there can be; needed unless the target is boolean or a pandas category.
+    classes: all labels there can be; needed unless the target's type is boolean.
 
     After `fit`: coef_, intercept_, classes_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
     """
@@ -137,7 +124,7 @@ class LogisticRegression(_Classifier):
 class LinearSVC(_Classifier):
     """Linear support vector machine for two classes, private for whole users.
 
-    classes: both labels; needed unless the target is boolean or a pandas category.
+    classes: both labels; needed unless the target's type is boolean.
     loss: "squared_hinge", or "hinge", which has a kink and therefore takes more noise.
 
     After `fit`: coef_, intercept_, classes_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
@@ -191,9 +178,7 @@ class _Regressor(RegressorMixin, LinearModel):
             )
 
     def _coded(self, y: np.ndarray) -> np.ndarray:
-        if y.dtype.kind not in "biuf":
-            raise TypeError(f"Expected targets to be numbers, got {y.dtype}: convert them.")
-        y = y.astype(np.float64)
+        y = as_numbers(y)
         if self.target_range_ is None:
             self.target_range_ = (float(y.min()), float(y.max()) + (y.min() == y.max()))
         coded: np.ndarray = (np.clip(y, *self.target_range_) - self._middle) / self._half

@@ -80,7 +80,7 @@ def minimize(
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)
-    ledger = ledger or Ledger(budget)
+    ledger = Ledger(budget) if ledger is None else ledger
     with _bar(progress) as tell:
         option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
         curator = Curator(data, option.plan.plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)

@@ -7,11 +7,12 @@ of them: their users count as outliers, and if there are too many a private test
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import math
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
@@ -28,22 +29,16 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
+from userdp.reading import FLOATS, owners, read_rows, read_values
 from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
 DEFAULT_RADIUS = 10.0
-_FLOATS = [np.float64, np.float32]
-_NOT_KEPT = ("ledger", "engine", "verbose")  # parameters that are no part of a saved model
+NOT_KEPT = ("ledger", "engine", "verbose")  # parameters that are no part of a saved model
 
 _UNPROTECTED = (
     "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
     "errors tell of missing values: these facts are outside of the guarantee."
-)
-NO_GROUPS = (
-    "Expected groups, the user id of each row: fit(X, y, groups=user_ids). Inside Pipeline, cross_validate or "
-    "GridSearchCV scikit-learn drops them silently unless metadata routing is on: call "
-    "sklearn.set_config(enable_metadata_routing=True) and pass groups=user_ids to fit, or params={'groups': user_ids} "
-    'to cross_validate. If every row belongs to somebody else, say privacy_unit="row". Nothing was spent.'
 )
 
 
@@ -63,8 +58,9 @@ class LinearModel(BaseEstimator):
     half of the target range where there is one.
     fit_intercept: whether there is a constant. l2: adds l2/2 |weights|^2 to the mean loss, the intercept included.
     max_gradients: an upper limit on the work.
-    ledger: a `Ledger`, or the path of an existing ledger file, that is charged before the data is read; None for a
-    fresh one of exactly (epsilon, delta).
+    ledger: a `Ledger`, or the path of an existing ledger file, that is charged before anything is computed from the
+    data; None for a fresh one of exactly (epsilon, delta). What else was learned from the same people, a private
+    scaler say, adds up: give all of it one ledger.
     engine: who computes; None for this process. verbose: True shows a progress bar, None shows it on a terminal only.
     insecure_seed: makes everything repeatable and NOTHING PRIVATE; for tests.
     privacy_unit: "user", with `groups` telling who owns which row; or "row", where each row is somebody else's.
@@ -99,28 +95,27 @@ class LinearModel(BaseEstimator):
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
         one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
         """
-        self._check_parameters()
-        if groups is None and self.privacy_unit == "user":
-            raise ValueError(NO_GROUPS)
-        if groups is not None and self.privacy_unit == "row":
-            raise ValueError('Expected no groups with privacy_unit="row": leave one of them out.')
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        self._declare(y)
-        if self.unprotected_checks:
-            rules = {"dtype": _FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
-            X, y = validate_data(self, X, y, **rules)
-        else:
-            X, y = self._read_quietly(X, y)
-        data = UserData.from_arrays(
-            X,
-            self._coded(y),
-            range(len(X)) if groups is None else groups,
-            max_rows_per_user=self._rows_per_user,
-            fit_intercept=bool(self.fit_intercept),
-            insecure_seed=self.insecure_seed,
-        )
-        return self._fit(data)
+        with self._unchanged_unless_it_succeeds():
+            self._check_parameters()
+            if y is None:
+                raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+            if groups is None:
+                owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
+            self._declare(y)
+            if self.unprotected_checks:
+                rules = {"dtype": FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
+                X, y = validate_data(self, X, y, **rules)
+            else:
+                X = read_rows(self, X)
+            data = UserData.from_arrays(
+                X,
+                self._coded(read_values(y, len(X))),
+                owners(groups, self.privacy_unit, len(X)),
+                max_rows_per_user=self._rows_per_user,
+                fit_intercept=bool(self.fit_intercept),
+                insecure_seed=self.insecure_seed,
+            )
+            return self._fit(data)
 
     def fit_users(self, data: UserData, feature_names: Sequence[str] | None = None) -> Self:
         """Learn from data that is grouped already, say by `UserData.from_parquet`.
@@ -128,30 +123,44 @@ class LinearModel(BaseEstimator):
         Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
         its sorted `classes`, which must be declared.
         """
-        self._check_parameters()
-        if not isinstance(data, UserData):
-            raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use fit(X, y, groups=...).")
-        self._declare(None)
-        self.n_features_in_ = data.n_features - bool(self.fit_intercept)
-        if feature_names is not None:
-            if len(feature_names) != self.n_features_in_:
-                raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
-            self.feature_names_in_ = np.asarray(feature_names, dtype=object)
-        targets = data.targets if self._classifies else self._coded(data.targets)
-        return self._fit(replace(data, targets=targets))
+        with self._unchanged_unless_it_succeeds():
+            self._check_parameters()
+            if not isinstance(data, UserData):
+                raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use fit(X, y, groups=...).")
+            if data.has_intercept != bool(self.fit_intercept):
+                raise ValueError(
+                    f"Expected data loaded with fit_intercept={bool(self.fit_intercept)}, as the model has."
+                )
+            self._declare(None)
+            self.n_features_in_ = data.n_features - bool(self.fit_intercept)
+            if feature_names is not None:
+                if len(feature_names) != self.n_features_in_:
+                    raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
+                self.feature_names_in_ = np.asarray(feature_names, dtype=object)
+            targets = data.targets if self._classifies else self._coded(data.targets)
+            return self._fit(replace(data, targets=targets))
+
+    @contextlib.contextmanager
+    def _unchanged_unless_it_succeeds(self) -> Iterator[None]:
+        """A refused fit leaves the model as it was, and not half of each."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def to_dict(self) -> dict[str, Any]:
         """All of the fitted model, for JSON: weights, public parameters, guarantee. Releasable as a whole."""
         check_is_fitted(self, "coef_")
         names = getattr(self, "feature_names_in_", None)
         classes = getattr(self, "classes_", None)
-        packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
         result = self.result_
         return {
             "format": FORMAT,
             "estimator": type(self).__name__,
-            "created": self.created_,
-            "parameters": {k: _plain(v) for k, v in self.get_params(deep=False).items() if k not in _NOT_KEPT},
+            "created": self.facts_["created"],
+            "parameters": self.facts_["parameters"],
             "features": None if names is None else [str(name) for name in names],
             "n_features": self.n_features_in_,
             "classes": None if classes is None else classes.tolist(),
@@ -160,50 +169,41 @@ class LinearModel(BaseEstimator):
             "solver": result.solver,
             "mode": result.mode,
             "n_users": self.privacy_.n_users,
-            "rows_per_user": self._rows_per_user,
+            "rows_per_user": self.facts_["rows_per_user"],
             "n_gradients": self.n_gradients_,
             "halted": self.halted_,
             "message": result.message,
             "bound": result.bound,
-            "loss": self._loss().name,
-            "loss_at_zero": loss_at_zero(self._loss(), None if self._classifies else 1.0),
+            "loss": self.facts_["loss"],
+            "loss_at_zero": self.facts_["loss_at_zero"],
             "phases": [dict(phase) for phase in result.phases],
             "privacy": self.privacy_.to_dict(),
-            "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
+            "versions": self.facts_["versions"],
         }
 
     def _check_parameters(self) -> None:
         Budget(self.epsilon, self.delta)
-        if self.privacy_unit not in ("user", "row"):
-            raise ValueError(f'Expected privacy_unit={self.privacy_unit!r} to be "user" or "row".')
         check_counts(max_rows_per_user=self.max_rows_per_user)
 
     @property
     def _rows_per_user(self) -> int:
         return 1 if self.privacy_unit == "row" else self.max_rows_per_user
 
-    def _read_quietly(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Arrays of rows and targets, without a word about values: messages tell of types and dimensions only."""
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                rows = validate_data(self, X, dtype=_FLOATS, ensure_all_finite=False)
-        except (ValueError, TypeError) as error:
-            if isinstance(X, np.ndarray) and X.dtype.kind in "biuf":  # then it is about dimensions
-                raise ValueError(str(error)) from None
-            raise TypeError(
-                f"Expected X to be a matrix of numbers, got {type(X).__name__} that cannot be made one: encode "
-                "categories and text first, and pass as many features as before."
-            ) from None
-        targets = np.asarray(y)
-        if targets.ndim == 2 and targets.shape[1] == 1:
-            targets = targets[:, 0]
-        if targets.ndim != 1 or len(targets) != len(rows):
-            raise ValueError("Expected y with one target a row of X, in one dimension.")
-        return rows, targets
+    def _facts(self, loss: Loss) -> dict[str, Any]:
+        """What a saved model tells of how it was made; taken before the fit, whose end would tell how long it took."""
+        packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
+        return {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "parameters": {k: _plain(v) for k, v in self.get_params(deep=False).items() if k not in NOT_KEPT},
+            "rows_per_user": self._rows_per_user,
+            "loss": loss.name,
+            "loss_at_zero": loss_at_zero(loss, None if self._classifies else 1.0),
+            "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
+        }
 
     def _fit(self, data: UserData) -> Self:
         loss = self._loss()
+        facts = self._facts(loss)
         result = minimize(
             loss,
             data,
@@ -231,9 +231,9 @@ class LinearModel(BaseEstimator):
         self.privacy_ = replace(result.privacy, unit=self.privacy_unit, warning=warning)
         self.result_ = replace(result, privacy=self.privacy_)
         self.halted_, self.n_gradients_, self.solver_ = result.halted, result.n_gradients, result.solver
-        self.created_ = datetime.now(UTC).isoformat(timespec="seconds")
+        self.facts_ = facts
         if result.message:
-            warnings.warn(result.message, UtilityWarning, stacklevel=3)
+            warnings.warn(result.message, UtilityWarning, stacklevel=4)
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -245,7 +245,7 @@ class LinearModel(BaseEstimator):
     def _predictions(self, X: Any) -> np.ndarray:
         """One column an output."""
         check_is_fitted(self, "coef_")
-        X = validate_data(self, X, reset=False, dtype=_FLOATS)
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
         return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
 
     def _radius(self) -> float:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from userdp import estimators
-from userdp.linear_model import FORMAT, LinearModel
+from userdp.linear_model import FORMAT, NOT_KEPT, LinearModel
+from userdp.privacy.accounting import Budget
 from userdp.privacy.statement import Statement
 from userdp.solvers.problem import Result
 from userdp.whole_files import whole_file
@@ -33,11 +36,11 @@ def load_model(path: str | os.PathLike[str]) -> LinearModel:
     """The estimator that was saved at `path`, fitted; ledger and engine are not kept."""
     try:
         if os.path.getsize(path) > _LARGEST:
-            raise ValueError(f"Expected a userdp model at {path}, it is too large to be one.")
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+            raise ValueError("too large to be a model")
+        record = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as error:
         raise FileNotFoundError(f"Expected a model file at {path}: {error.strerror}.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise ValueError(f"Expected a userdp model at {path}, it is not JSON or is damaged: save it again.") from None
     return model_of(record, str(path))
 
@@ -56,6 +59,7 @@ def model_of(record: Any, where: str = "the record") -> LinearModel:
 
 
 def _model(record: dict[str, Any]) -> LinearModel:
+    _check_types(record)
     parameters = dict(record["parameters"])
     for name in ("target_range", "classes"):
         if parameters.get(name) is not None:
@@ -69,6 +73,8 @@ def _model(record: dict[str, Any]) -> LinearModel:
         raise ValueError(f"{outputs} x {n_features} weights expected")
     if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
         raise ValueError("weights that are not finite")
+    if classes is not None and (classes.ndim != 1 or np.unique(classes).tolist() != classes.tolist()):
+        raise ValueError("classes that are not in order")
     if (classes is not None) != model._classifies or (
         classes is not None and not 2 <= len(np.unique(classes)) == len(classes)
     ):
@@ -86,18 +92,65 @@ def _model(record: dict[str, Any]) -> LinearModel:
     model.privacy_ = Statement.from_dict(record["privacy"])
     model.result_ = Result(
         weights=np.column_stack([coef, intercept]).ravel(),
-        halted=bool(record["halted"]),
-        message=str(record["message"]),
-        n_gradients=int(record["n_gradients"]),
-        bound=float(record["bound"]),
+        halted=record["halted"],
+        message=record["message"],
+        n_gradients=record["n_gradients"],
+        bound=record["bound"],
         phases=tuple({str(k): float(v) for k, v in phase.items()} for phase in record["phases"]),
-        solver=str(record["solver"]),
-        mode=str(record["mode"]),
+        solver=record["solver"],
+        mode=record["mode"],
         privacy=model.privacy_,
     )
     model.halted_, model.n_gradients_ = model.result_.halted, model.result_.n_gradients
-    model.solver_, model.created_ = model.result_.solver, str(record["created"])
+    model.solver_ = model.result_.solver
+    model.facts_ = {
+        name: record[name] for name in ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "versions")
+    }
     return model
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "created": (str,),
+    "parameters": (dict,),
+    "features": (list, NoneType),
+    "n_features": (int,),
+    "classes": (list, NoneType),
+    "solver": (str,),
+    "mode": (str,),
+    "n_users": (int,),
+    "rows_per_user": (int,),
+    "n_gradients": (int,),
+    "halted": (bool,),
+    "message": (str,),
+    "bound": (int, float),
+    "loss": (str,),
+    "loss_at_zero": (int, float),
+    "phases": (list,),
+    "privacy": (dict,),
+    "versions": (dict,),
+}
+
+
+def _check_types(record: dict[str, Any]) -> None:
+    """Refuse what `to_dict` would not have made: what is said of privacy above all."""
+    for name, kinds in _TYPES.items():
+        if type(record[name]) not in kinds:
+            raise ValueError(f"{name} is {type(record[name]).__name__}")
+    if record["n_features"] < 1 or not all(math.isfinite(record[name]) for name in ("bound", "loss_at_zero")):
+        raise ValueError("numbers out of range")
+    if set(record["parameters"]) & set(NOT_KEPT):
+        raise ValueError("parameters that no model keeps")
+    privacy = record["privacy"]
+    Budget(privacy["epsilon"], privacy["delta"])
+    seed = privacy["insecure_seed"]
+    if privacy["unit"] not in ("user", "row") or privacy["private"] is not (seed is None):
+        raise ValueError("privacy that contradicts itself")
+    if not (type(privacy["n_users"]) is int and type(privacy["warning"]) is str):
+        raise ValueError("privacy of wrong types")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:

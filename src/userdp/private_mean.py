@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from userdp.data import UserData
 from userdp.planning import enough_users
@@ -18,6 +17,7 @@ from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import radius_grid
 from userdp.privacy.statement import Statement, statement
+from userdp.reading import as_numbers, read_values
 from userdp.statistics import UserMean
 
 _LABEL = "mean"
@@ -41,7 +41,7 @@ class MeanResult:
 
 
 def private_mean(
-    X: npt.ArrayLike,
+    X: Any,
     groups: Any,
     epsilon: float,
     delta: float,
@@ -58,7 +58,8 @@ def private_mean(
     No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
     between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the share
     `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Halted` if
-    there are more. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
+    there are more. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`). Values that are
+    millions of times larger than their differences lose digits, and noise grows with that: take off a public number.
     groups: the user id of each row; range(len(X)) if every row is somebody else's.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
@@ -75,9 +76,10 @@ def private_mean(
             "Expected groups, the user id of each row: pass range(len(X)) only if every row is somebody else's. "
             "Nothing was spent."
         )
-    budget, rows = Budget(epsilon, delta), np.asarray(X)
+    budget = Budget(epsilon, delta)
+    flat = getattr(X, "ndim", 0) == 1 or (isinstance(X, list | tuple) and not hasattr(next(iter(X), []), "__len__"))
     data = UserData.from_arrays(
-        rows[:, None] if rows.ndim == 1 else rows,
+        as_numbers(read_values(X, len(X)))[:, None] if flat else X,
         None,
         groups,
         max_rows_per_user=max_rows_per_user,
@@ -100,12 +102,17 @@ def mean_of_users(
     if not 0 <= outliers < 0.4:
         raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a share of the users.")
     mechanism = plan_mean(data.n_users, budget, radius_grid(*spread, _RATIO), outliers)
-    plan, ledger = Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),)), ledger or Ledger(budget)
+    plan, ledger = (
+        Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),)),
+        Ledger(budget) if ledger is None else ledger,
+    )
+    plan.certify(budget)
     curator = Curator(data, plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     released = curator.release(_LABEL, UserMean(), 1.0)
     radius = float(released[-1])
     noise_std = mechanism.noise_multiplier * mechanism.sensitivity(radius, data.n_features)
-    return MeanResult(released[:-1], noise_std, radius, statement(plan, budget, ledger, insecure_seed))
+    seed = data.insecure_seed if insecure_seed is None else insecure_seed
+    return MeanResult(released[:-1], noise_std, radius, statement(plan, budget, ledger, seed))
 
 
 def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from userdp.data import UserData
-from userdp.linear_model import NO_GROUPS
 from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Ledger
 from userdp.private_mean import mean_of_users
+from userdp.reading import owners, read_rows
 
-_FLOATS = [np.float64, np.float32]
 _OUTLIERS = 0.01
 
 
@@ -36,14 +35,14 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Check the ranges; of X only the number of features matters."""
-        validate_data(self, X, dtype=_FLOATS, ensure_all_finite=False)
+        read_rows(self, X)
         self.middle_, self.half_ = _range(self.low, self.high, self.n_features_in_)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Rows in units of the ranges."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
+        X = read_rows(self, X, reset=False)
         return _scaled(X, self.middle_, self.half_)
 
     def __sklearn_tags__(self) -> Any:
@@ -83,15 +82,15 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
         budget = Budget(self.epsilon, self.delta)
-        if groups is None and self.privacy_unit != "row":
-            raise ValueError(NO_GROUPS)
-        X = validate_data(self, X, dtype=_FLOATS, ensure_all_finite=False, ensure_min_samples=2)
+        if groups is None:
+            owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
+        X = read_rows(self, X)
         middle, half = _range(self.low, self.high, self.n_features_in_)
         rows = np.nan_to_num(_scaled(X, middle, half))
         data = UserData.from_arrays(
             np.hstack([rows, rows**2]),
             None,
-            range(len(rows)) if groups is None else groups,
+            owners(groups, self.privacy_unit, len(rows)),
             max_rows_per_user=self.max_rows_per_user,
             insecure_seed=self.insecure_seed,
         )
@@ -105,13 +104,13 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means
         self.scale_ = half * np.sqrt(np.clip(squares - means**2, min(1.0, released.noise_std), 1.0))
-        self.privacy_ = released.privacy
+        self.privacy_ = replace(released.privacy, unit=self.privacy_unit)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Rows with mean about 0 and standard deviation about 1, cut off where the public ranges end."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
+        X = read_rows(self, X, reset=False)
         middle, half = _range(self.low, self.high, self.n_features_in_)
         return np.asarray((np.clip(X, middle - half, middle + half) - self.mean_) / self.scale_)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
 from scipy.stats import beta
 
 from userdp.privacy.accounting import Cost, epsilon_at
+from userdp.privacy.mechanism import Halted
 
 
 def brute_counts(vectors, radius):
@@ -70,6 +72,29 @@ class SilentNoise:
     def coins(self, probabilities):
         self.asked.append(("coins", float(np.mean(probabilities))))
         return np.arange(len(probabilities)) < probabilities * len(probabilities)
+
+
+def with_h_index(size, h_index):
+    """`h_index` equal vectors, and the others far from everyone: the h-index is `h_index` if that is >= 1."""
+    rows = np.zeros((size, 1))
+    rows[h_index:, 0] = 1000.0 * np.arange(1, size - h_index + 1)
+    return rows
+
+
+def laplace_mass(scale, reach):
+    """Discrete Laplace noise: its values up to `reach`, and their probabilities."""
+    k = np.arange(-reach, reach + 1)
+    return k, math.tanh(1 / (2 * scale)) * np.exp(-np.abs(k) / scale)
+
+
+def passes(record, vectors, noise):
+    """How many rounds on these vectors pass, until one fails or they are used up."""
+    session, passed = record.start(noise), 0
+    with contextlib.suppress(Halted):
+        for _ in range(record.rounds):
+            session.release(vectors, 1.0)
+            passed += 1
+    return passed
 
 
 def audited_epsilon(outcomes, others, delta, confidence=0.999):

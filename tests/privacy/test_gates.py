@@ -2,15 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from support import SilentNoise, audited_epsilon
+from support import SilentNoise, audited_epsilon, laplace_mass
 
 from userdp.privacy import gates
 from userdp.privacy.noise import SecureNoise, SeededNoise
-
-
-def laplace_mass(scale, reach):
-    k = np.arange(-reach, reach + 1)
-    return k, math.tanh(1 / (2 * scale)) * np.exp(-np.abs(k) / scale)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, audited_gaussian_epsilon, brute_counts, climb
-from test_outlier_removal import with_h_index
+from support import SilentNoise, audited_gaussian_epsilon, brute_counts, climb, passes, with_h_index
 
 from userdp.privacy import concentration as c
 from userdp.privacy import gates
@@ -27,16 +26,6 @@ def gaussian_tested(**change):
 
 def threshold(record):
     return record.n_vectors - record.slack + record.margin
-
-
-def passes(record, vectors, noise):
-    """How many rounds on these vectors pass, until one fails or they are used up."""
-    session, passed = record.start(noise), 0
-    with contextlib.suppress(Halted):
-        for _ in range(record.rounds):
-            session.release(vectors, 1.0)
-            passed += 1
-    return passed
 
 
 # --- test: margin, slack, failure -------------------------------------------------------------------------------------

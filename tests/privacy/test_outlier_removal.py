@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, audited_gaussian_epsilon
+from support import SilentNoise, audited_gaussian_epsilon, passes, with_h_index
 
 from userdp.privacy import accounting, gates
 from userdp.privacy import concentration as c
@@ -12,13 +12,6 @@ from userdp.privacy.mechanism import Halted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_halt=1e-8)
-
-
-def with_h_index(size, h_index, dimension=1):
-    """`h_index` equal vectors, and the others far from everyone: the h-index is `h_index` if that is >= 1."""
-    rows = np.zeros((size, dimension))
-    rows[h_index:, 0] = 10.0 * np.arange(1, size - h_index + 1)
-    return rows
 
 
 @pytest.mark.parametrize("rounds", [1, 30])
@@ -93,14 +86,8 @@ def test_the_cost_is_the_pure_test_the_gaussians_and_the_failure():
 
 def test_passing_below_the_slack_is_as_rare_as_claimed():
     record = OutlierRemoval(100, 5.0, 1.0, 0.05, 0.05)
-    noise, passed = SeededNoise(0), 0
-    vectors = with_h_index(100, 100 - record.slack - 1)
-    for _ in range(2000):
-        try:
-            record.start(noise).release(vectors, 1.0)
-            passed += 1
-        except Halted:
-            pass
+    noise, vectors = SeededNoise(0), with_h_index(100, 100 - record.slack - 1)
+    passed = sum(passes(record, vectors, noise) > 0 for _ in range(2000))
     assert binomtest(passed, 2000, 0.05, alternative="greater").pvalue > 1e-6
     assert passed > 10
 
@@ -108,28 +95,16 @@ def test_passing_below_the_slack_is_as_rare_as_claimed():
 def test_passing_below_the_slack_is_not_multiplied_by_the_rounds():
     """Forty rounds, each of them bad: only the first matters, because a bad round that fails ends the session."""
     record = OutlierRemoval(160, 5.0, 1.0, 0.05, 0.2, rounds=40)
-    noise, passed = SeededNoise(1), 0
-    vectors = with_h_index(160, 160 - record.slack - 1)
-    for _ in range(2000):
-        try:
-            record.start(noise).release(vectors, 1.0)
-            passed += 1
-        except Halted:
-            pass
+    noise, vectors = SeededNoise(1), with_h_index(160, 160 - record.slack - 1)
+    passed = sum(passes(record, vectors, noise) > 0 for _ in range(2000))
     assert passed > 10
     assert binomtest(passed, 2000, 0.05, alternative="greater").pvalue > 1e-6
 
 
 def test_concentrated_vectors_halt_as_rarely_as_asked():
     record = OutlierRemoval(200, 5.0, 1.0, 0.01, 0.1, rounds=10)
-    noise, halted, vectors = SeededNoise(2), 0, np.zeros((200, 1))
-    for _ in range(1000):
-        session = record.start(noise)
-        try:
-            for _ in range(record.rounds):
-                session.release(vectors, 1.0)
-        except Halted:
-            halted += 1
+    noise, vectors = SeededNoise(2), np.zeros((200, 1))
+    halted = sum(passes(record, vectors, noise) < 10 for _ in range(1000))
     assert binomtest(halted, 1000, 0.1, alternative="greater").pvalue > 1e-6
 
 

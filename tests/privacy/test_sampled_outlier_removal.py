@@ -4,8 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binom, kstest, norm
-from support import SilentNoise, audited_epsilon
-from test_outlier_removal import with_h_index
+from support import SilentNoise, audited_epsilon, with_h_index
 
 from userdp.privacy import accounting
 from userdp.privacy import concentration as c

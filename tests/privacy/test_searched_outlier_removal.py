@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, audited_gaussian_epsilon, brute_counts, climb
+from support import SilentNoise, audited_gaussian_epsilon, brute_counts, climb, passes, with_h_index
 
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
@@ -29,13 +29,6 @@ def searched(**change):
 def spread(size):
     """The pairwise distance of vectors j and k is |j - k| / size: h-indices grow with the radius."""
     return np.arange(size)[:, None] / size
-
-
-def with_h_index(size, h_index, dimension=1):
-    """`h_index` equal vectors, and the others far from everyone."""
-    rows = np.zeros((size, dimension))
-    rows[h_index:, 0] = 1000.0 * np.arange(1, size - h_index + 1)
-    return rows
 
 
 def threshold(record):
@@ -91,26 +84,17 @@ def test_the_test_is_on_the_h_index_at_its_threshold():
 def test_it_passes_bad_radii_as_rarely_as_claimed_over_all_probes():
     """The h-index is one below K - slack at all seven radii: three probes, each of which may wrongly pass."""
     record = searched(n_vectors=400, radii=tuple(range(1, 8)), test_std=20.0, failure=0.1)
-    noise, passed, runs = SeededNoise(0), 0, 600
+    noise, runs = SeededNoise(0), 600
     vectors = with_h_index(400, 400 - record.slack - 1)
-    for _ in range(runs):
-        try:
-            record.start(noise).release(vectors, 1.0)
-            passed += 1
-        except Halted:
-            pass
+    passed = sum(passes(record, vectors, noise) for _ in range(runs))
     assert binomtest(passed, runs, 0.1, alternative="greater").pvalue > 1e-6
     assert binomtest(passed, runs, 0.055, alternative="less").pvalue > 1e-6
 
 
 def test_vectors_with_the_tolerated_outliers_mostly_pass():
     record = searched(n_vectors=200, radii=(1.0,), test_std=6.0, failure=0.01, outliers=10)
-    noise, halted, vectors = SeededNoise(2), 0, with_h_index(200, 190)
-    for _ in range(500):
-        try:
-            record.start(noise).release(vectors, 1.0)
-        except Halted:
-            halted += 1
+    noise, vectors = SeededNoise(2), with_h_index(200, 190)
+    halted = sum(passes(record, vectors, noise) == 0 for _ in range(500))
     assert binomtest(halted, 500, norm.sf(2.0), alternative="greater").pvalue > 1e-6
 
 
@@ -335,14 +319,9 @@ def test_released_noise_is_normal_with_multiplier_times_sensitivity():
 def test_the_noise_of_the_probes_has_the_deviation_that_is_paid_for():
     """Vectors whose h-index is one deviation below the threshold pass one time in six."""
     record = searched(n_vectors=300, radii=(1.0,), test_std=10.0, failure=0.01)
-    noise, runs, passed = SeededNoise(3), 800, 0
+    noise, runs = SeededNoise(3), 800
     vectors = with_h_index(300, threshold(record) - 10)
-    for _ in range(runs):
-        try:
-            record.start(noise).release(vectors, 1.0)
-            passed += 1
-        except Halted:
-            pass
+    passed = sum(passes(record, vectors, noise) for _ in range(runs))
     assert binomtest(passed, runs, norm.sf(1.0)).pvalue > 1e-6
 
 

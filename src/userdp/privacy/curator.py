@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -20,40 +19,8 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Halted, Session, Users, Vectors
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.quiet import QUIET
 from userdp.statistics import Statistic
-
-
-class _Quiet:
-    """Ignores warnings while at least one release is under way.
-
-    Filters belong to the whole process: a release that ends must not let another's warnings through.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, with a lock that nobody holds."""
-        self._lock, self._inside, self._filters = threading.Lock(), 0, warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._filters = warnings.catch_warnings()
-                self._filters.__enter__()
-                warnings.simplefilter("ignore")
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._filters.__exit__(None, None, None)
-
-
-_QUIET = _Quiet()
-# A child made while another thread released would wait for a lock that nobody holds there.
-os.register_at_fork(after_in_child=_QUIET.forget)
 
 
 class Engine(Protocol):
@@ -145,7 +112,7 @@ class Curator:
         Numerical warnings are off, whatever the caller has set: they would depend on values.
         """
         try:
-            with _QUIET, np.errstate(all="ignore"):
+            with QUIET, np.errstate(all="ignore"):
                 return self._compute(step, session, statistic, radius)
         except Halted as error:
             self._rounds_left = 0

@@ -20,8 +20,8 @@ _SEEDED = (
 class Part:
     """One step of the plan: its mechanism and what it costs.
 
-    `epsilon_alone` is what it would cost by itself at the statement's delta. `share` is its part of what the users in
-    it pay, counted in mu^2 of the Gaussian mechanism that would cost as much: shares of a user's steps add up to 1.
+    `epsilon_alone` is what it would cost by itself at the statement's delta. `share` is its part of what those who pay
+    most of the users in it pay, counted in mu^2 of the Gaussian mechanism that would cost as much.
     """
 
     step: str
@@ -39,8 +39,8 @@ class Statement:
     """The guarantee of one run.
 
     `unit` is who is protected: "user" with all their rows, or "row". `warning` is empty if nothing weakens the
-    guarantee. `ledger_epsilon` and `ledger_delta` are the budget of the ledger it was charged to, `spent_epsilon` what
-    had been charged to it, this run included.
+    guarantee. `ledger_path` is the name of the file of the ledger that it was charged to, `ledger_epsilon` and
+    `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included.
     """
 
     epsilon: float
@@ -116,10 +116,13 @@ def statement(
     plan: Plan, budget: Budget, ledger: Ledger, insecure_seed: int | None = None, unit: str = "user", warning: str = ""
 ) -> Statement:
     """What a plan that was charged to `ledger` promises within `budget`; reads no data."""
-    squares = [_square(step, budget) for step in plan.steps]
+    squares = {step.label: _square(step, budget) for step in plan.steps}
+    totals = {
+        edge: sum(squares[step.label] for step in plan.steps if step.start <= edge < step.stop)
+        for edge in {step.start for step in plan.steps}
+    }  # what users pay from there on; it changes upwards only where a step begins
     parts = []
-    for step, square in zip(plan.steps, squares, strict=True):
-        beside = [s for other, s in zip(plan.steps, squares, strict=True) if _meet(step, other)]
+    for step in plan.steps:
         record = repr(step.mechanism)
         parts.append(
             Part(
@@ -130,12 +133,12 @@ def statement(
                 step.stop - 1,
                 step.mechanism.rounds,
                 _alone(step, budget),
-                square / sum(beside),
+                squares[step.label] / max(total for edge, total in totals.items() if step.start <= edge < step.stop),
             )
         )
     warnings = [_SEEDED] if insecure_seed is not None else []
     warnings += [warning] if warning else []
-    path = None if ledger.path is None else str(ledger.path)
+    path = None if ledger.path is None else ledger.path.name  # folders are nobody's business
     spent = ledger.spent_epsilon()
     held = ledger.budget
     return Statement(
@@ -151,10 +154,6 @@ def statement(
         held.delta,
         spent,
     )
-
-
-def _meet(a: Step, b: Step) -> bool:
-    return a.start < b.stop and b.start < a.stop
 
 
 def _alone(step: Step, budget: Budget) -> float:

@@ -162,9 +162,11 @@ def power(value: float) -> str:
     """A small number as 10⁻⁶ or 2.5·10⁻⁷; one that is not so small as it is."""
     if not 0 < value < 1e-3:
         return f"{value:g}"
-    factor, exponent = f"{value:e}".split("e")
-    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"10{raised}" if float(factor) == 1 else f"{float(factor):.3g}·10{raised}"
+    exponent = math.floor(math.log10(value))
+    rounded = math.ceil(value / 10**exponent * 1000 * (1 - 1e-12)) / 1000  # up: it is a bound
+    factor, exponent = (1.0, exponent + 1) if rounded >= 10 else (rounded, exponent)
+    raised = str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if factor == 1 else f"{factor:g}·10{raised}"
 
 
 def feature_names(record: Mapping[str, Any]) -> list[str]:

@@ -85,6 +85,7 @@ def meaning(model: Model) -> str:
         f"The number of {privacy['unit']}s, names of columns and all parameters; parameters chosen by looking at the "
         "data; how long training took; the machine and its files.",
         "Other releases from the same data: they add up. A ledger that all of them share keeps count.",
+        "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
     ]
     caption = (
         f"Every attack is a point in this picture: how often it suspects {'a person' if user else 'a row'} rightly "
@@ -128,7 +129,8 @@ def budget(model: Model) -> str:
     alone = sum(real(step.get("epsilon_alone")) for step in steps)
     less = f"Together the steps cost ε = {privacy['epsilon']:g}, which is less than the sum of what each costs alone."
     return f"""<section><h2>What the budget went into</h2>
-<p class="lead">Everything was planned and charged before any data was read. Each step has noise of its own.</p>
+<p class="lead">Everything was planned from public numbers and charged before anything was computed from the data. Each
+step has noise of its own.</p>
 <div class="grid">{figure(plots.budget_picture(steps), caption)}{_ledger(privacy)}</div>
 {shown}
 <p class="note">{less if alone > privacy["epsilon"] and privacy["private"] else ""}</p>
@@ -259,9 +261,8 @@ def again(model: Model) -> str:
     """How to run it again, on which versions, and how to cite it."""
     name, versions = clean(model["estimator"]), model["versions"]
     lines = "".join(f"    {clean(key)}={_literal(value)},\n" for key, value in model["parameters"].items())
-    code = (
-        f"from userdp import {name}\n\nmodel = {name}(\n{lines})\nmodel.fit(X, y, groups=people)  # who owns which row"
-    )
+    owners = ", groups=people" if model["privacy"]["unit"] == "user" else ""
+    code = f"from userdp import {name}\n\nmodel = {name}(\n{lines})\nmodel.fit(X, y{owners})"
     year = re.match(r"\d{4}", str(model["created"]))
     software = "@software{userdp,\n  title   = {userdp: Convex learning with user-level differential privacy},\n"
     software += f"  version = {{{clean(versions.get('userdp', 'unknown'))}}}" + (

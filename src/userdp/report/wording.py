@@ -110,12 +110,14 @@ def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
     """The guarantee as a mathematician writes it: over what, and the inequality's numbers."""
     privacy = record["privacy"]
     differ = "one user's whole data" if privacy["unit"] == "user" else "one row"
+    noted = bool(privacy["warning"])
     return (
         f"For all data sets D and D′ of {number(record['n_users'])} {privacy['unit']}s that are equal except for "
-        f"{differ}, and every set S of outcomes:",
+        f"{differ}{', and agree in what was read off them without protection (see the note above)' * noted}, and every "
+        "set S of outcomes:",
         f"ε = {privacy['epsilon']:g}, δ = {power(privacy['delta'])}. A is everything released: weights, radii, halts. "
-        f"This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing is assumed about "
-        "the data, nor about an attacker's knowledge or computing power.",
+        f"This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing "
+        f"{'else ' * noted}is assumed about the data, nor about an attacker's knowledge or computing power.",
     )
 
 
@@ -136,7 +138,13 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     if privacy["warning"] and privacy["private"]:
         found.append(clean(privacy["warning"]))
     ledger = privacy["ledger"]
-    if privacy["private"] and ledger is not None and real(ledger.get("spent_epsilon")) == math.inf:
+    if privacy["private"] and ledger is not None and math.inf > real(ledger.get("spent_epsilon")) > privacy["epsilon"]:
+        found.append(
+            f"More was released from the same data before: together it is ε = {number(ledger['spent_epsilon'], 3)} at "
+            f"δ = {power(ledger['delta'])}. If this model rests on any of it, a private scaler say, that is what it is "
+            "worth."
+        )
+    if privacy["private"] and ledger is not None and ledger.get("spent_epsilon") in (None, math.inf):
         found.append(
             "A seeded run was charged to the same ledger: this release is private, all of them together are not."
         )

@@ -1,0 +1,27 @@
+"""Planted privacy bugs, by part of the library."""
+
+from planted import (
+    clip,
+    curator,
+    estimators,
+    gaussian_outlier_removal,
+    noise,
+    outlier_removal,
+    paper_outlier_removal,
+    plans,
+    searched_outlier_removal,
+    vectors,
+)
+
+MUTANTS = [
+    *noise.MUTANTS,
+    *vectors.MUTANTS,
+    *outlier_removal.MUTANTS,
+    *gaussian_outlier_removal.MUTANTS,
+    *searched_outlier_removal.MUTANTS,
+    *paper_outlier_removal.MUTANTS,
+    *clip.MUTANTS,
+    *curator.MUTANTS,
+    *plans.MUTANTS,
+    *estimators.MUTANTS,
+]

@@ -1,0 +1,163 @@
+"""Bugs in the curator: charging, rounds, and what leaves besides releases."""
+
+from planted.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "ledger not charged",
+        "privacy/curator.py",
+        "        ledger.charge(plan, purpose, seed)\n",
+        "",
+        "privacy/test_curator.py::test_the_ledger_is_charged_before_the_data_is_touched",
+    ),
+    Mutant(
+        "ledger charged after the data was taken",
+        "privacy/curator.py",
+        "        ledger.charge(plan, purpose, seed)\n",
+        "        data.rows\n        ledger.charge(plan, purpose, seed)\n",
+        "privacy/test_curator.py::test_the_ledger_is_charged_before_the_data_is_touched",
+    ),
+    Mutant(
+        "seed not recorded",
+        "privacy/curator.py",
+        "ledger.charge(plan, purpose, seed)",
+        "ledger.charge(plan, purpose)",
+        "privacy/test_curator.py::test_a_seed_is_recorded_as_not_private",
+    ),
+    Mutant(
+        "no lock around a release",
+        "privacy/curator.py",
+        "        with self._lock:\n            if self._busy:\n",
+        "        for _ in (0,):\n            if False:\n",
+        "privacy/test_curator_processes.py::test_threads_share_the_rounds "
+        "privacy/test_curator_processes.py::test_a_statistic_cannot_ask_for_a_release_while_it_is_computed",
+    ),
+    Mutant(
+        "a step is served by the session before it",
+        "privacy/curator.py",
+        "            session = step.mechanism.start(self._noise)\n"
+        "            self._position, self._rounds_left, self._session = position, step.mechanism.rounds, session\n",
+        "            self._position, self._rounds_left = position, step.mechanism.rounds\n"
+        "            self._session = step.mechanism.start(self._noise)\n",
+        "privacy/test_curator.py::test_a_step_whose_start_fails_is_not_served_by_the_step_before",
+    ),
+    Mutant(
+        "warnings of one release let through by another",
+        "privacy/curator.py",
+        'with QUIET, np.errstate(all="ignore"):',
+        'with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):',
+        "privacy/test_curator_processes.py::test_warnings_do_not_leave_while_another_thread_releases",
+    ),
+    Mutant(
+        "numerical errors as the caller has set them",
+        "privacy/curator.py",
+        'with QUIET, np.errstate(all="ignore"):',
+        "with warnings.catch_warnings():",
+        "privacy/test_curator_secrecy.py::test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings",
+    ),
+    Mutant(
+        "warnings as the caller has set them",
+        "privacy/quiet.py",
+        '                warnings.simplefilter("ignore")\n',
+        "",
+        "privacy/test_curator_secrecy.py::test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings",
+    ),
+    Mutant(
+        "a forked statistic releases twice",
+        "privacy/curator.py",
+        "        self._check_process()\n        return session.release(vectors, radius)\n",
+        "        return session.release(vectors, radius)\n",
+        "privacy/test_curator_processes.py::test_a_fork_inside_a_statistic_gives_one_release",
+    ),
+    Mutant(
+        "a curator forked while it is charged",
+        "privacy/curator.py",
+        "        ledger.charge(plan, purpose, seed)\n        self._check_process()\n",
+        "        ledger.charge(plan, purpose, seed)\n",
+        "privacy/test_curator_processes.py::test_a_process_that_changes_while_the_ledger_is_charged_gets_no_curator",
+    ),
+    Mutant(
+        "a release in a forked process",
+        "privacy/curator.py",
+        "        self._check_process()\n        radius = check_radius(radius)\n",
+        "        radius = check_radius(radius)\n",
+        "privacy/test_curator_processes.py::test_the_process_is_checked_before_anything_else",
+    ),
+    Mutant(
+        "a halt with the frames of its data",
+        "privacy/curator.py",
+        "return Halted(error.reason)",
+        "return error",
+        "privacy/test_curator_secrecy.py::test_exceptions_lead_to_no_frame_that_holds_data",
+    ),
+    Mutant(
+        "an interrupt with the frames of its data",
+        "privacy/curator.py",
+        "        except KeyboardInterrupt:\n            return KeyboardInterrupt()\n",
+        "        except KeyboardInterrupt as error:\n            return error\n",
+        "privacy/test_curator_secrecy.py::test_exceptions_lead_to_no_frame_that_holds_data",
+    ),
+    Mutant(
+        "an interrupt that is passed through",
+        "privacy/curator.py",
+        "            return KeyboardInterrupt()\n",
+        "            raise\n",
+        "privacy/test_curator_secrecy.py::test_exceptions_lead_to_no_frame_that_holds_data",
+    ),
+    Mutant(
+        "a failure with the frames of its data",
+        "privacy/curator.py",
+        "        except BaseException:\n            return RuntimeError(",
+        "        except BaseException:\n            raise RuntimeError(",
+        "privacy/test_curator_secrecy.py::test_exceptions_lead_to_no_frame_that_holds_data",
+    ),
+    Mutant(
+        "a step that halted goes on",
+        "privacy/curator.py",
+        "            self._rounds_left = 0\n",
+        "",
+        "privacy/test_curator.py::test_a_halt_closes_its_step_before_data_is_read_again",
+    ),
+    Mutant(
+        "a round that is released is not counted",
+        "privacy/curator.py",
+        "                self._rounds_left -= 1\n",
+        "",
+        "privacy/test_curator.py::test_steps_come_in_order_and_no_round_comes_twice",
+    ),
+    Mutant(
+        "a round that failed is given back",
+        "privacy/curator.py",
+        "        except BaseException:\n            return RuntimeError(",
+        "        except BaseException:\n            self._rounds_left += 1\n            return RuntimeError(",
+        "privacy/test_curator.py::test_a_failed_release_does_not_come_again",
+    ),
+    Mutant(
+        "blocks of users overlap",
+        "privacy/curator.py",
+        "users[first : first + block], block), radius)",
+        "users[:block], block), radius)",
+        "privacy/test_curator_blocks.py::test_blocks_of_users_give_the_mean_of_all",
+    ),
+    Mutant(
+        "groups are split into blocks",
+        "privacy/curator.py",
+        "if step.n_groups is not None or block >= n_groups:",
+        "if block >= n_groups:",
+        "privacy/test_curator_blocks.py::test_groups_are_never_split_into_blocks",
+    ),
+    Mutant(
+        "radii that are none",
+        "privacy/curator.py",
+        "        radius = check_radius(radius)\n",
+        "",
+        "privacy/test_curator.py::test_radii_that_are_none_cost_nothing",
+    ),
+    Mutant(
+        "a statistic speaks through a halt",
+        "privacy/curator.py",
+        '            raise ValueError("Expected vectors, not a halt.") from None\n',
+        "            raise\n",
+        "privacy/test_curator_secrecy.py::test_a_statistic_cannot_speak_through_a_halt",
+    ),
+]

@@ -1,0 +1,76 @@
+"""Bugs in what people use: estimators, scalers, the private mean, statements."""
+
+from planted.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "private mean: search for free",
+        "private_mean.py",
+        "1 / math.sqrt((1 - share) * precision),",
+        "1 / math.sqrt(precision),",
+        "test_private_mean.py::test_a_plan_fits_its_budget_in_full",
+    ),
+    Mutant(
+        "estimator: rows without owners are everybody's own",
+        "reading.py",
+        '    if groups is None and privacy_unit == "user":\n',
+        '    if groups is None and privacy_unit == "nobody":\n',
+        "test_estimators.py::test_groups_dropped_on_the_way_are_missed",
+    ),
+    Mutant(
+        "estimator: labels read off the data",
+        "estimators.py",
+        "        elif self.unprotected_checks:\n            self.classes_ = np.empty(0)\n",
+        "        elif True:\n            self.classes_ = np.empty(0)\n",
+        "test_estimators.py::test_categories_made_of_the_data_are_not_published",
+    ),
+    Mutant(
+        "estimator: a list of truths is taken for a type",
+        "reading.py",
+        """    return str(getattr(y, "dtype", "")).lower()""",
+        """    return str(getattr(np.asarray(y), "dtype", "")).lower()""",
+        "test_estimators.py::test_a_list_of_truths_is_no_declared_type",
+    ),
+    Mutant(
+        "estimator: errors of conversion are passed on",
+        "reading.py",
+        "        return np.nan\n\n\ndef positions_of",
+        "        raise\n\n\ndef positions_of",
+        "test_estimators.py::test_the_type_of_one_person_s_target_decides_nothing",
+    ),
+    Mutant(
+        "estimator: the seed is not confessed",
+        "fitting.py",
+        "promise = statement(option.plan.plan, budget, ledger, seed)",
+        "promise = statement(option.plan.plan, budget, ledger)",
+        "test_estimators.py::test_a_seeded_model_says_that_it_is_not_private",
+    ),
+    Mutant(
+        "estimator: a ledger of its own for every fit",
+        "fitting.py",
+        "    ledger = Ledger(budget) if ledger is None else ledger\n",
+        "    ledger = Ledger(budget)\n",
+        "test_estimators.py::test_a_search_charges_one_ledger_for_everything",
+    ),
+    Mutant(
+        "ledger: copies have a budget of their own",
+        "privacy/ledger.py",
+        "        return self\n\n    def __copy__",
+        "        return Ledger(self.budget)\n\n    def __copy__",
+        "privacy/test_ledger.py::test_copies_are_the_ledger_itself",
+    ),
+    Mutant(
+        "scaler: rows for users",
+        "scaling.py",
+        "replace(released.privacy, unit=self.privacy_unit)",
+        "released.privacy",
+        "test_private_mean.py::test_a_scaler_of_rows_says_so",
+    ),
+    Mutant(
+        "model file: another ledger slips in",
+        "model_files.py",
+        """    if set(record["parameters"]) & set(NOT_KEPT):\n""",
+        """    if False:\n""",
+        "test_model_files.py::test_damaged_records_are_refused",
+    ),
+]

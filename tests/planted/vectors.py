@@ -1,0 +1,85 @@
+"""Bugs in the filtered mean, in what records hold, and in users' vectors."""
+
+from planted.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "self not counted",
+        "privacy/concentration.py",
+        "    falling = np.sort(counts)[::-1]\n",
+        "    falling = np.sort(counts - 1)[::-1]\n",
+        "privacy/test_concentration.py::test_h_index_follows_its_definition",
+    ),
+    Mutant(
+        "ramp starts at K/2",
+        "privacy/concentration.py",
+        "return Ramp((n_vectors + 1) / 2, n_vectors - slack - 1)",
+        "return Ramp(n_vectors / 2, n_vectors - slack - 1)",
+        "privacy/test_concentration.py::test_odd_numbers_need_the_corrected_start_of_the_ramp",
+    ),
+    Mutant(
+        "the paper's ramp starts at K/2",
+        "privacy/concentration.py",
+        "return Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)",
+        "return Ramp(n_vectors / 2, 2 * n_vectors / 3)",
+        "privacy/test_concentration.py::test_the_papers_ramp_starts_where_the_proof_needs_it",
+    ),
+    Mutant(
+        "sensitivity without the slack's share",
+        "privacy/concentration.py",
+        "return 2 * radius / (n_vectors - slack) * (1 + slack / (ramp.high - ramp.low))",
+        "return 2 * radius / n_vectors",
+        "privacy/test_concentration.py::test_tight_sensitivity_holds_under_hill_climbing",
+    ),
+    Mutant(
+        "a custom loss may read beyond arrays",
+        "kernels.py",
+        'error_model="numpy", boundscheck=True)',
+        'error_model="numpy", boundscheck=False)',
+        "test_statistics.py::test_a_loss_of_several_outputs_cannot_read_its_neighbours_predictions",
+    ),
+    Mutant(
+        "arrays stay in records",
+        "privacy/mechanism.py",
+        "        object.__setattr__(record, name, number)\n",
+        "",
+        "privacy/test_mechanism.py::test_reals_become_plain_floats_of_the_same_value",
+    ),
+    Mutant(
+        "narrow integers stay in records",
+        "privacy/mechanism.py",
+        "        object.__setattr__(record, name, int(getattr(record, name)))\n",
+        "",
+        "privacy/test_mechanism.py::test_narrow_integers_do_not_wrap_around_in_costs",
+    ),
+    Mutant(
+        "records take what is no number",
+        "privacy/mechanism.py",
+        "if not isinstance(value, (int, float, np.floating, np.integer)):",
+        "if False:",
+        "privacy/test_mechanism.py::test_what_could_change_or_is_no_number_is_refused_as_a_real",
+    ),
+    Mutant(
+        "records take what is not positive",
+        "privacy/mechanism.py",
+        "if not (math.isfinite(number) and number > 0):\n"
+        '            raise ValueError(f"Expected {name}={number} to be finite and > 0.")\n'
+        "        if not _SMALLEST <= number <= _LARGEST:",
+        "if False:",
+        "privacy/test_mechanism.py::test_reals_are_finite_and_positive",
+    ),
+    Mutant(
+        "lists of radii stay lists",
+        "privacy/concentration.py",
+        "    return numbers\n\n\ndef sensitivity",
+        "    return factors\n\n\ndef sensitivity",
+        "privacy/test_mechanism.py::test_what_was_priced_does_not_change_with_what_was_given",
+    ),
+    Mutant(
+        "radii that do not increase",
+        "privacy/concentration.py",
+        "not numbers[0] > 0 or not np.all(np.diff(numbers) > 0)",
+        "not numbers[0] > 0",
+        "privacy/test_concentration.py::test_factors_that_are_not_positive_and_increasing_are_refused",
+    ),
+]

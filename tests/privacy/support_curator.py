@@ -1,0 +1,124 @@
+"""Data, plans, engines and statistics for the curator's tests."""
+
+import numpy as np
+
+from userdp.data import UserData
+from userdp.privacy.accounting import Budget
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.plan import Plan, Step
+from userdp.privacy.radius import RadiusSearch
+
+BUDGET = Budget(4.0, 1e-5)
+SIZE = 600
+
+
+def make_data(n_users=SIZE, seed=0):
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(n_users), rng.integers(1, 5, n_users))
+    rows = rng.normal(1.0, 0.05, (len(users), 2))
+    return UserData.from_arrays(rows, rng.integers(0, 2, len(users)), users)
+
+
+def mean(size=SIZE, rounds=1, z=20.0):
+    return OutlierRemoval(size, z, 0.8, 1e-6, 1e-9, rounds)  # a false halt in a thousand years
+
+
+def plan_of(*mechanisms):
+    return Plan(SIZE, tuple(Step(f"step {k}", 0, SIZE, m) for k, m in enumerate(mechanisms)))
+
+
+class Explosive(UserData):
+    """Data that explodes when touched; only its public number of users, and whether it is seeded, may be asked for."""
+
+    def __init__(self, n_users=None):
+        object.__setattr__(self, "count", n_users)
+
+    def __getattribute__(self, name):
+        if name == "insecure_seed":
+            return None
+        if name == "n_users" and object.__getattribute__(self, "count") is not None:
+            return object.__getattribute__(self, "count")
+        raise AssertionError(f"data was touched: {name}")
+
+
+class FailingEngine:
+    """Fails in its first call, then works; `result` is what it gives instead of failing."""
+
+    def __init__(self, result=None):
+        self.result, self.calls = result, 0
+
+    def vectors(self, statistic, data, users, n_groups):
+        self.calls += 1
+        if self.calls == 1:
+            if isinstance(self.result, type):
+                raise self.result(f"user's value {data.rows[0, 0]}")
+            return self.result
+        return np.zeros((n_groups, 1))
+
+
+class RecordingEngine:
+    def __init__(self):
+        self.calls = []
+
+    def vectors(self, statistic, data, users, n_groups):
+        self.calls.append((np.array(users), n_groups))
+        return np.zeros((n_groups, 1))
+
+
+class Given:
+    """A statistic that gives each user's row of `rows`; `before` is called first, with the users."""
+
+    needs_targets = takes_groups = False
+
+    def __init__(self, rows, before=lambda users: None):
+        self.rows, self.before, self.asked = rows, before, []
+
+    def __call__(self, data, users, n_groups):
+        self.asked.append(len(users))
+        self.before(users)
+        return self.rows[users]
+
+    def check(self, n_features, dtype=np.float64):
+        pass
+
+
+def searched(size=SIZE, z=20.0):
+    return SearchedOutlierRemoval(size, (0.5, 1.0, 2.0), z, 10.0, 1e-6)
+
+
+def gaussian_tested(rounds=1):
+    return GaussianOutlierRemoval(SIZE, 20.0, 10.0, 1e-6, rounds=rounds, outliers=20)
+
+
+def paper(size=SIZE):
+    return PaperOutlierRemoval(size, 7.0, 3.0, 1e-6)
+
+
+MECHANISMS = {
+    "clip": Clip(SIZE, 20.0, block=7),
+    "removal": mean(),
+    "gaussian": gaussian_tested(),
+    "searched": searched(),
+    "paper": paper(),
+    "search": RadiusSearch(SIZE, (0.5, 1.0, 2.0), SIZE - 100, 15.0),
+    "sampled": SampledOutlierRemoval(SIZE, 0.5, 30.0, 2.0, 1e-6, outliers=10),
+}
+
+
+def hostile_rows():
+    rows = np.random.default_rng(0).normal(1.0, 0.05, (SIZE, 2))
+    rows[:5] = [[1e308, 1e-308], [1e308, 1e308], [-1e-308, 5e-324], [np.inf, 1e-308], [np.nan, 1e308]]
+    return rows
+
+
+def outcome(curator, statistic, radius=1.0, label="step 0"):
+    """What a caller sees of a release: the vector, or the kind and text of the exception."""
+    try:
+        return curator.release(label, statistic, radius).tolist()
+    except (RuntimeError, KeyboardInterrupt) as error:
+        return type(error), str(error)

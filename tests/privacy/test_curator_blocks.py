@@ -1,0 +1,86 @@
+"""Blocks of users: the same mean in less memory, and a round that fails leaves nothing behind."""
+
+import numpy as np
+import pytest
+from support import SilentNoise
+from support_curator import BUDGET, SIZE, Given, RecordingEngine, make_data
+
+from userdp.data import UserData
+from userdp.domains import Ball
+from userdp.losses import logistic
+from userdp.privacy import curator as module
+from userdp.privacy.curator import Curator
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.plan import Plan, Step
+from userdp.statistics import OnePassSGD, UserMean
+
+
+def small_data():
+    return UserData.from_arrays(np.zeros((50, 1)), None, np.arange(50))
+
+
+def clip_release(block, rows, monkeypatch):
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, rounds=2, block=block)),))
+    statistic = Given(rows)
+    curator = Curator(small_data(), plan, Ledger(BUDGET))
+    released = [curator.release("step 0", statistic, 2.0) for _ in range(2)]
+    np.testing.assert_array_equal(*released)
+    return released[0], statistic.asked
+
+
+@pytest.mark.parametrize(
+    ("block", "asked"),
+    [(7, [7] * 7 + [1]), (1, [1] * 50), (10, [10] * 5), (49, [49, 1]), (50, [50]), (1000, [50])],
+)
+def test_blocks_of_users_give_the_mean_of_all(monkeypatch, block, asked):
+    rows = np.random.default_rng(0).normal(0, 3, (50, 4))
+    rows[[0, 49]] = [[np.nan, 0, 0, 0], [1e308, -1e308, 1e-308, 0]]
+    whole, _ = clip_release(1000, rows, monkeypatch)
+    released, seen = clip_release(block, rows, monkeypatch)
+    assert seen == asked * 2
+    np.testing.assert_allclose(released, whole, rtol=1e-13)
+    lengths = np.hypot.reduce(rows[1:49], axis=1)
+    shortened = rows[1:49] * np.minimum(1, 2 / lengths)[:, None]
+    expected = shortened.sum(axis=0) + np.array([2**0.5, -(2**0.5), 0, 0])
+    np.testing.assert_allclose(released, expected / 50, rtol=1e-12)
+
+
+def test_a_block_that_fails_uses_up_its_round_and_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, rounds=2, block=7)),))
+    curator = Curator(small_data(), plan, Ledger(BUDGET))
+
+    def fail_late(users):
+        if 40 in users:
+            raise ValueError
+
+    with pytest.raises(RuntimeError, match="Expected the statistic"):
+        curator.release("step 0", Given(np.ones((50, 2)), fail_late), 2.0)
+    np.testing.assert_array_equal(curator.release("step 0", Given(0.5 * np.ones((50, 2))), 1.0), [0.5, 0.5])
+    with pytest.raises(RuntimeError, match="it is closed"):
+        curator.release("step 0", Given(np.ones((50, 2))), 1.0)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((6, 2)), np.zeros((8, 2)), np.zeros(7), np.zeros((7, 0)), "text"])
+def test_a_block_of_another_shape_is_refused(wrong):
+    class WrongFirst(RecordingEngine):
+        def vectors(self, statistic, data, users, n_groups):
+            return wrong if 3 in users else np.zeros((n_groups, 2))
+
+    plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, block=7)),))
+    curator = Curator(small_data(), plan, Ledger(BUDGET), engine=WrongFirst(), insecure_seed=0)
+    with pytest.raises(RuntimeError, match="Expected the statistic"):
+        curator.release("step 0", UserMean(), 1.0)
+
+
+def test_groups_are_never_split_into_blocks(monkeypatch):
+    """A group's vector is made of several users, whom a block of vectors would tear apart."""
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(SIZE, (Step("step 0", 0, SIZE, Clip(100, 20.0, block=7), n_groups=100),))
+    engine = RecordingEngine()
+    curator = Curator(make_data(), plan, Ledger(BUDGET), engine=engine)
+    curator.release("step 0", OnePassSGD(logistic, np.zeros(2), Ball(1.0), 0.1), 1.0)
+    ((users, n_groups),) = engine.calls
+    assert (len(users), n_groups) == (SIZE, 100)
