@@ -1,9 +1,9 @@
 """From a Parquet file with a user column to a private model, its file and its report.
 
-    python examples/tabular_parquet.py [folder]
+    python examples/tabular_parquet.py [folder]     keeps its files only if a folder is given
 
 The same from the command line: userdp fit visits.parquet --user-column person --target bought --features 'x_*'
---epsilon 1 --output model.json --report report.html
+--fill-missing 0 --epsilon 1 --delta 5e-7 --output model.json --report report.html
 """
 
 import sys

@@ -47,21 +47,21 @@ def test_what_would_be_enough_is_enough():
 def test_as_text_and_as_json():
     comparison = plan(500, 20, 4, 0.3, 1e-6)
     record = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert record["choice"] == "phased-sgd"
+    assert record["choice"] == "dp-sgd"
     assert [row["feasible"] for row in record["options"]] == [o.feasible for o in comparison.options]
     assert "Nothing was spent" in record["options"][0]["refusal"]
     assert str(comparison).count("\n") == len(SOLVERS) + 1
 
 
 def test_none_fits():
-    comparison = plan(20, 20, 4, 0.1, 1e-6)
+    comparison = plan(20, 20, 4, 0.1, 0.0)
     assert comparison.choice is None
     assert comparison.to_dict()["choice"] is None
     assert "No solver fits" in comparison.why
 
 
 def test_drowned_models_are_announced():
-    comparison = plan(500, 20, 4, 0.3, 1e-6)
+    comparison = plan(100, 20, 4, 0.1, 1e-6)
     assert drowned(comparison.problem, comparison.choice)
     assert "drown" in comparison.why
     plenty = plan(50_000, 20, 4, 1.0, 1e-6)
@@ -70,10 +70,12 @@ def test_drowned_models_are_announced():
 
 def test_auto_takes_the_likelier_solver_and_says_what_is_missing():
     few, many = (choose(LOGISTIC, n, 20, Budget(1.0, 1e-6)).solver for n in (500, 20_000))
-    assert (few, many) == ("phased-sgd", "accelerated")
+    assert (few, many) == ("dp-sgd", "accelerated")
     with pytest.raises(BudgetExceeded, match="users would do"):
-        choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6))
-    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", "phased-sgd"'):
+        choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="accelerated")
+    with pytest.raises(BudgetExceeded, match="delta"):
+        choose(LOGISTIC, 50, 20, Budget(0.1, 0.0))
+    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", "dp-sgd", "phased-sgd"'):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="adam")
     with pytest.raises(ValueError, match="max_gradients=10"):
         choose(LOGISTIC, 5000, 20, Budget(1.0, 1e-6), max_gradients=10)

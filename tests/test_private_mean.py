@@ -113,7 +113,13 @@ def test_public_ranges():
     assert scaler.transform([[5, 0], [20, -3], [np.nan, 1]]) == pytest.approx(
         np.array([[0, 0], [1, -1], [np.nan, 1]]), nan_ok=True
     )
-    for wrong in ({"low": 1.0, "high": 1.0}, {"low": [0, 0, 0]}, {"high": np.inf}, {"low": "a"}):
+    for wrong in (
+        {},
+        {"low": 1.0, "high": 1.0},
+        {"low": [0, 0, 0], "high": 1},
+        {"low": 0, "high": np.inf},
+        {"low": "a", "high": 1},
+    ):
         with pytest.raises(ValueError, match="low"):
             PublicScaler(**wrong).fit(np.zeros((2, 2)))
 
@@ -122,7 +128,7 @@ def test_a_scaler_of_rows_says_so():
     scaler = PrivateStandardScaler(4.0, 1e-6, low=-10, high=10, privacy_unit="row").fit(values())
     assert "one row's whole data" in str(scaler.privacy_)
     with pytest.raises(ValueError, match="privacy_unit='banana'"):
-        PrivateStandardScaler(privacy_unit="banana").fit(values(), groups=USERS)
+        PrivateStandardScaler(low=-1, high=1, privacy_unit="banana").fit(values(), groups=USERS)
 
 
 def test_seeded_data_is_not_private():
@@ -138,7 +144,7 @@ def test_groups_are_missed():
 @pytest.mark.parametrize(
     "scaler",
     [
-        PublicScaler(),
+        PublicScaler(-1, 1),
         PrivateStandardScaler(1000.0, 0.1, low=-100, high=100, privacy_unit="row", insecure_seed=0),
     ],
     ids=["public", "private"],

@@ -59,6 +59,10 @@ class _Classifier(ClassifierMixin, LinearModel):
                 "data, because that would tell of people who have rare ones. Nothing was spent."
             )
 
+    @property
+    def _wants_numbers(self) -> bool:
+        return len(self.classes_) > 0 and self.classes_.dtype.kind in "biuf"
+
     def _coded(self, y: np.ndarray) -> np.ndarray:
         """Position of each label in the classes; NaN for labels that are none of them."""
         if not len(self.classes_):
@@ -167,7 +171,7 @@ class _Regressor(RegressorMixin, LinearModel):
             except (TypeError, ValueError):
                 low = high = math.nan
             if not (low < high and math.isfinite(high - low)):
-                raise ValueError(f"Expected target_range={self.target_range!r} to be two numbers, (lowest, highest).")
+                raise ValueError(f"Expected target_range={self.target_range!r} to be two numbers, lowest < highest.")
             self.target_range_: tuple[float, float] | None = (low, high)
         elif self.unprotected_checks:
             self.target_range_ = None

@@ -43,7 +43,7 @@ _UNPROTECTED = (
 
 
 class UtilityWarning(UserWarning):
-    """The model is private but likely useless: a private test halted, or noise drowns it."""
+    """The model is of little use, or its promise: a private test halted, noise may drown it, or delta is too large."""
 
 
 @dataclass(eq=False, repr=False)
@@ -109,7 +109,7 @@ class LinearModel(BaseEstimator):
                 X = read_rows(self, X)
             data = UserData.from_arrays(
                 X,
-                self._coded(read_values(y, len(X))),
+                self._coded(read_values(y, len(X), self._wants_numbers)),
                 owners(groups, self.privacy_unit, len(X)),
                 max_rows_per_user=self._rows_per_user,
                 fit_intercept=bool(self.fit_intercept),
@@ -186,6 +186,11 @@ class LinearModel(BaseEstimator):
         check_counts(max_rows_per_user=self.max_rows_per_user)
 
     @property
+    def _wants_numbers(self) -> bool:
+        """Whether targets that are text by their type make no sense."""
+        return not self._classifies
+
+    @property
     def _rows_per_user(self) -> int:
         return 1 if self.privacy_unit == "row" else self.max_rows_per_user
 
@@ -234,6 +239,13 @@ class LinearModel(BaseEstimator):
         self.facts_ = facts
         if result.message:
             warnings.warn(result.message, UtilityWarning, stacklevel=4)
+        if self.delta * data.n_users >= 1:
+            warnings.warn(
+                f"delta={self.delta:g} is not below 1 / {data.n_users}, one over the number of {self.privacy_unit}s: "
+                "it would even allow publishing somebody's data outright. Choose it well below.",
+                UtilityWarning,
+                stacklevel=4,
+            )
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -16,11 +16,13 @@ from userdp.domains import Ball
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.means.clip import Clip
 from userdp.privacy.mechanism import check_counts
 from userdp.solvers import (
     accelerated,
     accelerated_paper,
     accelerated_tight,
+    clipped,
     phased_sgd,
     phased_sgd_paper,
     phased_sgd_tight,
@@ -30,9 +32,9 @@ from userdp.solvers.problem import Problem, Result
 # A bound this many times the loss of knowing nothing: measured models were then hardly better than a constant.
 _DROWNED = 8.0
 
-# Seconds on two cores: a row's gradient, and that a feature; a user's part in a release, and that a weight; a weight's
-# noise; what a release takes by itself (benchmarks/planner.py).
-_GRADIENT, _FEATURE, _USER, _USER_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 4e-8, 2e-9, 2e-5, 2e-3
+# Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
+# weight's noise; what a release takes by itself.
+_GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 3e-6, 4e-8, 2e-5, 2e-3
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ SOLVERS = {
         fits_gradients=True,
         penalizes=True,
     ),
+    ("dp-sgd", "tight"): Solver(clipped.plan_clipped, clipped.feasible, clipped.run, fits_gradients=True),
     ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
     ("accelerated", "paper"): Solver(
         accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True
@@ -78,7 +81,7 @@ class Option:
 
     bound: on the expected excess risk, for rows, targets and weights within the declared bounds;
     noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
-    n_gradients: at most; n_releases; seconds: about, on two cores;
+    n_gradients: at most; n_releases; seconds: of training, about, on two cores;
     refusal: the error if there is no plan; enough_users, enough_epsilon: about how many users, or how large an epsilon,
     would then do.
     """
@@ -193,10 +196,11 @@ def _bound(problem: Problem, plan: Any) -> float:
 
 
 def _seconds(problem: Problem, plan: Any) -> float:
-    """About how long it takes on two cores, once everything is compiled."""
+    """About how long training takes on two cores; reading, planning and compiling take some seconds more."""
     gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
+    compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
     releases = sum(
-        step.mechanism.rounds * (step.n_vectors * (_USER + _USER_WEIGHT * problem.dimension) + _RELEASE)
+        step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip) else step.n_vectors * compared))
         for step in plan.plan.steps
     )
     noise = sum(step.mechanism.rounds for step in plan.plan.steps) * problem.dimension * _NOISE
@@ -265,8 +269,8 @@ class Comparison:
 
 
 DROWNED_ADVICE = (
-    "Noise is likely to drown the model, which then is no better than knowing nothing: have more users, a larger "
-    "epsilon, or fewer features."
+    "Noise may drown the model, so that it is hardly better than knowing nothing: have more users, a larger epsilon, "
+    "or fewer features."
 )
 
 

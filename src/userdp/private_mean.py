@@ -58,8 +58,10 @@ def private_mean(
     No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
     between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the share
     `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Halted` if
-    there are more. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`). Values that are
-    millions of times larger than their differences lose digits, and noise grows with that: take off a public number.
+    there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by up to a few `noise_std`,
+    which do not count that. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
+    Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
+    public number.
     groups: the user id of each row; range(len(X)) if every row is somebody else's.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.

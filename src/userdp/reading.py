@@ -98,14 +98,19 @@ def is_boolean(y: Any) -> bool:
     return str(getattr(y, "dtype", "")).lower() in ("bool", "boolean", "bool[pyarrow]")
 
 
-def read_values(y: Any, n_rows: int) -> np.ndarray:
-    """Targets as a numeric array where their declared type is numeric, else as an array of objects."""
+def read_values(y: Any, n_rows: int, numeric: bool = False) -> np.ndarray:
+    """Targets as a numeric array where their declared type is numeric, else as an array of objects.
+
+    `numeric` refuses what is declared to be text.
+    """
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if isinstance(y, str | bytes) or not hasattr(y, "__len__") or getattr(y, "ndim", 1) != 1 or len(y) != n_rows:
         raise ValueError("Expected y with one target a row of X, in one dimension.")
     if isinstance(y, np.ndarray) and y.dtype.kind in "biuf":
         return y
+    if numeric and str(getattr(y, "dtype", "")).lower().startswith(("<u", ">u", "|s", "str", "utf8", "large_string")):
+        raise TypeError("Expected y to be numbers, got text: convert it. Nothing was spent.")
     values = np.empty(n_rows, dtype=object)
     for position, value in enumerate(y.tolist() if isinstance(y, np.ndarray) else y):
         values[position] = value

@@ -30,8 +30,8 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
            [ 1. ,  1. ]])
     """
 
-    low: npt.ArrayLike = -1.0
-    high: npt.ArrayLike = 1.0
+    low: npt.ArrayLike | None = None
+    high: npt.ArrayLike | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Check the ranges; of X only the number of features matters."""
@@ -72,8 +72,8 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     epsilon: float = 0.1
     delta: float = 1e-7
     _: KW_ONLY
-    low: npt.ArrayLike = -1.0
-    high: npt.ArrayLike = 1.0
+    low: npt.ArrayLike | None = None
+    high: npt.ArrayLike | None = None
     max_rows_per_user: int | None = None
     ledger: Ledger | str | None = None
     insecure_seed: int | None = None
@@ -120,8 +120,13 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         return tags
 
 
-def _range(low: npt.ArrayLike, high: npt.ArrayLike, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+def _range(low: npt.ArrayLike | None, high: npt.ArrayLike | None, n_features: int) -> tuple[np.ndarray, np.ndarray]:
     """Middle and half of each feature's range."""
+    if low is None or high is None:
+        raise ValueError(
+            "Expected low and high, the public range of every feature, such as low=0, high=100, or one number a "
+            "feature each. Nothing was spent."
+        )
     try:
         ends = [np.broadcast_to(np.asarray(end, dtype=np.float64), n_features) for end in (low, high)]
     except (TypeError, ValueError):

@@ -116,6 +116,31 @@ class MeanGradient:
 
 
 @dataclass(frozen=True, eq=False)
+class FlaggedGradient:
+    """Mean gradient of each user, and one coordinate more: 1 for a user whose gradient is not finite, else 0.
+
+    Such a user's gradient counts as 0. After shortening to at most 1 both kinds of users have a vector of the same
+    length at most, so that the share of unusable users is known without more noise.
+
+    Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
+    """
+
+    needs_targets: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = False
+    loss: Loss
+    weights: np.ndarray
+    basis: np.ndarray | None = None
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        gradients = MeanGradient(self.loss, self.weights, self.basis)(data, users, n_groups)
+        unusable = ~np.isfinite(gradients).all(axis=1)
+        return np.column_stack([np.where(unusable[:, None], 0.0, gradients), unusable.astype(np.float64)])
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        MeanGradient(self.loss, self.weights, self.basis).check(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
 class OnePassSGD:
     """Iterate of one pass of projected SGD over each group's rows, less the point it starts from.
 

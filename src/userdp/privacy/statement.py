@@ -106,7 +106,7 @@ class Statement:
                 f"{part.share:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
                 for part in self.parts
             ),
-            f"  ledger: epsilon {self.spent_epsilon:.4g} of {self.ledger_epsilon:g} spent, at delta "
+            f"  ledger: epsilon {self.spent_epsilon:.4g} of {self.ledger_epsilon:g} spent, counted at its delta "
             f"{self.ledger_delta:g}",
         ]
         return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)

@@ -34,8 +34,9 @@ def halt_advice(far: str, lost: str, stands: str) -> str:
     advice. A row_norm that is too large makes noise, never a halt.
     """
     return (
-        f"A private test failed: too many {far} far from the others. The result is {stands}. What you can do, with a "
-        f"new budget: fill missing values and check that targets are coded as the loss expects ({lost} with one NaN is "
-        "lost), raise row_norm or target_bound if rows or targets exceed them, scale features so that rows are of "
-        "similar length, or lower prediction_scale if it is overestimated. The budget of this run is spent."
+        f"A private test failed: too many {far} far from the others. The result is {stands}, and the budget of this "
+        "run is spent. Check, most likely first: (1) are features of size about 1? Scale them by public ranges "
+        "(PublicScaler), or raise row_norm; (2) are missing values filled? With one NaN "
+        f"{lost} is lost; (3) are the classes exactly the labels, or targets within their range? (4) is an id among "
+        "the features?"
     )
