@@ -412,7 +412,7 @@ X0, Z0, USERS0 = rows(60)
         (LogisticRegression(classes=[0, 1]), {"X": X0[:, 0].tolist()}, "got list: pass a numpy array"),
         (LogisticRegression(classes=[0, 1]), {"X": X0.astype(complex)}, "an array of complex128"),
         (LogisticRegression(classes=[0, 1]), {"X": pd.DataFrame({"a": ["x"] * len(X0)})}, "columns of type"),
-        (LogisticRegression(classes=[0, 1], epsilon=0.01), {}, "Nothing was spent"),
+        (LogisticRegression(classes=[0, 1], epsilon=0.01, solver="accelerated"), {}, "Nothing was spent"),
         (LinearSVC(classes=[0, 1, 2]), {}, "expected 2 classes, got 3"),
         (LinearSVC(classes=[0, 1], loss="log"), {}, "loss='log'"),
         (LinearRegression(), {}, r"target_range=\(lowest, highest\)"),

@@ -171,8 +171,11 @@ def test_plans_of_other_losses(arguments):
 def test_plans_for_too_few_users_say_what_would_do():
     result = run("plan", "--users", "20", *PUBLIC)
     assert result.exit_code == 0
-    assert "No solver fits" in result.stdout
-    assert json.loads(run("plan", "--users", "20", *PUBLIC, "--json").stdout)["choice"] is None
+    assert "users" in result.stdout
+    record = json.loads(run("plan", "--users", "20", *PUBLIC, "--json").stdout)
+    assert record["choice"] == "dp-sgd"
+    assert "Noise may drown the model" in record["why"]
+    assert all(row["enough_users"] > 20 for row in record["options"] if not row["feasible"])
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,9 @@ Loss = Annotated[
 Solver = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="phased-sgd, accelerated, or auto: the one with the least bound.", rich_help_panel=MODEL
+        metavar="NAME",
+        help="dp-sgd, phased-sgd, accelerated, or auto: the one expected to be most accurate.",
+        rich_help_panel=MODEL,
     ),
 ]
 Mode = Annotated[

@@ -41,6 +41,7 @@ _SHORTENED = 0.05  # the clip / a gradient's usual length
 _PATH = 5.3  # steps' lengths together, if all users pulled in one direction / distance of a good point
 _NOISE = 0.6  # most that the noise may move predictions / distance of a good point
 _UNUSABLE = 0.25  # share of users without a gradient from which on the result is not to be trusted
+_RARE = 4.0  # standard deviations that its noise may add
 _WHITENED_SMOOTHNESS = 2.0  # as in `accelerated_tight`
 
 
@@ -137,7 +138,7 @@ def run(problem: Problem, plan: ClippedPlan, curator: Curator, progress: Progres
         length = 2 * (1 - number / phase.n_steps) * phase.path / phase.n_steps
         point = domain.project(point - length * released[:-1])
     message = halt_advice("users have gradients that are not finite, or are", "a user", "the start")
-    if unusable > _UNUSABLE:
+    if unusable > _UNUSABLE + _RARE * phase.noise_ratio / math.sqrt(phase.n_steps):
         weights = problem.start
     else:
         message, weights = "", problem.domain.project(point)
