@@ -331,7 +331,7 @@ def test_audit_of_rounds_of_test_and_release():
     def outcomes(place, multiplier):
         record = GaussianOutlierRemoval(400, multiplier, test_std, 1e-3, rounds=2)
         vectors = np.zeros((400, 1))
-        vectors[0] = place
+        vectors[0] = 0.999 * place  # pairs exactly a radius apart would be compared one by one
         noise, values = SeededNoise(int(9 + place)), np.full(runs, math.inf)
         for run in range(runs):
             session = record.start(noise)

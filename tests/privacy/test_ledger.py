@@ -2,13 +2,11 @@ import copy
 import math
 import os
 import pickle
-import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -158,49 +156,78 @@ def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
         assert (tmp_path / "empty.db").stat().st_size == 0
 
 
-WORKER = textwrap.dedent(
+# A process that forks others: each opens the ledger and charges it, until refused, and says so.
+WORKERS = textwrap.dedent(
     """
-    import sys
+    import os, signal, sys, time
     from test_ledger import BUDGET, plan
     from userdp.privacy.accounting import BudgetExceeded
     from userdp.privacy.ledger import Ledger
-    book = Ledger(BUDGET, sys.argv[1])
-    print("ready", flush=True)
-    for attempt in range(int(sys.argv[2])):
-        try:
-            book.charge(plan(), f"attempt {attempt}")
-        except BudgetExceeded:
-            break
-        print("charged", flush=True)
+
+    def work(path, attempts, output):
+        book = Ledger(BUDGET, path)
+        os.write(output, b"ready\\n")
+        for attempt in range(attempts):
+            try:
+                book.charge(plan(), f"attempt {attempt}")
+            except BudgetExceeded:
+                break
+            os.write(output, b"charged\\n")
+
+    def start(*arguments):
+        process = os.fork()
+        if process == 0:
+            try:
+                work(*arguments)
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        return process
     """
 )
 
+TOGETHER = """
+path, attempts, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+processes = [start(path, attempts, 1) for _ in range(count)]
+sys.exit(any([os.waitpid(process, 0)[1] for process in processes]))
+"""
 
-def worker(path, attempts):
+KILLED = """
+for milliseconds in map(int, sys.argv[2:]):
+    reader, writer = os.pipe()
+    process = start(f"{sys.argv[1]}/{milliseconds}.db", 100, writer)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.readline() == "ready\\n"
+        time.sleep(milliseconds / 1000)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        print(milliseconds, pipe.read().count("charged"))
+"""
+
+
+def workers(script, *arguments):
+    """What the processes of this script say."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
-    command = [sys.executable, "-c", WORKER, str(path), str(attempts)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    command = [sys.executable, "-c", WORKERS + script, *map(str, arguments)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=240, check=True).stdout
 
 
 def test_concurrent_processes_never_overspend(tmp_path):
     path = tmp_path / "ledger.db"
     room = charge_until_refused(Ledger(BUDGET))
-    workers = [worker(path, 100) for _ in range(4)]
-    outputs = [process.communicate(timeout=120)[0] for process in workers]
-    assert sum(output.count("charged") for output in outputs) == room
+    said = workers(TOGETHER, path, 100, 4)
+    assert (said.count("ready"), said.count("charged")) == (4, room)
     assert len(Ledger.open(path).charges()) == room
 
 
 def test_a_killed_process_has_charged_at_least_what_it_went_on_with(tmp_path):
     """SIGKILL at changing moments: every charge it reported is in the file, and the file is whole."""
-    for milliseconds in (0, 1, 3, 7, 20):
-        path = tmp_path / f"{milliseconds}.db"
-        process = worker(path, 100)
-        process.stdout.readline()
-        time.sleep(milliseconds / 1000)
-        process.send_signal(signal.SIGKILL)
-        reported = process.communicate()[0].count("charged")
-        charges = Ledger(BUDGET, path).charges()
+    said = workers(KILLED, tmp_path, 0, 1, 3, 7, 20, 50).splitlines()
+    assert len(said) == 6
+    for line in said:
+        milliseconds, reported = map(int, line.split())
+        charges = Ledger(BUDGET, tmp_path / f"{milliseconds}.db").charges()
         assert reported <= len(charges) <= reported + 1
         assert all(charge.steps for charge in charges)
 
@@ -258,9 +285,7 @@ def test_a_ledger_that_another_process_has_just_made_is_used_as_it_is(tmp_path, 
 
 def test_processes_that_make_one_file_at_the_same_time_share_one_ledger(tmp_path):
     path = tmp_path / "ledger.db"
-    makers = [worker(path, 0) for _ in range(6)]
-    assert [process.communicate(timeout=120)[0] for process in makers] == ["ready\n"] * 6
-    assert [process.returncode for process in makers] == [0] * 6
+    assert workers(TOGETHER, path, 0, 6) == "ready\n" * 6
     assert [entry.name for entry in tmp_path.iterdir()] == ["ledger.db"]
     assert Ledger.open(path).budget == BUDGET
 

@@ -109,7 +109,7 @@ def test_audit_of_a_sampled_step():
         z = math.sqrt(2) * joint / shrink
         record = SampledOutlierRemoval(1500, q, z, math.sqrt(2) * joint, failure=1e-3, false_halt=0.05)
         vectors = np.zeros((1500, 1))
-        vectors[0] = place
+        vectors[0] = 0.999 * place  # pairs exactly a radius apart would be compared one by one
         noise, values = SeededNoise(int(3 + place)), np.zeros(runs)
         for run in range(runs):
             session = record.start(noise)

@@ -333,7 +333,7 @@ def test_audit_of_search_and_release():
     def outcomes(place, multiplier):
         record = searched(n_vectors=400, radii=(1.0,), noise_multiplier=multiplier, test_std=4.0)
         vectors = np.zeros((400, 1))
-        vectors[0] = place
+        vectors[0] = 0.999 * place  # pairs exactly a radius apart would be compared one by one
         noise, values = SeededNoise(int(9 + place)), np.full(runs, math.inf)
         for run in range(runs):
             with contextlib.suppress(Halted):

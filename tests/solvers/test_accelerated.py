@@ -203,7 +203,7 @@ def test_samples_learn_within_few_passes(share):
 
 
 def test_gradients_are_counted_from_public_numbers_and_not_below_what_is_computed(monkeypatch):
-    data = make_users(20_000, rows=(10, 10))
+    data = make_users(10_000, rows=(10, 10))
     seen = []
 
     class Counting(accelerated.MeanGradient):
@@ -218,13 +218,13 @@ def test_gradients_are_counted_from_public_numbers_and_not_below_what_is_compute
     for allowed in (30, 3):
         seen.clear()
         arguments = {"row_norm": 2.5, "rows_per_user": 10, "solver": "accelerated", "insecure_seed": 1}
-        result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, max_gradients=allowed * 200_000, **arguments)
+        result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, max_gradients=allowed * 100_000, **arguments)
         assert 0.95 * result.n_gradients <= sum(seen) <= result.n_gradients
 
 
 @pytest.mark.parametrize("l2", [0.01, 0.1, 1.0])
 def test_the_penalised_excess_stays_below_the_bound(l2):
-    data = make_users(20_000, rows=(10, 10))
+    data = make_users(5_000, rows=(10, 10))
     arguments = {"row_norm": 2.5, "rows_per_user": 10, "solver": "accelerated", "l2": l2}
     best = best_risk(losses.logistic, data, l2)
     for seed in range(3):
