@@ -171,3 +171,33 @@ def test_a_model_that_noise_drowns_says_so(files, tmp_path):
     )
     assert result.exit_code == 0
     assert "Noise may drown the model" in " ".join(result.stderr.split())
+
+
+def test_columns_in_their_own_units_are_scaled_by_public_ranges(tmp_path):
+    kept = people()
+    raw = kept | {"x_a": 50 + 50 * kept["x_a"], "x_b": 1000 * kept["x_b"]}
+    write_table(pa.table(raw), tmp_path / "t.parquet")
+    path = tmp_path / "m.json"
+    ranges = ("--feature-range", "x_a=0:100,x_b=-1000:1000")
+    result = run("fit", tmp_path / "t.parquet", *FLAG, *SEEDED, *ranges, "-o", path)
+    assert result.exit_code == 0, result.output
+    model = load_model(path)
+    rows = np.column_stack([raw["x_a"], raw["x_b"]])
+    assert np.mean(model.predict(rows) == kept["flag"]) > 0.8
+    assert abs(model.coef_[0, 0]) > 5 * abs(model.coef_[0, 1]) > 0
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        ("1", "low,high for all features"),
+        ("5,1", "low < high"),
+        ("x_z=0:1", "'x_z' is not among the --features"),
+        ("x_a=0", "age=0:100"),
+        ("0,inf", "low < high"),
+    ],
+)
+def test_wrong_ranges(files, tmp_path, ranges, message):
+    result = run("fit", files / "data.parquet", *FLAG, "--feature-range", ranges, "-o", tmp_path / "m.json")
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())

@@ -13,6 +13,7 @@ from userdp import estimators, planner
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import HALTED, InputError, in_options, spending
+from userdp.cli.ranges import Ranges
 from userdp.cli.tables import pair_of, users_of
 from userdp.data import choose_features, require_column
 from userdp.grouping import Groups
@@ -34,8 +35,21 @@ def fit(
     target: o.Target,
     features: Annotated[
         str,
-        typer.Option(help="Columns or patterns, such as 'x_*,age'.", show_default=False, rich_help_panel=o.DATA),
+        typer.Option(
+            help="Columns or patterns, such as 'x_*,age'; numbers of size about 1, or give their ranges.",
+            show_default=False,
+            rich_help_panel=o.DATA,
+        ),
     ],
+    feature_range: Annotated[
+        str | None,
+        typer.Option(
+            help="Public ranges, to scale by: 0,100 for all features, or age=0:100,spend=0:500. What is beyond is cut "
+            "off in training. From what columns mean, not from the data.",
+            show_default=False,
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
     classes: Annotated[
         str | None,
         typer.Option(
@@ -155,6 +169,9 @@ def fit(
     chosen = choose_features(table.column_names, features, exclude=(user_column, target))
     for name in (user_column, target, *chosen):
         require_column(table.column_names, name)
+    ranges = None if feature_range is None else Ranges.read(feature_range, chosen)
+    if ranges is not None and no_intercept:
+        raise InputError("Expected no --feature-range with --no-intercept: scaling needs an intercept.")
     if dry_run:
         _dry_run(model, table, user_column, len(chosen), classes, json)
         return
@@ -174,7 +191,9 @@ def fit(
     with spending(charged, budget, lambda: made):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UtilityWarning)
-            model.fit_users(users, chosen)
+            model.fit_users(users if ranges is None else ranges.scaled(users), chosen)
+        if ranges is not None:
+            ranges.bring_back(model)
         save_model(model, output)
         made = f"The model is in {output}."
         if report is not None:
