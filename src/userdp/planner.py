@@ -62,7 +62,9 @@ SOLVERS = {
         fits_gradients=True,
         penalizes=True,
     ),
-    ("dp-sgd", "tight"): Solver(clipped.plan_clipped, clipped.feasible, clipped.run, fits_gradients=True),
+    ("dp-sgd", "tight"): Solver(
+        clipped.plan_clipped, clipped.feasible, clipped.run, looseness=1.3, fits_gradients=True
+    ),
     ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
     ("accelerated", "paper"): Solver(
         accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True

@@ -4,6 +4,7 @@ import json
 import stat
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from support_cli import BUDGET, COLUMNS, ROWS, SEEDED, people, run
@@ -182,7 +183,7 @@ def test_columns_in_their_own_units_are_scaled_by_public_ranges(tmp_path):
     result = run("fit", tmp_path / "t.parquet", *FLAG, *SEEDED, *ranges, "-o", path)
     assert result.exit_code == 0, result.output
     model = load_model(path)
-    rows = np.column_stack([raw["x_a"], raw["x_b"]])
+    rows = pd.DataFrame({"x_a": raw["x_a"], "x_b": raw["x_b"]})
     assert np.mean(model.predict(rows) == kept["flag"]) > 0.8
     assert abs(model.coef_[0, 0]) > 5 * abs(model.coef_[0, 1]) > 0
 
