@@ -360,6 +360,14 @@ def test_a_list_of_truths_is_no_declared_type():
             ready(LogisticRegression).fit(X, labels, groups=users)
 
 
+def test_a_warning_that_is_an_error_does_not_take_the_model_away():
+    X, y, users = made(LogisticRegression())
+    model = ready(LogisticRegression, delta=0.01, solver="phased-sgd")
+    with pytest.raises(UtilityWarning, match=r"delta=0\.01 is not below 1 / 3000"):
+        model.fit(X, y, groups=users)
+    assert model.score(X, y) > 0.7
+
+
 def test_a_refused_fit_leaves_the_model_as_it_was():
     X, y, users = made(LogisticRegression())
     model = ready(LogisticRegression, solver="phased-sgd").fit(X, y, groups=users)

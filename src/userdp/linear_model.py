@@ -115,7 +115,9 @@ class LinearModel(BaseEstimator):
                 fit_intercept=bool(self.fit_intercept),
                 insecure_seed=self.insecure_seed,
             )
-            return self._fit(data)
+            self._fit(data)
+        self._warn()  # not before: a warning that is an error must not take away what was paid for
+        return self
 
     def fit_users(self, data: UserData, feature_names: Sequence[str] | None = None) -> Self:
         """Learn from data that is grouped already, say by `UserData.from_parquet`.
@@ -133,12 +135,15 @@ class LinearModel(BaseEstimator):
                 )
             self._declare(None)
             self.n_features_in_ = data.n_features - bool(self.fit_intercept)
+            self.__dict__.pop("feature_names_in_", None)
             if feature_names is not None:
                 if len(feature_names) != self.n_features_in_:
                     raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
                 self.feature_names_in_ = np.asarray(feature_names, dtype=object)
             targets = data.targets if self._classifies else self._coded(data.targets)
-            return self._fit(replace(data, targets=targets))
+            self._fit(replace(data, targets=targets))
+        self._warn()
+        return self
 
     @contextlib.contextmanager
     def _unchanged_unless_it_succeeds(self) -> Iterator[None]:
@@ -206,7 +211,7 @@ class LinearModel(BaseEstimator):
             "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
         }
 
-    def _fit(self, data: UserData) -> Self:
+    def _fit(self, data: UserData) -> None:
         loss = self._loss()
         facts = self._facts(loss)
         result = minimize(
@@ -237,16 +242,19 @@ class LinearModel(BaseEstimator):
         self.result_ = replace(result, privacy=self.privacy_)
         self.halted_, self.n_gradients_, self.solver_ = result.halted, result.n_gradients, result.solver
         self.facts_ = facts
-        if result.message:
-            warnings.warn(result.message, UtilityWarning, stacklevel=4)
-        if self.delta * data.n_users >= 1:
+
+    def _warn(self) -> None:
+        """Say what public numbers and releases tell of the model's use, and of its promise's."""
+        promise = self.privacy_
+        if self.result_.message:
+            warnings.warn(self.result_.message, UtilityWarning, stacklevel=3)
+        if promise.delta * promise.n_users >= 1:
             warnings.warn(
-                f"delta={self.delta:g} is not below 1 / {data.n_users}, one over the number of {self.privacy_unit}s: "
+                f"delta={promise.delta:g} is not below 1 / {promise.n_users}, one over the number of {promise.unit}s: "
                 "it would even allow publishing somebody's data outright. Choose it well below.",
                 UtilityWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
-        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
