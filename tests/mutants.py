@@ -38,6 +38,7 @@ _SERVER.set_forkserver_preload(
         "rich.progress",
         "scipy.optimize",
         "scipy.stats",
+        "sklearn.utils.estimator_checks",
         "sklearn.linear_model",
         "sklearn.utils.estimator_checks",
         "matplotlib.figure",

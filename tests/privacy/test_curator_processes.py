@@ -92,7 +92,7 @@ def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
     slow = threading.Thread(target=second.release, args=("step 0", WarningOnData(slow_begun, quick_ended), 0.5))
     before = list(warnings.filters)
     quick.start()
-    begun.wait()
+    assert begun.wait(20)
     slow.start()
     quick.join()
     quick_ended.set()
