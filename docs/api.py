@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import userdp
@@ -46,9 +47,9 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _signature(name: str, thing: object) -> str:
+def _signature(name: str, thing: Callable[..., object]) -> str:
     """One argument a line if they are many."""
-    signature = inspect.signature(thing)  # type: ignore[arg-type]  # all are callable
+    signature = inspect.signature(thing)
     short = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=short, return_annotation=inspect.Signature.empty))
     if len(name + text) <= 110:

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
+from support_estimators import CLASSIFIERS, N_USERS, REGRESSORS, SEEDED, made, ready, rows
 
 import userdp
 from userdp import (
@@ -27,34 +27,6 @@ from userdp import (
     QuantileRegressor,
     UserData,
 )
-from userdp.linear_model import UtilityWarning
-
-N_USERS = 3000
-CLASSIFIERS = [LogisticRegression, LinearSVC]
-REGRESSORS = [LinearRegression, HuberRegressor, QuantileRegressor]
-SEEDED = {"epsilon": 3.0, "max_rows_per_user": 12, "insecure_seed": 1}
-
-
-def rows(n_users=N_USERS, seed=0):
-    """Rows, log-odds, users."""
-    rng = np.random.default_rng(seed)
-    users = np.repeat(np.arange(n_users), rng.integers(1, 12, n_users))
-    X = rng.uniform(-1, 1, (len(users), 3))
-    return X, 2 * X[:, 0] - X[:, 1] + 0.5, users
-
-
-def made(model, seed=0):
-    """Rows, targets that suit the model, users."""
-    X, z, users = rows(seed=seed)
-    rng = np.random.default_rng(seed + 1)
-    if isinstance(model, (LogisticRegression, LinearSVC)):
-        return X, rng.random(len(z)) < 1 / (1 + np.exp(-2 * z)), users
-    return X, 10 * z + 50 + rng.normal(0, 3, len(z)), users
-
-
-def ready(kind, **parameters):
-    ranged = {"target_range": (0.0, 100.0)} if kind in REGRESSORS else {}
-    return kind(**(SEEDED | ranged | parameters))
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
@@ -246,151 +218,6 @@ def test_a_shared_ledger_file_refuses_the_second_fit(tmp_path):
         clone(model).fit(X, y, groups=users)
 
 
-# ---------------------------------------------------------------- values never speak
-
-
-def outcome(model, X, y, users):
-    """What an observer sees besides the noise: the error's text, or the fitted facts."""
-    try:
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            model.fit(X, y, groups=users)
-        return model.halted_, model.classes_.tolist(), [str(w.message) for w in heard]
-    except (ValueError, TypeError) as error:
-        return str(error)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 5e-324])
-def test_one_person_s_values_raise_and_warn_nothing(value):
-    model = ready(LogisticRegression, classes=[0, 1], solver="phased-sgd")
-    X, y, users = made(model)
-    X, y = X.copy(), y.astype(float)
-    usual = outcome(model, X, y, users)
-    X[users == 7] = value
-    assert outcome(model, X, y, users) == usual
-    y[users == 7] = value
-    assert outcome(model, X, y, users) == usual
-    assert np.isfinite(model.coef_).all()
-
-
-def test_one_person_s_rare_label_is_not_told():
-    model = ready(LogisticRegression, classes=["no", "yes"], solver="phased-sgd")
-    X, y, users = made(model)
-    labels = np.where(y, "yes", "no").astype(object)
-    usual = outcome(model, X, labels, users)
-    for strange in ("secret", None, ["list"], np.nan):
-        for i in np.flatnonzero(users == 7):
-            labels[i] = strange
-        assert outcome(model, X, labels, users) == usual
-
-
-def test_labels_that_are_all_wrong_make_a_private_test_halt():
-    model = ready(LogisticRegression, classes=[0, 1])
-    X, y, users = made(model)
-    with pytest.warns(UtilityWarning, match="private test failed"):
-        model.fit(X, np.where(y, 2, 1), groups=users)
-    assert model.halted_
-
-
-@pytest.mark.parametrize("scaler", [False, True])
-@pytest.mark.parametrize("shape", ["text", "complex", "flat", "narrow", "sparse", "dates"])
-def test_what_x_cannot_be_is_refused_without_quoting_it(shape, scaler):
-    model = PublicScaler() if scaler else ready(LogisticRegression)
-    X, y, users = made(model if not scaler else LogisticRegression())
-    secret = 0.123456789
-    X = np.full_like(X, secret)
-    strange = {
-        "text": X.astype(str),
-        "complex": X.astype(complex),
-        "flat": X[:, 0],
-        "narrow": X[:, :0],
-        "sparse": csr_array(X),
-        "dates": pd.DataFrame(X).astype("datetime64[ns]"),
-    }[shape]
-    with pytest.raises((TypeError, ValueError), match="Expected X to be") as caught:
-        model.fit(strange, y, **({} if scaler else {"groups": users}))
-    for error in (caught.value, caught.value.__cause__, caught.value.__context__):
-        assert not any(told in str(error) for told in ("secret", "0.123", str(len(X))))
-
-
-def with_one(values, position, value):
-    changed = list(values)
-    changed[position] = value
-    return changed
-
-
-@pytest.mark.parametrize("strange", [None, "x", np.nan, 10**400, [1, 2], pd.NA, b"x"], ids=lambda v: type(v).__name__)
-def test_the_type_of_one_person_s_target_decides_nothing(strange):
-    X, y, users = made(LogisticRegression())
-    numbers = made(LinearRegression())[1].tolist()
-    classifier = ready(LogisticRegression, classes=[False, True], solver="phased-sgd")
-    regressor = ready(LinearRegression, solver="phased-sgd")
-    classifier.fit(X, with_one(y.tolist(), 7, strange), groups=users)
-    regressor.fit(X, with_one(numbers, 7, strange), groups=users)
-    assert np.isfinite(classifier.coef_).all()
-    assert np.isfinite(regressor.coef_).all()
-
-
-@pytest.mark.parametrize("strange", ["secret", None, 10**400, pd.NA, [1, 2]], ids=lambda v: type(v).__name__)
-def test_the_type_of_one_person_s_cell_decides_nothing(strange):
-    model = ready(LogisticRegression, solver="phased-sgd")
-    X, y, users = made(model)
-    cells = X.astype(object)
-    cells[3, 1] = strange
-    for rows in (cells, cells.tolist()):
-        assert np.isfinite(model.fit(rows, y, groups=users).coef_).all()
-
-
-def test_missing_values_in_typed_columns():
-    X, y, users = made(LogisticRegression())
-    labels = pd.Series(y).astype("boolean")
-    labels[7] = pd.NA
-    table = pd.DataFrame(X, columns=["a", "b", "c"]).astype("Float64")
-    table.iloc[9, 1] = pd.NA
-    model = ready(LogisticRegression, solver="phased-sgd").fit(table, labels, groups=users)
-    assert model.classes_.tolist() == [False, True]
-    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
-
-
-def test_a_list_of_truths_is_no_declared_type():
-    """Else one person's None would decide between a model and an error."""
-    X, y, users = made(LogisticRegression())
-    for labels in (y.tolist(), with_one(y.tolist(), 7, None)):
-        with pytest.raises(ValueError, match="Expected classes"):
-            ready(LogisticRegression).fit(X, labels, groups=users)
-
-
-def test_a_warning_that_is_an_error_does_not_take_the_model_away():
-    X, y, users = made(LogisticRegression())
-    model = ready(LogisticRegression, delta=0.01, solver="phased-sgd")
-    with pytest.raises(UtilityWarning, match=r"delta=0\.01 is not below 1 / 3000"):
-        model.fit(X, y, groups=users)
-    assert model.score(X, y) > 0.7
-
-
-def test_a_refused_fit_leaves_the_model_as_it_was():
-    X, y, users = made(LogisticRegression())
-    model = ready(LogisticRegression, solver="phased-sgd").fit(X, y, groups=users)
-    before = model.to_dict()
-    with pytest.raises(ValueError, match="Nothing was spent"):
-        model.set_params(classes=["a", "b", "c"], epsilon=0.001).fit(X, np.full(len(y), "a", object), groups=users)
-    assert model.to_dict() == before
-    assert before["parameters"]["epsilon"] == SEEDED["epsilon"]
-
-
-@pytest.mark.parametrize("bad", ["x", "y", "label"])
-def test_unprotected_checks_raise_as_other_estimators_do(bad):
-    model = ready(LogisticRegression, unprotected_checks=True, classes=[0, 1])
-    X, y, users = made(model)
-    X, y = X.copy(), y.astype(float)
-    if bad == "x":
-        X[0, 0] = np.nan
-    else:
-        y[0] = np.nan if bad == "y" else 7
-    with pytest.raises(ValueError, match="NaN" if bad != "label" else "among the classes"):
-        model.fit(X, y, groups=users)
-
-
 # ---------------------------------------------------------------- bad input
 
 X0, Z0, USERS0 = rows(60)
@@ -436,15 +263,6 @@ def test_errors_are_clear(model, data, message):
         model.fit(**arguments)
     with pytest.raises(NotFittedError):
         model.predict(X0)
-
-
-def test_categories_made_of_the_data_are_not_published():
-    model = ready(LogisticRegression)
-    X, y, users = made(model)
-    labels = pd.Series(np.where(y, "yes", "no"))
-    labels[7] = "rare"
-    with pytest.raises(ValueError, match="not read off the data"):
-        model.fit(X, labels.astype("category"), groups=users)
 
 
 def test_grouped_data_gives_the_same_model():

@@ -123,16 +123,8 @@ class UserData:
         if fill_missing is not None:
             rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, matrix))
         kept_ids = groups.ids(users) if keep_user_ids else None
-        has_targets = targets is not None
-        return cls(
-            rows,
-            groups.targets(targets),
-            groups.offsets,
-            kept_ids,
-            insecure_seed,
-            has_targets=has_targets,
-            has_intercept=fit_intercept,
-        )
+        facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
 
     @classmethod
     def from_table(
@@ -210,16 +202,8 @@ class UserData:
             rows = _filled(rows, fill_missing, borrowed=False)
         targets = None if target is None else numeric_column(target, column(target), len(ids))
         kept_ids = groups.ids(ids) if keep_user_ids else None
-        has_targets = targets is not None
-        return cls(
-            rows,
-            groups.targets(targets),
-            groups.offsets,
-            kept_ids,
-            insecure_seed,
-            has_targets=has_targets,
-            has_intercept=fit_intercept,
-        )
+        facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

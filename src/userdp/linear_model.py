@@ -12,6 +12,7 @@ import importlib.metadata
 import math
 import platform
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ class UtilityWarning(UserWarning):
 
 
 @dataclass(eq=False, repr=False)
-class LinearModel(BaseEstimator):
+class LinearModel(BaseEstimator, ABC):
     """Base of the estimators.
 
     epsilon, delta: the guarantee, for whole users under replacement; choose delta well below 1 / number of users.
@@ -271,19 +272,21 @@ class LinearModel(BaseEstimator):
     def _radius(self) -> float:
         return DEFAULT_RADIUS if self.domain_radius is None else self.domain_radius
 
+    @abstractmethod
     def _loss(self) -> Loss:
-        raise NotImplementedError
+        """What is minimised, once what is public about targets is settled."""
 
+    @abstractmethod
     def _declare(self, y: Any) -> None:
         """Settle what is public about targets, from parameters or the type of y; y is None for grouped data."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _coded(self, y: np.ndarray) -> np.ndarray:
         """Targets as the loss wants them, NaN where they make no sense."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        raise NotImplementedError
+        """Set coef_ and intercept_, in the units of targets, from one row of weights an output."""
 
 
 def _plain(value: Any) -> Any:

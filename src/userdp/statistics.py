@@ -127,17 +127,15 @@ class FlaggedGradient:
 
     needs_targets: ClassVar[bool] = True
     takes_groups: ClassVar[bool] = False
-    loss: Loss
-    weights: np.ndarray
-    basis: np.ndarray | None = None
+    gradient: MeanGradient
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        gradients = MeanGradient(self.loss, self.weights, self.basis)(data, users, n_groups)
+        gradients = self.gradient(data, users, n_groups)
         unusable = ~np.isfinite(gradients).all(axis=1)
         return np.column_stack([np.where(unusable[:, None], 0.0, gradients), unusable.astype(np.float64)])
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        MeanGradient(self.loss, self.weights, self.basis).check(n_features, dtype)
+        self.gradient.check(n_features, dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ def test_noise_alone_does_not_halt():
 def test_a_flag_takes_the_place_of_the_gradient():
     data = with_missing(0.2)
     users = np.arange(2000)
-    flagged = FlaggedGradient(losses.logistic, np.ones(4))(data, users, 2000)
+    flagged = FlaggedGradient(MeanGradient(losses.logistic, np.ones(4)))(data, users, 2000)
     plain = MeanGradient(losses.logistic, np.ones(4))(data, users, 2000)
     lost = ~np.isfinite(plain).all(axis=1)
     assert lost.sum() == 400

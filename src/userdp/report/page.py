@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from userdp.report import sections, wording
 from userdp.report.markup import banner, text
 from userdp.report.record import checked, clean, number
+from userdp.whole_files import check_place, whole_file
 
 _SEEDED = (
     "This run was seeded: whoever knows or guesses the seed can take its noise away. It protects nobody. Seeds are for "
@@ -30,15 +30,9 @@ def write_report(model: Any, path: str | os.PathLike[str]) -> Path:
     The file is there whole or not at all. It says nothing that is not in the record: releases and public numbers.
     """
     page = report_html(model.to_dict() if hasattr(model, "to_dict") else model)
-    target = Path(path)
-    folder = target.absolute().parent
-    if target.is_dir() or not folder.is_dir():
-        raise ValueError(f"Expected path={str(target)!r} to be a file in a folder that exists: make the folder first.")
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=folder) as aside:
-        new = Path(aside) / "report.html"
+    with whole_file(check_place(path)) as new:
         new.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(new, target)
-    return target
+    return Path(path)
 
 
 def report_html(record: Mapping[str, Any]) -> str:

@@ -108,10 +108,10 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, Real) and not isinstance(value, bool))
 
 
-def real(value: object) -> float:
+def real(value: Any) -> float:
     """The number as a float; NaN for anything that is none, so that pictures leave it out."""
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     except (TypeError, ValueError):
         return math.nan
     except OverflowError:

@@ -30,10 +30,16 @@ from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.preconditioning import LABEL, MOST_FEATURES, moment_error, moment_step, release_whitening
-from userdp.solvers.preconditioning import whitened_distance as distance_of
+from userdp.solvers.preconditioning import (
+    LABEL,
+    MOST_FEATURES,
+    moment_error,
+    moment_step,
+    release_whitening,
+    whitened_distance,
+)
 from userdp.solvers.problem import Problem, Result
-from userdp.statistics import FlaggedGradient
+from userdp.statistics import FlaggedGradient, MeanGradient
 
 _STEPS = 40
 _MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the budget
@@ -97,7 +103,11 @@ def _plan(
     if moment_share:
         steps = (moment_step(n_users, problem.n_features, multiplier / math.sqrt(moment_share)),)
         error = moment_error(n_users, problem.n_features, multiplier / math.sqrt(moment_share))
-        row_square, steepest, distance = float(problem.n_features), _WHITENED_SMOOTHNESS, distance_of(problem, error)
+        row_square, steepest, distance = (
+            float(problem.n_features),
+            _WHITENED_SMOOTHNESS,
+            whitened_distance(problem, error),
+        )
     left = multiplier / math.sqrt(1 - moment_share)
     clip = Clip(n_users, left * math.sqrt(n_steps), rounds=n_steps)
     usual = math.sqrt(row_square) * problem.typical_slope
@@ -132,8 +142,8 @@ def run(problem: Problem, plan: ClippedPlan, curator: Curator, progress: Progres
     for number in range(phase.n_steps):
         report("gradient step", number, phase.n_steps)
         weights = point if whitening is None else whitening.to_weights(point)
-        statistic = FlaggedGradient(problem.loss, weights, None if whitening is None else whitening.basis)
-        released = curator.release(phase.label, statistic, phase.radius) / phase.radius
+        gradient = MeanGradient(problem.loss, weights, None if whitening is None else whitening.basis)
+        released = curator.release(phase.label, FlaggedGradient(gradient), phase.radius) / phase.radius
         unusable += float(released[-1]) / phase.n_steps
         length = 2 * (1 - number / phase.n_steps) * phase.path / phase.n_steps
         point = domain.project(point - length * released[:-1])
