@@ -42,7 +42,8 @@ class Solver:
     """How to plan from public numbers and carry the plan out, and whether there are users enough for that.
 
     `looseness`: how much looser its bound is than that of phased SGD, as measured (benchmarks/planner.py);
-    `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0.
+    `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
+    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it.
     """
 
     plan: Callable[..., Any]
@@ -51,6 +52,7 @@ class Solver:
     looseness: float = 1.0
     fits_gradients: bool = False
     penalizes: bool = False
+    rival: bool = False
 
 
 SOLVERS = {
@@ -164,10 +166,9 @@ def choose(
     max_gradients: int | None = None,
 ) -> Option:
     """The plan of this solver, or of the one with the least bound; raises if there is none."""
-    names = [name for name, kind in SOLVERS if kind == mode] if solver == "auto" else []
-    options = [
-        consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names or [solver]
-    ]
+    names = [name for (name, kind), one in SOLVERS.items() if kind == mode and not one.rival]
+    names = names if solver == "auto" else [solver]
+    options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names]
     feasible = [option for option in options if option.feasible]
     if feasible:
         return min(feasible, key=lambda option: option.likely)
@@ -221,15 +222,20 @@ class Comparison:
 
     @property
     def choice(self) -> Option | None:
-        feasible = [option for option in self.options if option.feasible and option.mode == "tight"]
-        return min(feasible, key=lambda option: option.likely) if feasible else None
+        return min(self._candidates, key=lambda option: option.likely) if self._candidates else None
+
+    @property
+    def _candidates(self) -> list[Option]:
+        """What auto chooses from."""
+        tight = [option for option in self.options if option.feasible and option.mode == "tight"]
+        return [option for option in tight if not SOLVERS[option.solver, option.mode].rival]
 
     @property
     def why(self) -> str:
         """The choice's reason, in a sentence; a warning with it where noise is likely to drown the model."""
         if self.choice is None:
             return "No solver fits: have more users, a larger epsilon, or lower the number of features."
-        others = [o for o in self.options if o.feasible and o.mode == "tight" and o is not self.choice]
+        others = [option for option in self._candidates if option is not self.choice]
         reason = (
             f"{self.choice.solver} is likely the most accurate: its bound on the excess risk is {self.choice.bound:.3g}"
         )
@@ -302,11 +308,13 @@ def plan(
     domain_radius: float = 10.0,
     target_bound: float | None = None,
     l2: float = 0.0,
+    rivals: bool = False,
 ) -> Comparison:
     """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
 
     `loss` is a name or a Loss; regression losses take targets as scaled to [-1, 1] unless `target_bound` is given.
-    `row_norm` is by default sqrt(number of weights an output), right for features of size about 1.
+    `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `rivals` the
+    solvers of earlier work are planned too.
 
     >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
     accelerated
@@ -316,7 +324,8 @@ def plan(
         check_counts(max_gradients=max_gradients)
     budget = Budget(epsilon, delta)
     problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2)
-    options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in SOLVERS]
+    shown = [key for key, one in SOLVERS.items() if rivals or not one.rival]
+    options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
     size = (problem, n_users, rows_per_user, budget)
     return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
 
