@@ -23,6 +23,8 @@ from userdp.solvers import (
     accelerated_paper,
     accelerated_tight,
     clipped,
+    disjoint_batches,
+    group_privacy,
     phased_sgd,
     phased_sgd_paper,
     phased_sgd_tight,
@@ -75,6 +77,12 @@ SOLVERS = {
         phased_sgd_paper.plan_paper_phased_sgd,
         lambda problem, *numbers: phased_sgd_paper.feasible(*numbers),
         phased_sgd.run,
+    ),
+    ("disjoint-batches", "tight"): Solver(
+        disjoint_batches.plan_disjoint_batches, disjoint_batches.feasible, disjoint_batches.run, rival=True
+    ),
+    ("group-privacy", "tight"): Solver(
+        group_privacy.plan_group_privacy, group_privacy.feasible, group_privacy.run, rival=True
     ),
 }
 

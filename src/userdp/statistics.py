@@ -175,7 +175,7 @@ class OnePassSGD:
         object.__setattr__(self, "basis", _square_basis(self.basis))
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = _checked_users(data, users)
+        users = checked_users(data, users)
         if not 1 <= n_groups <= users.size:
             raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
         self._check_size(data.n_features)
@@ -405,13 +405,13 @@ def _check_basis(basis: np.ndarray | None, n_features: int) -> None:
 
 
 def _one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
-    indices = _checked_users(data, users)
+    indices = checked_users(data, users)
     if n_groups != indices.size:
         raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector a user here.")
     return indices
 
 
-def _checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
+def checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
     """User indices as int64, checked because kernels do not check bounds."""
     indices = np.asarray(users)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):

@@ -34,7 +34,8 @@ class Curator:
 
     Guarantee: all that leaves, halts included, is within the ledger's budget for user-level differential privacy under
     replacement of one user's whole data, provided each vector of a statistic depends on the users of its own group
-    only. With `insecure_seed` nothing is private, and the ledger says so.
+    only and, in steps whose mechanism trusts the statistic, is finite and moves by at most its `swap_sensitivity`. With
+    `insecure_seed` nothing is private, and the ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
     only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:
@@ -90,7 +91,7 @@ class Curator:
                 raise RuntimeError("A statistic must not ask the curator for a release while it is computed.")
             self._busy = True
             try:
-                self._check(statistic, label)
+                self._check(statistic, label, radius)
                 step, session = self._open(label)
                 self._rounds_left -= 1
                 outcome = self._outcome(step, session, statistic, radius)
@@ -139,7 +140,7 @@ class Curator:
         self._check_process()
         return session.release(vectors, radius)
 
-    def _check(self, statistic: Statistic, label: str) -> None:
+    def _check(self, statistic: Statistic, label: str, radius: float) -> None:
         """Find wrong statistics before the round begins, without data."""
         if isinstance(statistic, type) or not hasattr(statistic, "check"):
             kind = statistic.__name__ if isinstance(statistic, type) else type(statistic).__name__
@@ -154,6 +155,8 @@ class Curator:
         grouped = any(step.label == label and step.n_groups is not None for step in self._plan.steps)
         if grouped and not statistic.takes_groups:
             raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
+        if any(step.label == label and step.mechanism.trusts_statistic for step in self._plan.steps):
+            _check_trusted(statistic, label, radius)
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
@@ -183,3 +186,18 @@ class Curator:
             session = step.mechanism.start(self._noise)
             self._position, self._rounds_left, self._session = position, step.mechanism.rounds, session
         return step, self._session
+
+
+def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
+    """Refuse a statistic that does not promise to move by at most the radius, where privacy rests on that promise."""
+    promised = getattr(statistic, "swap_sensitivity", None)
+    if not isinstance(promised, float):
+        raise TypeError(
+            f"Expected a statistic with a swap_sensitivity in step {label!r}: its mechanism adds noise and nothing "
+            "else, so it must be proven how far one user can move the vector."
+        )
+    if not 0 <= promised <= radius:
+        raise ValueError(
+            f"Expected radius={radius} in step {label!r} to be at least the statistic's swap_sensitivity={promised}: "
+            "pass that as the radius."
+        )

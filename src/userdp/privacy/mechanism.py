@@ -102,6 +102,10 @@ class Mechanism(Protocol):
         """Whether each round is on a random sample of the users, one vector each, so that groups make no sense."""
 
     @property
+    def trusts_statistic(self) -> bool:
+        """Whether privacy rests on the statistic's `swap_sensitivity`, which then must be at most the radius."""
+
+    @property
     def block(self) -> int | None:
         """How many vectors a session wants at once: the others come before, through its `add`; None for all."""
 

@@ -45,6 +45,7 @@ class RadiusSearch:
 
     rounds = 1
     samples_users = False
+    trusts_statistic = False
     block = None
 
     def __post_init__(self) -> None:

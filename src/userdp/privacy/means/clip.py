@@ -31,6 +31,7 @@ class Clip:
     block: int = 1024
 
     samples_users = False
+    trusts_statistic = False
 
     def __post_init__(self) -> None:
         settle(self, ("noise_multiplier",), ("n_vectors", "rounds", "block"))

@@ -39,6 +39,7 @@ class PaperOutlierRemoval:
     rounds: int = 1
 
     samples_users = False
+    trusts_statistic = False
     block = None
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ class SampledOutlierRemoval:
     outliers: int = 0
 
     samples_users = True
+    trusts_statistic = False
     block = None
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ class TightMean(ABC):
     outliers: int
 
     samples_users = False
+    trusts_statistic = False
     block = None
 
     @property
