@@ -1,9 +1,9 @@
 """Passes of SGD whose average iterate no single user can move far, whatever data that user has.
 
 Other statistics leave it to a private mean to cope with outliers. These walk through all users' rows at once and give
-one vector, to which `Perturbation` adds noise: privacy rests on what is computed here. Three things make it hold for any
-data. Every row is made safe first, so that its pull is bounded. Every user has a fixed number of slots, so that replacing
-a user changes a known number of steps. And every step is along the gradient of a convex function, short enough not to
+one vector, to which `Perturbation` adds noise: privacy rests on what is computed here. Three things make it hold for
+any data. Every row is made safe first, so that its pull is bounded. Every user has a fixed place, so that replacing a
+user changes a known number of steps. And every step is along the gradient of a convex function, short enough not to
 drive two walks apart. Proofs, rounding included: docs/proofs.md, section 17.
 """
 
@@ -188,7 +188,7 @@ class SafeBatchPass(_SafeWalk):
 
     Users' gradients are means over their safe rows. With `usual`, a gradient that is already private, a user counts
     only if its gradient at the start is within `reach` of it; otherwise, or without rows, it counts as `usual` (0 if
-    not given) everywhere. Who counts is settled at the start, so that every pull stays the gradient of a convex function.
+    not given) everywhere. Who counts is settled at the start: so every pull is the gradient of a convex function.
 
     Guarantee: the vector is finite, and replacing one user's data by any other moves it by at most `swap_sensitivity`:
     2 * step_size / (smallest batch) * min(lipschitz, reach + smoothness * (how far the domain reaches from the start)),

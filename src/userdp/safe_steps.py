@@ -22,7 +22,9 @@ _strict: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, error_model="nu
 
 
 @_strict
-def safe_row(row: np.ndarray, target: float, longest: float, largest_target: float, labels: int, out: np.ndarray) -> float:
+def safe_row(
+    row: np.ndarray, target: float, longest: float, largest_target: float, labels: int, out: np.ndarray
+) -> float:
     """Copy a row to `out`, no longer than `longest`, and return its target; zeros and 0 if either is unusable.
 
     `labels` says what targets are usable: 0 any finite number, which is clipped to `largest_target`; 1 the classes -1,
@@ -184,8 +186,8 @@ def walk_rows(data: tuple[np.ndarray, ...], bounds: Any, domain: Domain, *walk: 
     Slot s is row s % m of user s // m, m the slots a user has (`bounds[0]`); if there is no such row the iterate
     stays. `data` is rows, targets, offsets and users; `bounds` are slots a user and what `safe_row` takes.
     """
-    result: np.ndarray = _walk_rows(*map(kernels.read_only, data), bounds, _region(domain, walk[0].size), *walk)
-    return result
+    arguments: tuple[Any, ...] = (*map(kernels.read_only, data), bounds, _region(domain, walk[0].size), *walk)
+    return _walk_rows(*arguments)
 
 
 def walk_batches(data: tuple[np.ndarray, ...], bounds: Any, domain: Domain, *walk: Any) -> np.ndarray:
@@ -194,8 +196,8 @@ def walk_batches(data: tuple[np.ndarray, ...], bounds: Any, domain: Domain, *wal
     Batch t has the users edges[t] .. edges[t+1]. One without rows, or whose gradient at the start is farther than
     `reach` from `usual`, counts as `usual` at every point; an infinite `reach` tests nobody.
     """
-    result: np.ndarray = _walk_batches(*map(kernels.read_only, data), bounds, _region(domain, walk[0].size), *walk)
-    return result
+    arguments: tuple[Any, ...] = (*map(kernels.read_only, data), bounds, _region(domain, walk[0].size), *walk)
+    return _walk_batches(*arguments)
 
 
 def _region(domain: Domain, size: int) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:

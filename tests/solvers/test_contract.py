@@ -14,6 +14,9 @@ from userdp.solvers.problem import Problem
 
 # Where each runs in a test's time: users, rows a user, budget.
 SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
+# Noise on the outcome and nothing else: no test that could fail, and any number of users will do. Privacy rests on the
+# losses' slopes, so losses of one's own are refused.
+OUTPUT_PERTURBATION = {"disjoint-batches", "group-privacy"}
 EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
 
 
@@ -74,6 +77,10 @@ def test_it_runs_on_every_loss(solver, mode, loss):
     kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
     data = make_users(**size, kind=kind)
     problem = Problem(loss, Ball(5.0), 4, 2.5, None if loss.classifies else 5.0)
+    if solver in OUTPUT_PERTURBATION and loss.may_raise:
+        with pytest.raises(ValueError, match=r"Expected a loss of userdp .*Nothing was spent\."):
+            SOLVERS[solver, mode].plan(problem, data.n_users, rows_per_user, budget)
+        return
     plan = SOLVERS[solver, mode].plan(problem, data.n_users, rows_per_user, budget)
     result = SOLVERS[solver, mode].run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=1))
     assert result.weights.shape == (4 * loss.n_outputs,)
@@ -89,6 +96,10 @@ def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
     rows[data.offsets[:-1]] = np.nan  # every user has a missing value
     data = UserData(rows, data.targets, data.offsets)
     result = fit(data, rows_per_user, budget, solver=solver, mode=mode)
+    if solver in OUTPUT_PERTURBATION:  # the row that is missing a value is left out, the others count
+        assert not result.halted
+        assert np.all(np.isfinite(result.weights))
+        return
     assert result.halted
     np.testing.assert_array_equal(result.weights, np.zeros(4))
     for words in ("missing values", "raise row_norm", "budget", "The result is the start"):
@@ -97,7 +108,7 @@ def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
 
 @EVERY
 def test_too_few_users_are_told_how_many_would_do(solver, mode):
-    if solver == "dp-sgd":
+    if solver == "dp-sgd" or solver in OUTPUT_PERTURBATION:
         pytest.skip("any number of users will do, for what it is worth")
     _, rows_per_user, budget = size_of(mode)
     data = make_users(n_users=20)
@@ -130,5 +141,5 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
     result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
-    assert excess < 0.12 * (nothing - best)
+    assert excess < (0.5 if SOLVERS[solver, "tight"].rival else 0.12) * (nothing - best)
     assert excess < result.bound

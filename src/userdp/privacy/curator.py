@@ -148,6 +148,8 @@ class Curator:
                 f"Expected a statistic such as UserMean() or MeanGradient(loss, weights), got {kind}; "
                 "UserGradients(function, weights) makes one of a function."
             )
+        if any(step.label == label and step.mechanism.trusts_statistic for step in self._plan.steps):
+            _check_trusted(statistic, label, radius)
         if statistic.needs_targets and not self._data.has_targets:
             raise ValueError(
                 "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
@@ -155,8 +157,6 @@ class Curator:
         grouped = any(step.label == label and step.n_groups is not None for step in self._plan.steps)
         if grouped and not statistic.takes_groups:
             raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
-        if any(step.label == label and step.mechanism.trusts_statistic for step in self._plan.steps):
-            _check_trusted(statistic, label, radius)
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:

@@ -194,12 +194,12 @@ def _filter(setting: _Setting, n_users: int, stay: float, beta: float) -> _Filte
 def _walk(
     problem: Problem, start: np.ndarray, phase: Phase, rows_per_user: int, width: float | None, usual: np.ndarray
 ) -> SafeBatchPass:
-    """The phase's walk, in the problem's domain or, if filtered and that is farther away, in a ball around its start."""
+    """The phase's walk: in the problem's domain, or if that reaches farther than `stay`, in a ball around the start."""
     domain: Domain = problem.domain
     if phase.stay < domain.reach(start):
         domain = Ball(phase.stay, start)
-    rows = shared.safe_rows(problem, rows_per_user)
-    walk = (problem.loss, start, domain, phase.step_size, phase.n_users, rows, phase.n_steps)
+    limits = shared.safe_rows(problem, rows_per_user)
+    walk = (problem.loss, start, domain, phase.step_size, phase.n_users, limits, phase.n_steps)
     return SafeBatchPass(*walk, usual if phase.filtered else None, phase.reach, width=width)
 
 

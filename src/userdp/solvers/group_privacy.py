@@ -67,7 +67,9 @@ def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budge
     splits = [users for n in range(1, _MOST_PHASES + 1) if (users := shared.halves(n_users, n))]
     scale = problem.reach / (shared.usual_gradient(problem) * math.sqrt(n_users * rows_per_user))
     sizes = sorted({min(float(bold) * scale, shared.longest_step(problem)) for bold in _BOLDNESS})
-    choices = [(_bound(problem, users, rows_per_user, size, multiplier), users, size) for users in splits for size in sizes]
+    choices = [
+        (_bound(problem, users, rows_per_user, size, multiplier), users, size) for users in splits for size in sizes
+    ]
     bound, users, step_size = min(choices)
     plan = _plan(problem, users, rows_per_user, step_size, multiplier)
     plan.plan.certify(budget)
@@ -85,9 +87,7 @@ def _bound(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest
     return total + shared.end_error(problem, noise, longest)
 
 
-def _plan(
-    problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float
-) -> GroupPlan:
+def _plan(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float) -> GroupPlan:
     mechanism, width = Perturbation(multiplier), shared.kink_width(problem, longest)
     phases: list[Phase] = []
     steps: list[Step] = []
@@ -104,8 +104,8 @@ def _plan(
 def _walk(
     problem: Problem, start: np.ndarray, step_size: float, n_users: int, rows_per_user: int, width: float | None
 ) -> SafeRowPass:
-    rows = shared.safe_rows(problem, rows_per_user)
-    return SafeRowPass(problem.loss, start, problem.domain, step_size, n_users, rows, width=width)
+    limits = shared.safe_rows(problem, rows_per_user)
+    return SafeRowPass(problem.loss, start, problem.domain, step_size, n_users, limits, width=width)
 
 
 def run(problem: Problem, plan: GroupPlan, curator: Curator, progress: Progress | None = None) -> Result:

@@ -81,7 +81,7 @@ def end_error(problem: Problem, noise_std: float, longest: float) -> float:
 
 def halves(n_users: int, n_phases: int) -> tuple[int, ...] | None:
     """Users of each phase: each half of those left, the last phase all of them; None if they run out."""
-    users = []
+    users: list[int] = []
     for _ in range(n_phases - 1):
         users.append((n_users - sum(users)) // 2)
     users.append(n_users - sum(users))

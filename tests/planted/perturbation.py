@@ -1,0 +1,196 @@
+"""Bugs in output perturbation and in the passes it trusts."""
+
+from planted.mutant import Mutant
+
+_MECHANISM, _CURATOR = "privacy/means/perturbation.py", "privacy/curator.py"
+_PASSES, _STEPS = "safe_passes.py", "safe_steps.py"
+_ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
+_ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
+_BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
+_FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
+_SAFE_ROW = "test_safe_passes.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
+
+MUTANTS = [
+    Mutant(
+        "an outcome gets half its noise",
+        _MECHANISM,
+        "radius, self._record.noise_multiplier)",
+        "radius, self._record.noise_multiplier / 2)",
+        "privacy/test_perturbation.py::test_the_noise_is_multiplier_times_radius",
+    ),
+    Mutant(
+        "an outcome is charged as if it had more noise",
+        _MECHANISM,
+        "math.nextafter(1 / self.noise_multiplier**2, math.inf)",
+        "math.nextafter(0.9 / self.noise_multiplier**2, math.inf)",
+        "privacy/test_perturbation.py::test_the_cost_is_that_of_one_gaussian",
+    ),
+    Mutant(
+        "an outcome is released again and again",
+        _MECHANISM,
+        "        self._open = False\n",
+        "",
+        "privacy/test_perturbation.py::test_a_session_releases_once",
+    ),
+    Mutant(
+        "an outcome of several vectors",
+        _MECHANISM,
+        "if len(vectors) != 1:",
+        "if len(vectors) < 1:",
+        "privacy/test_perturbation.py::test_another_number_of_vectors_than_one_is_refused",
+    ),
+    Mutant(
+        "no promise is asked for",
+        _MECHANISM,
+        "trusts_statistic = True",
+        "trusts_statistic = False",
+        "privacy/test_perturbation.py::test_a_statistic_without_a_promise_is_refused_before_data_is_touched",
+    ),
+    Mutant(
+        "any promise will do",
+        _CURATOR,
+        "    if not 0 <= promised <= radius:\n",
+        "    if not 0 <= promised:\n",
+        "privacy/test_perturbation.py::test_a_statistic_that_moves_farther_than_the_radius_is_refused_before_data_is_touched",
+    ),
+    Mutant(
+        "a promise that is no number",
+        _CURATOR,
+        "    if not 0 <= promised <= radius:\n",
+        "    if promised > radius or promised < 0:\n",
+        "privacy/test_perturbation.py::test_a_statistic_that_moves_farther_than_the_radius_is_refused_before_data_is_touched",
+    ),
+    Mutant(
+        "a row pulls to one side only",
+        _PASSES,
+        "moved = 2 * self.rows.per_user * self.step_size",
+        "moved = self.rows.per_user * self.step_size",
+        _ATTAINED,
+    ),
+    Mutant(
+        "a user's rows are charged as one",
+        _PASSES,
+        "moved = 2 * self.rows.per_user * self.step_size",
+        "moved = 2 * self.step_size",
+        _ALL_ROWS,
+    ),
+    Mutant(
+        "rows beyond the slots are visited",
+        _PASSES,
+        "bounds = (int(self.rows.per_user), ",
+        "bounds = (int(data.n_rows // self.n_users) + 1, ",
+        _ALL_ROWS,
+    ),
+    Mutant(
+        "the walk goes on by rows, not by slots",
+        _STEPS,
+        "            _project(w, center, radius, low, high)\n        total += w\n    return total / len(slots)",
+        "            _project(w, center, radius, low, high)\n            total += w\n    return total / len(slots)",
+        _ATTAINED,
+    ),
+    Mutant(
+        "steps that drive walks apart",
+        _PASSES,
+        "if not self.step_size * self.smoothness <= 2:",
+        "if self.step_size * self.smoothness > 4:",
+        "test_safe_passes.py::test_impossible_passes_are_refused",
+    ),
+    Mutant(
+        "any loss will do",
+        _PASSES,
+        'if loss.may_raise or not loss.compiled or kernel.__module__ != "userdp.losses.standard":',
+        'if not loss.compiled and kernel.__module__ != "userdp.losses.standard":',
+        "test_safe_passes.py::test_losses_whose_slopes_are_not_known_are_refused",
+    ),
+    Mutant(
+        "other users than the sensitivity is for",
+        _PASSES,
+        "if users.size != self.n_users or n_groups != 1:",
+        "if n_groups != 1:",
+        "test_safe_passes.py::test_other_users_than_the_sensitivity_is_for_are_refused",
+    ),
+    Mutant(
+        "rounding of a pass not paid for",
+        _PASSES,
+        "(moved + 2 * n_steps * step) * (1 + 2.0**-40)",
+        "moved * (1 + 2.0**-40)",
+        "test_safe_passes.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
+    ),
+    Mutant(
+        "a long row is not shortened",
+        _STEPS,
+        "                out[k] = out[k] / largest * most\n",
+        "                out[k] = out[k] * 1.0\n",
+        _SAFE_ROW,
+    ),
+    Mutant(
+        "a long row is shortened in each coordinate only",
+        _STEPS,
+        "most = longest / math.sqrt(square)",
+        "most = longest",
+        _SAFE_ROW,
+    ),
+    Mutant(
+        "a row of missing values is kept",
+        _STEPS,
+        "        usable = usable and math.isfinite(out[k])\n",
+        "",
+        _SAFE_ROW,
+    ),
+    Mutant(
+        "targets are not clipped",
+        _STEPS,
+        "return target if labels > 0 else min(max(target, -largest_target), largest_target)",
+        "return target",
+        _SAFE_ROW,
+    ),
+    Mutant(
+        "labels that are no class",
+        _STEPS,
+        "usable = target == -1.0 or target == 0.0 or target == 1.0",
+        "usable = math.isfinite(target)",
+        _SAFE_ROW,
+    ),
+    Mutant(
+        "a batch is charged as if larger",
+        _PASSES,
+        "self.n_users // self.n_steps + 1, self.n_users // self.n_steps",
+        "self.n_users // self.n_steps + 1, -(-self.n_users // self.n_steps)",
+        _BATCH,
+    ),
+    Mutant(
+        "a user of a batch pulls to one side only",
+        _PASSES,
+        "difference = 2 * self.lipschitz\n",
+        "difference = self.lipschitz\n",
+        _BATCH,
+    ),
+    Mutant(
+        "nobody is left out",
+        _STEPS,
+        "near = square <= reach * reach",
+        "near = square >= 0.0",
+        _FILTERED,
+    ),
+    Mutant(
+        "the reach is charged once",
+        _PASSES,
+        "min(difference, 2 * (near + self.smoothness * away))",
+        "min(difference, near + self.smoothness * away)",
+        _FILTERED,
+    ),
+    Mutant(
+        "gradients stay as they were at the start",
+        _PASSES,
+        "min(difference, 2 * (near + self.smoothness * away))",
+        "min(difference, 2 * near)",
+        "test_safe_passes.py::test_gradients_change_along_a_filtered_walk",
+    ),
+    Mutant(
+        "who counts is asked anew at every step",
+        _STEPS,
+        "_add_gradient(rows, targets, first, last, bounds, start, slopes, predictions, x, own)",
+        "_add_gradient(rows, targets, first, last, bounds, w, slopes, predictions, x, own)",
+        "test_safe_passes.py::test_who_counts_is_settled_at_the_start",
+    ),
+]
