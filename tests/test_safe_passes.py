@@ -377,6 +377,7 @@ ROWS = SafeRows(2, 1.0, 1.0)
         ({"step_size": 1e-40}, "step_size"),
         ({"domain": Ball(1e40)}, "weights=1e[+]40"),
         ({"loss": losses.hinge}, "width for the hinge loss if and only if"),
+        ({"loss": losses.hinge, "width": 1e40}, "width=1e[+]40"),
         ({"width": 0.5}, "width for the squared loss if and only if"),
         ({"rows": SafeRows(2, 1.0)}, "target_bound for the squared loss"),
         ({"rows": SafeRows(2, 1.0, 1e30), "domain": Ball(1e30)}, "gradients"),

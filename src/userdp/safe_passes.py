@@ -91,6 +91,7 @@ class _SafeWalk:
             raise ValueError(f"Expected a target_bound for the {self.loss.name} loss: targets are clipped to it.")
         object.__setattr__(self, "start", self.domain.project(self.start))
         sizes = {"step_size": self.step_size, "weights": self.domain.largest_norm, "gradients": self.lipschitz}
+        sizes |= {} if self.width is None else {"width": self.width}
         for name, value in sizes.items():
             if not _SMALLEST <= value <= _LARGEST:
                 raise ValueError(f"Expected {_SMALLEST:g} <= {name}={value} <= {_LARGEST:g}: rescale the problem.")

@@ -111,7 +111,9 @@ def _walk_rows(
                     w[c * n_features + k] -= step * predictions[c] * x[k]
             _project(w, center, radius, low, high)
         total += w
-    return total / len(slots) - start
+    total /= len(slots)
+    total -= start
+    return total
 
 
 @_strict
@@ -177,7 +179,9 @@ def _walk_batches(
         w -= step * (pull / (edges[t + 1] - edges[t]))
         _project(w, center, radius, low, high)
         total += w
-    return total / (len(edges) - 1) - start
+    total /= len(edges) - 1
+    total -= start
+    return total
 
 
 def walk_rows(data: tuple[np.ndarray, ...], bounds: Any, domain: Domain, *walk: Any) -> np.ndarray:

@@ -84,8 +84,8 @@ MUTANTS = [
     Mutant(
         "the walk goes on by rows, not by slots",
         _STEPS,
-        "            _project(w, center, radius, low, high)\n        total += w\n    return total / len(slots)",
-        "            _project(w, center, radius, low, high)\n            total += w\n    return total / len(slots)",
+        "            _project(w, center, radius, low, high)\n        total += w\n    total /= len(slots)",
+        "            _project(w, center, radius, low, high)\n            total += w\n    total /= len(slots)",
         _ATTAINED,
     ),
     Mutant(
