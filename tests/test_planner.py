@@ -75,7 +75,7 @@ def test_auto_takes_the_likelier_solver_and_says_what_is_missing():
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="accelerated")
     with pytest.raises(BudgetExceeded, match="delta"):
         choose(LOGISTIC, 50, 20, Budget(0.1, 0.0))
-    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", "dp-sgd", "phased-sgd"'):
+    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", .*"dp-sgd", .*"phased-sgd"'):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="adam")
     with pytest.raises(ValueError, match="max_gradients=10"):
         choose(LOGISTIC, 5000, 20, Budget(1.0, 1e-6), max_gradients=10)

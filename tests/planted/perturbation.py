@@ -8,7 +8,7 @@ _ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivit
 _ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
 _BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
 _FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
-_SAFE_ROW = "test_safe_passes.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
+_SAFE_ROW = "test_safe_passes_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
 
 MUTANTS = [
     Mutant(
@@ -93,28 +93,28 @@ MUTANTS = [
         _PASSES,
         "if not self.step_size * self.smoothness <= 2:",
         "if self.step_size * self.smoothness > 4:",
-        "test_safe_passes.py::test_impossible_passes_are_refused",
+        "test_safe_passes_limits.py::test_impossible_passes_are_refused",
     ),
     Mutant(
         "any loss will do",
         _PASSES,
         'if loss.may_raise or not loss.compiled or kernel.__module__ != "userdp.losses.standard":',
         'if not loss.compiled and kernel.__module__ != "userdp.losses.standard":',
-        "test_safe_passes.py::test_losses_whose_slopes_are_not_known_are_refused",
+        "test_safe_passes_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
     ),
     Mutant(
         "other users than the sensitivity is for",
         _PASSES,
         "if users.size != self.n_users or n_groups != 1:",
         "if n_groups != 1:",
-        "test_safe_passes.py::test_other_users_than_the_sensitivity_is_for_are_refused",
+        "test_safe_passes_limits.py::test_other_users_than_the_sensitivity_is_for_are_refused",
     ),
     Mutant(
         "rounding of a pass not paid for",
         _PASSES,
         "(moved + 2 * n_steps * step) * (1 + 2.0**-40)",
         "moved * (1 + 2.0**-40)",
-        "test_safe_passes.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
+        "test_safe_passes_limits.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
     ),
     Mutant(
         "a long row is not shortened",
