@@ -69,5 +69,5 @@ job.report(
     weights=weights,
     seconds=seconds,
     note=f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.steps} steps, "
-    f"sample rate {1 / job.steps_per_pass:.4g}, noise multiplier {noise:.4g}, last iterate; compiling is in the seconds",
+    f"sample rate {1 / job.steps_per_pass:.4g}, noise multiplier {noise:.4g}, last iterate; compiling counts",
 )
