@@ -1,0 +1,78 @@
+"""Opacus: DP-SGD with Poisson sampling. It has no user level; the setting `reading` chooses one of two ways to it.
+
+"users" (default): one example is a user's block of rows with the mean loss, so that a user's gradient is clipped.
+The accountant's neighbours add or remove an example; a swap of a user is two such steps.
+"rows": one example is a row. A swap of a user is at most max_rows_per_user removals and as many additions, so that
+k = 2 max_rows_per_user steps compose: epsilon / k, and delta (e^(epsilon / k) - 1) / (e^epsilon - 1), a row. Users
+are padded with zero rows, which have no gradient, to make the number of rows public.
+"""
+
+import sys
+import warnings
+from math import ceil, expm1
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from opacus import PrivacyEngine
+from opacus.accountants.utils import get_noise_multiplier
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.utils.data import DataLoader, TensorDataset
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from job import read_job
+
+LARGE_ORDERS = [1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48] + [int(64 * 2 ** (i / 4)) for i in range(33)]
+
+warnings.filterwarnings("ignore")
+job = read_job()
+torch.manual_seed(job.seed)
+rows, targets, weights = (torch.from_numpy(block) for block in job.blocks())
+if job.reading == "users":
+    (epsilon, delta), accountant, options = job.add_or_remove, "prv", {}
+    how = "one example a user's block, Poisson sampled; removal + addition at (epsilon/2, delta/(1+e^(epsilon/2)))"
+else:
+    rows, targets = rows.reshape(-1, 1, rows.shape[2]), targets.reshape(-1, 1)
+    weights = torch.ones_like(targets)
+    k = 2 * job.max_rows_per_user
+    epsilon, delta = job.epsilon / k, job.delta * expm1(job.epsilon / k) / expm1(job.epsilon)
+    accountant, options = "rdp", {"alphas": LARGE_ORDERS}
+    how = f"row-level DP-SGD with group privacy of (epsilon, delta) for {k} added or removed rows"
+
+examples = TensorDataset(rows, targets, weights)
+loader = DataLoader(examples, batch_size=ceil(len(examples) / job.steps_per_pass))
+noise = get_noise_multiplier(
+    target_epsilon=epsilon,
+    target_delta=delta,
+    sample_rate=1 / len(loader),
+    steps=job.passes * len(loader),
+    accountant=accountant,
+    epsilon_tolerance=epsilon / 100,
+    **options,
+)
+model = torch.nn.Linear(rows.shape[2], 1, bias=False)
+torch.nn.init.zeros_(model.weight)
+model, optimizer, loader = PrivacyEngine(accountant=accountant).make_private(
+    module=model,
+    optimizer=torch.optim.SGD(model.parameters(), lr=job.learning_rate),
+    data_loader=loader,
+    noise_multiplier=noise,
+    max_grad_norm=job.clip,
+)
+start = perf_counter()
+for _ in range(job.passes):
+    for X, y, weight in loader:
+        optimizer.zero_grad()
+        losses = binary_cross_entropy_with_logits(model(X).squeeze(2), y, reduction="none")
+        (losses * weight).sum(1).mean().backward()
+        optimizer.step()
+seconds = perf_counter() - start
+job.report(
+    peer=f"opacus ({job.reading})",
+    package="opacus",
+    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), swap: {how}; {accountant.upper()} accountant",
+    weights=model._module.weight.detach().numpy(),
+    seconds=seconds,
+    note=f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.passes * len(loader)} steps, "
+    f"sample rate {1 / len(loader):.4g}, noise multiplier {noise:.4g}, last iterate",
+)
