@@ -11,9 +11,9 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["losses", "domains", "kernels", "grouping", "sgd", "smoothing", "whole_files", "table_files"],
+    ["losses", "domains", "kernels", "grouping", "sgd", "smoothing", "rotation", "whole_files", "table_files"],
     ["data"],
-    ["statistics"],
+    ["statistics", "rotated"],
     ["engines"],
     ["privacy"],
     ["planning"],
