@@ -16,7 +16,7 @@ LOGISTIC = public_problem("logistic", 5)
 
 def test_every_solver_and_mode_has_a_row():
     comparison = plan(5_000, 20, 4, 1.0, 1e-6)
-    assert [(o.solver, o.mode) for o in comparison.options] == list(SOLVERS)
+    assert [(o.solver, o.mode) for o in comparison.options] == [key for key, one in SOLVERS.items() if not one.rival]
     for option in comparison.options:
         if option.feasible:
             assert 0 < option.bound < math.inf
@@ -50,7 +50,7 @@ def test_as_text_and_as_json():
     assert record["choice"] == "dp-sgd"
     assert [row["feasible"] for row in record["options"]] == [o.feasible for o in comparison.options]
     assert "Nothing was spent" in record["options"][0]["refusal"]
-    assert str(comparison).count("\n") == len(SOLVERS) + 1
+    assert str(comparison).count("\n") == len(comparison.options) + 1
 
 
 def test_none_fits():
@@ -75,7 +75,7 @@ def test_auto_takes_the_likelier_solver_and_says_what_is_missing():
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="accelerated")
     with pytest.raises(BudgetExceeded, match="delta"):
         choose(LOGISTIC, 50, 20, Budget(0.1, 0.0))
-    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", "dp-sgd", "phased-sgd"'):
+    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", .*"dp-sgd", .*"phased-sgd"'):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="adam")
     with pytest.raises(ValueError, match="max_gradients=10"):
         choose(LOGISTIC, 5000, 20, Budget(1.0, 1e-6), max_gradients=10)
@@ -112,7 +112,7 @@ def test_measured_risk_is_below_the_bound_and_in_its_order():
         data = make_users(n_users)
         least = best_risk(losses.logistic, data)
         problem = public_problem("logistic", 4, row_norm=2.5)
-        for solver, mode in SOLVERS:
+        for solver, mode in [key for key, one in SOLVERS.items() if not one.rival]:
             option = consider(solver, mode, problem, n_users, 12, Budget(epsilon, 1e-6))
             if not option.feasible:
                 continue

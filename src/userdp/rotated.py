@@ -42,5 +42,5 @@ class Rotated:
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.statistic.check(n_features, dtype)
-        nobody = UserData(np.zeros((1, n_features), dtype), np.zeros(1), np.array([0, 1]))
+        nobody = UserData(np.zeros((2, n_features), dtype), np.zeros(2), np.array([0, 1, 2]))
         self(nobody, np.empty(0, np.int64), 0)

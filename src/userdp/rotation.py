@@ -11,6 +11,7 @@ Differs: the signs are a fixed public pattern. No privacy rests on them, and dat
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -56,9 +57,12 @@ def _hadamard(vectors: np.ndarray) -> np.ndarray:
     return vectors
 
 
+@lru_cache(maxsize=16)
 def _signs(size: int) -> np.ndarray:
     """Signs without a pattern that data could share: one bit of a mixed counter (the finaliser of splitmix64)."""
     mixed = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return 1.0 - 2.0 * ((mixed >> np.uint64(63)) & np.uint64(1)).astype(np.float64)
+    signs = 1.0 - 2.0 * (mixed >> np.uint64(63)).astype(np.float64)
+    signs.flags.writeable = False
+    return signs

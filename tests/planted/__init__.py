@@ -5,12 +5,14 @@ from planted import (
     curator,
     estimators,
     gaussian_outlier_removal,
+    local,
     noise,
     outlier_removal,
     paper_outlier_removal,
     plans,
     searched_outlier_removal,
     vectors,
+    winsorized,
 )
 
 MUTANTS = [
@@ -21,6 +23,8 @@ MUTANTS = [
     *searched_outlier_removal.MUTANTS,
     *paper_outlier_removal.MUTANTS,
     *clip.MUTANTS,
+    *winsorized.MUTANTS,
+    *local.MUTANTS,
     *curator.MUTANTS,
     *plans.MUTANTS,
     *estimators.MUTANTS,

@@ -4,8 +4,8 @@ A user's coordinate is given by its place: place j tells coordinate j mod d. Fir
 coordinate is in; other users then tell their coordinate, clipped to an interval around that bin.
 
 Paper: Bassily and Sun 2023, Alg. 5. Their rotation is `userdp.rotation`.
-Differs: both kinds of users are steps of a plan, on disjoint users, so each pays for what it tells and no more; noise is
-calibrated exactly (the printed one is half of what (epsilon, delta) needs).
+Differs: both kinds of users are steps of a plan, on disjoint users, so each pays for what it tells and no more; noise
+is calibrated exactly (the printed one is half of what the source's own lemma asks for).
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ class _Session(SessionOnAll):
         offsets = np.clip(values - middle, -half, half).sum(axis=0)
         mean = offsets / (record.sampling_probability * record.n_vectors)
         # The middles are released already: adding them afterwards costs nothing.
-        return middle + self._noise.gaussian(mean, record.sensitivity(half), record.noise_multiplier)
+        released = self._noise.gaussian(mean, record.sensitivity(half), record.noise_multiplier)
+        return np.asarray(released + middle)
 
 
 def finite_rows(vectors: Vectors) -> Vectors:
@@ -112,7 +113,7 @@ def finite_rows(vectors: Vectors) -> Vectors:
     array([[1., 2.],
            [0., 0.]])
     """
-    return np.where(np.isfinite(vectors).all(axis=1)[:, None], vectors, 0.0)
+    return np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)
 
 
 def bins_of(values: Vectors, radius: float, n_bins: int) -> Users:
