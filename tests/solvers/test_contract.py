@@ -77,7 +77,9 @@ def test_it_runs_on_every_loss(solver, mode, loss):
     kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
     data = make_users(**size, kind=kind)
     problem = Problem(loss, Ball(5.0), 4, 2.5, None if loss.classifies else 5.0)
-    plan = SOLVERS[solver, mode].plan(problem, data.n_users, rows_per_user, budget)
+    chosen = SOLVERS[solver, mode]
+    limit = {"max_gradients": 20 * data.n_users * rows_per_user} if chosen.rival and chosen.fits_gradients else {}
+    plan = chosen.plan(problem, data.n_users, rows_per_user, budget, **limit)
     result = SOLVERS[solver, mode].run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=1))
     assert result.weights.shape == (4 * loss.n_outputs,)
     assert np.all(np.isfinite(result.weights))

@@ -18,6 +18,7 @@ those of `Nesterov`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -82,35 +83,65 @@ def plan_bassily_sun_local(problem: Problem, n_users: int, rows_per_user: int, b
     most = _most_steps(box, n_users, budget)
     if most < 1:
         raise _too_few(problem, n_users, rows_per_user, budget)
-    numbers = sorted({min(most, round(2 ** (k / 4))) for k in range(80)})
-    plans = [_plan(problem, box, n_users, rows_per_user, budget, n_steps) for n_steps in numbers]
-    enough = (1 + _TOLERANCE) * min(plan.bound for plan in plans)
-    best = next(plan for plan in plans if plan.bound <= enough)
-    best.plan.certify(budget)
-    return best
+    numbers = sorted({min(most, round(2 ** (k / 4))) for k in range(33)})  # up to 256
+    bounds = {n_steps: _bound(problem, box, n_users, budget, n_steps) for n_steps in numbers}
+    enough = (1 + _TOLERANCE) * min(bounds.values())
+    n_steps = next(n_steps for n_steps, bound in bounds.items() if bound <= enough)
+    plan, phases = _batches(box, n_users, budget, n_steps)
+    plan.certify(budget)
+    curvature, width = _curvature(problem, n_steps)
+    loss = problem.loss if width is None else smoothed(problem.loss, width)
+    variance = _variance(problem, box, n_users, budget, n_steps)
+    smoothness = steadied(curvature * problem.row_norm**2, problem.reach, variance, n_steps)
+    return LocalPlan(plan, loss, box, smoothness, phases, n_users * rows_per_user, bounds[n_steps])
 
 
-def _plan(
-    problem: Problem, box: Coordinates, n_users: int, rows_per_user: int, budget: Budget, n_steps: int
-) -> LocalPlan:
+def _batches(box: Coordinates, n_users: int, budget: Budget, n_steps: int) -> tuple[Plan, tuple[Phase, ...]]:
+    """Batches of nearly equal size: the first half of each votes, the others report."""
     edges = [n_users * number // n_steps for number in range(n_steps + 1)]
+    epsilon, multiplier = (1 - _HELD_BACK) * budget.epsilon, gaussian_multiplier(budget)
+    ratio = _noise(box, n_users, budget, n_steps) / box.radius
     steps: list[Step] = []
-    phases = []
-    multiplier, epsilon = gaussian_multiplier(budget), (1 - _HELD_BACK) * budget.epsilon
-    for number in range(n_steps):
-        start, stop = edges[number], edges[number + 1]
-        middle = start + (stop - start) // 2
+    phases: list[Phase] = []
+    for number, (start, stop) in enumerate(itertools.pairwise(edges)):
+        phase = Phase(f"mean {number}", f"votes {number}", stop - start, box.radius, ratio)
+        middle = (start + stop) // 2
         votes, reports = LocalVotes(middle - start, epsilon, box.n_bins), LocalReports(stop - middle, multiplier)
-        steps += [Step(f"votes {number}", start, middle, votes), Step(f"mean {number}", middle, stop, reports)]
-        std = multiplier * 2 * box.reach / math.sqrt((stop - middle) // box.size)
-        phases.append(Phase(f"mean {number}", f"votes {number}", stop - start, box.radius, std / box.radius))
-    loss, curvature, rounding = _smooth(problem, n_steps)
-    variance, distance = _variance(problem, box, phases[-1]), problem.reach
-    smoothness = curvature * problem.row_norm**2
-    bound = 4 * smoothness * distance**2 / n_steps**2 + 4 * distance * math.sqrt(variance / n_steps) + rounding
-    plan = Plan(n_users, tuple(steps))
-    steadier = steadied(smoothness, distance, variance, n_steps)
-    return LocalPlan(plan, loss, box, steadier, tuple(phases), n_users * rows_per_user, bound)
+        steps += [Step(phase.votes, start, middle, votes), Step(phase.label, middle, stop, reports)]
+        phases.append(phase)
+    return Plan(n_users, tuple(steps)), tuple(phases)
+
+
+def _users_a_coordinate(box: Coordinates, n_users: int, n_steps: int) -> int:
+    """How many users vote on a coordinate in a step, at least; and how many report it, at least."""
+    return n_users // n_steps // 2 // box.size
+
+
+def _noise(box: Coordinates, n_users: int, budget: Budget, n_steps: int) -> float:
+    """Standard deviation of a coordinate's noise."""
+    return gaussian_multiplier(budget) * 2 * box.reach / math.sqrt(_users_a_coordinate(box, n_users, n_steps))
+
+
+def _variance(problem: Problem, box: Coordinates, n_users: int, budget: Budget, n_steps: int) -> float:
+    sampling = box.spread**2 / box.size / _users_a_coordinate(box, n_users, n_steps)
+    return problem.dimension * (_noise(box, n_users, budget, n_steps) ** 2 + sampling)
+
+
+def _curvature(problem: Problem, n_steps: int) -> tuple[float, float | None]:
+    """The curvature of the loss or, if that has kinks, the one and the width of the smoothed loss."""
+    if problem.loss.smooth:
+        return problem.loss.curvature, None
+    width = math.sqrt(8) * problem.row_norm * problem.reach / n_steps
+    return problem.lipschitz / problem.row_norm / width, width
+
+
+def _bound(problem: Problem, box: Coordinates, n_users: int, budget: Budget, n_steps: int) -> float:
+    """The module's bound, and what rounding kinks may cost."""
+    curvature, width = _curvature(problem, n_steps)
+    rounding = 0.0 if width is None else problem.lipschitz / problem.row_norm * width / 2
+    noise = math.sqrt(_variance(problem, box, n_users, budget, n_steps) / n_steps)
+    bias = 4 * curvature * (problem.row_norm * problem.reach / n_steps) ** 2
+    return bias + 4 * problem.reach * noise + rounding
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
@@ -131,7 +162,7 @@ def _too_few(problem: Problem, n_users: int, rows_per_user: int, budget: Budget)
 def _most_steps(box: Coordinates, n_users: int, budget: Budget) -> int:
     """The most batches in which votes are right; each coordinate has a voter and a reporter at least."""
     most = n_users // (2 * box.size)
-    while most >= 1 and n_users // most // 2 // box.size < _voters(box, most, budget):
+    while most >= 1 and _users_a_coordinate(box, n_users, most) < _voters(box, most, budget):
         most -= max(1, most // 50)
     return max(0, most)
 
@@ -147,21 +178,6 @@ def _voters(box: Coordinates, n_steps: int, budget: Budget) -> float:
     truth = LocalVotes(1, budget.epsilon, box.n_bins).truth
     rare = float(norm.isf(_WRONG_BIN / (box.size * box.n_bins * n_steps)))
     return max(1.0, (rare / (truth / 2)) ** 2 * (truth / 2 + 2 / box.n_bins))
-
-
-def _smooth(problem: Problem, n_steps: int) -> tuple[Loss, float, float]:
-    """The loss with kinks rounded, its curvature, and what rounding may cost."""
-    if problem.loss.smooth:
-        return problem.loss, problem.loss.curvature, 0.0
-    slope = problem.lipschitz / problem.row_norm
-    width = math.sqrt(8) * problem.row_norm * problem.reach / n_steps
-    return smoothed(problem.loss, width), slope / width, slope * width / 2
-
-
-def _variance(problem: Problem, box: Coordinates, phase: Phase) -> float:
-    reporters = (phase.n_users - phase.n_users // 2) // box.size
-    sampling = box.spread**2 / box.size / reporters
-    return problem.dimension * ((phase.noise_ratio * phase.radius) ** 2 + sampling)
 
 
 def run(problem: Problem, plan: LocalPlan, curator: Curator, progress: Progress | None = None) -> Result:
