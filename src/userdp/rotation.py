@@ -4,7 +4,7 @@ U = k^{-1/2} H S, with H the k x k Hadamard matrix, S a diagonal matrix of signs
 at least the vector's length (zeros fill it up). For signs drawn at random a coordinate of U x is beyond t |x| with a
 chance of at most 2 exp(-k t^2 / 2).
 
-Paper: Levy et al. 2021, section 3.2.
+Paper: Levy et al. 2021.
 Differs: the signs are a fixed public pattern. No privacy rests on them, and data is not made against them.
 """
 

@@ -207,13 +207,8 @@ def test_adaptive_second_shifts_cost_no_more_than_one_sampled_gaussian(q, epsilo
         return norm.pdf(first - shift / a) * norm.pdf(second - later / z) * grid
 
     worst = []
-    for v, w in [
-        (1.0, -1.0),
-        (np.sign(first), -np.sign(first)),
-        (np.cos(first), -1.0),
-        (np.sign(first), np.sign(first)),
-        (np.tanh(3 * first), -np.tanh(first)),
-    ]:
+    sign = np.sign(first)
+    for v, w in ((1.0, -1.0), (sign, -sign), (np.cos(first), -1.0), (sign, sign), (np.tanh(3 * first), -sign)):
         p = (1 - q) * density(0, 0) + q * density(1.0, v)
         r = (1 - q) * density(0, 0) + q * density(-1.0, w)
         worst += [np.maximum(p - math.exp(epsilon) * r, 0).sum(), np.maximum(r - math.exp(epsilon) * p, 0).sum()]

@@ -12,9 +12,9 @@ V is that of the noise and, for a sample of the share q, (1-q)/(q n) (tau^2 + k 
 The counts get noise so that in all steps and coordinates no empty bin wins, but for one chance in 100; the means get
 the rest of the budget.
 
-Paper: Bassily and Sun 2023, Alg. 1 and section 3.
-Differs: T and the batch minimise the bound, where the source has T = n^2 epsilon^2 / (c^2 d) (more than 10^6 for 5,000
-users) and batches of n epsilon / ((e-1) sqrt(2 T ln(2/delta))), drawn without replacement.
+Paper: Bassily and Sun 2023, the central algorithm.
+Differs: T and the batch minimise the bound, where the source has T = n^2 epsilon^2 / (c^2 d) and batches of
+n epsilon / ((e-1) sqrt(2 T ln(2/delta))), drawn without replacement.
 """
 
 from __future__ import annotations

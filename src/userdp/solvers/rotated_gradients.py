@@ -7,7 +7,7 @@ n users, coordinates are expected within
 
 of their mean: for signs drawn at random a vector of length tau has a coordinate beyond tau sqrt(2 ln(2n) / k) with a
 chance of at most 1/n, and no coordinate is beyond the vector's length. Accuracy rests on this, privacy does not.
-Paper: Levy et al. 2021, and Bassily and Sun 2023, who have 10 tau sqrt(ln(k n / alpha) / k).
+Paper: Levy et al. 2021, who have 10 tau sqrt(ln(k n / alpha) / k).
 """
 
 from __future__ import annotations

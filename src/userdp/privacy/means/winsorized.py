@@ -26,7 +26,7 @@ class Winsorized:
     Guarantee: with 1/z^2 = 1/count_multiplier^2 + 1/noise_multiplier^2 the cost is rounds / z^2 (Gaussian), or for
     samples `rounds` Poisson-sampled steps of multiplier z in units of adding one user, and as `failure` the chance of
     a sample without other users. For any vectors. Proof: docs/proofs.md, section 18.
-    Paper: Levy et al. 2021, Alg. 1 and 2; Bassily and Sun 2023, Alg. 1. Their rotation is `userdp.rotation`.
+    Paper: Levy et al. 2021, as used by Bassily and Sun 2023. Their rotation is `userdp.rotation`.
     Differs: Gaussian noise on the counts instead of the exponential mechanism, and on the mean instead of Laplace,
     because these compose better; Poisson samples instead of samples without replacement.
     """
