@@ -11,9 +11,10 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["losses", "domains", "kernels", "grouping", "sgd", "safe_steps", "smoothing", "whole_files", "table_files"],
+    ["losses", "domains", "kernels", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
+    ["table_files"],
     ["data"],
-    ["statistics", "safe_passes"],
+    ["statistics", "safe_passes", "rotated"],
     ["engines"],
     ["privacy"],
     ["planning"],

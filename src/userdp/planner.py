@@ -22,6 +22,8 @@ from userdp.solvers import (
     accelerated,
     accelerated_paper,
     accelerated_tight,
+    bassily_sun,
+    bassily_sun_local,
     clipped,
     disjoint_batches,
     group_privacy,
@@ -83,6 +85,12 @@ SOLVERS = {
     ),
     ("group-privacy", "tight"): Solver(
         group_privacy.plan_group_privacy, group_privacy.feasible, group_privacy.run, rival=True
+    ),
+    ("bassily-sun", "tight"): Solver(
+        bassily_sun.plan_bassily_sun, bassily_sun.feasible, bassily_sun.run, fits_gradients=True, rival=True
+    ),
+    ("bassily-sun-local", "tight"): Solver(
+        bassily_sun_local.plan_bassily_sun_local, bassily_sun_local.feasible, bassily_sun_local.run, rival=True
     ),
 }
 
@@ -272,10 +280,11 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        head = f"{'solver':<12}{'mode':<7}{'bound':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
+        width = max(12, *(len(option.solver) + 1 for option in self.options))
+        head = f"{'solver':<{width}}{'mode':<7}{'bound':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
         lines = [head]
         for option in self.options:
-            name = f"{option.solver:<12}{option.mode:<7}"
+            name = f"{option.solver:<{width}}{option.mode:<7}"
             if option.feasible:
                 numbers = f"{option.bound:>9.3g}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")

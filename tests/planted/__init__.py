@@ -5,6 +5,7 @@ from planted import (
     curator,
     estimators,
     gaussian_outlier_removal,
+    local,
     noise,
     outlier_removal,
     paper_outlier_removal,
@@ -12,6 +13,7 @@ from planted import (
     plans,
     searched_outlier_removal,
     vectors,
+    winsorized,
 )
 
 MUTANTS = [
@@ -23,6 +25,8 @@ MUTANTS = [
     *paper_outlier_removal.MUTANTS,
     *clip.MUTANTS,
     *perturbation.MUTANTS,
+    *winsorized.MUTANTS,
+    *local.MUTANTS,
     *curator.MUTANTS,
     *plans.MUTANTS,
     *estimators.MUTANTS,

@@ -73,6 +73,10 @@ class SilentNoise:
         self.asked.append(("coins", float(np.mean(probabilities))))
         return np.arange(len(probabilities)) < probabilities * len(probabilities)
 
+    def integers(self, n, high):
+        self.asked.append(("integers", n, high))
+        return np.zeros(n, dtype=np.int64)
+
 
 def with_h_index(size, h_index):
     """`h_index` equal vectors, and the others far from everyone: the h-index is `h_index` if that is >= 1."""

@@ -151,3 +151,20 @@ def test_opendp_is_asked_for_the_right_mechanisms():
     """A Gaussian measured in zCDP and a Laplace in pure DP: the unit of the map is what the accountant assumes."""
     assert n._measurement("gaussian", 1.0, 2).output_measure == dp.zero_concentrated_divergence()
     assert n._measurement("laplace", 1.0, 2).output_measure == dp.max_divergence()
+
+
+@pytest.mark.parametrize("high", [1, 2, 3, 7])
+def test_integers_are_uniform(source, high):
+    drawn = source.integers(14_000, high)
+    assert drawn.dtype == np.int64
+    counts = np.bincount(drawn, minlength=high)
+    assert len(counts) == high
+    assert high == 1 or chisquare(counts).pvalue > 1e-6
+
+
+def test_integers_beyond_the_last_multiple_are_drawn_again(monkeypatch):
+    """2^64 mod 10 is 6: the six highest words would make small remainders more likely."""
+    words = [[2**64 - 6, 2**64 - 7, 3], [2**64 - 1], [8]]
+    monkeypatch.setattr(n, "_random_words", lambda size: np.array(words.pop(0), dtype=np.uint64))
+    assert n.SecureNoise().integers(3, 10).tolist() == [8, 9, 3]
+    assert words == []

@@ -48,6 +48,9 @@ class Noise(Protocol):
     def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
         """Independent coins, true with these probabilities (rounded down to multiples of 2^-53)."""
 
+    def integers(self, n: int, high: int) -> NDArray[np.int64]:
+        """n independent whole numbers from 0 to high - 1, each equally likely."""
+
 
 class SecureNoise:
     """The only private source: OpenDP's samplers and the operating system's random bytes.
@@ -79,6 +82,14 @@ class SecureNoise:
         uniform = (_random_words(len(probabilities)) >> np.uint64(11)).astype(np.float64)
         return np.asarray(uniform < np.floor(probabilities * 2.0**53))
 
+    def integers(self, n: int, high: int) -> NDArray[np.int64]:
+        words = _random_words(n).copy()
+        # Up to the last multiple of `high` all remainders are equally frequent; words beyond it are drawn again.
+        last = np.uint64(2**64 - 2**64 % high - 1)
+        while np.any(words > last):
+            words[words > last] = _random_words(int(np.sum(words > last)))
+        return (words % np.uint64(high)).astype(np.int64)
+
 
 class SeededNoise:
     """NOT PRIVATE: reproducible draws for tests and research. Anyone who knows the seed can remove the noise."""
@@ -104,6 +115,9 @@ class SeededNoise:
 
     def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
         return np.asarray(self._generator.random(len(probabilities)) < probabilities)
+
+    def integers(self, n: int, high: int) -> NDArray[np.int64]:
+        return self._generator.integers(high, size=n, dtype=np.int64)
 
 
 def noise_source(insecure_seed: int | None = None) -> Noise:

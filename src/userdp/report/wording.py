@@ -26,6 +26,9 @@ _MECHANISMS = {
     "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
     "SampledOutlierRemoval": "The same on random samples of people: far-off ones left out, tested, noisy mean.",
     "SearchedOutlierRemoval": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
+    "Winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
+    "LocalVotes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
+    "LocalReports": "Each person tells one number with noise of its own, before anyone adds up.",
     "PaperOutlierRemoval": "Outlier removal, test and noise as the paper prints them.",
 }
 _COLUMNS = {

@@ -1,0 +1,108 @@
+"""Bugs in local randomisers."""
+
+from planted.mutant import Mutant
+
+_FILE = "privacy/means/local.py"
+_TESTS = "privacy/test_local.py::"
+
+MUTANTS = [
+    Mutant(
+        "votes: the truth too often",
+        _FILE,
+        "return kept / (kept + self.n_bins * math.exp(-self.epsilon)) * (1 - 2.0**-49)",
+        "return kept / (kept + (self.n_bins - 1) * math.exp(-self.epsilon)) * (1 - 2.0**-49)",
+        _TESTS + "test_no_two_bins_differ_by_more_than_epsilon_in_how_often_they_are_named",
+    ),
+    Mutant(
+        "votes: always the truth",
+        _FILE,
+        "said = np.where(honest, own, self._noise.integers(len(own), n_bins))",
+        "said = np.where(honest, own, own)",
+        _TESTS + "test_votes_are_named_as_often_as_the_proof_says",
+    ),
+    Mutant(
+        "votes: one other bin for all",
+        _FILE,
+        "self._noise.integers(len(own), n_bins)",
+        "self._noise.integers(1, n_bins)",
+        _TESTS + "test_every_user_tosses_a_coin_and_has_another_bin_ready",
+    ),
+    Mutant(
+        "votes: the last bin is never drawn",
+        _FILE,
+        "self._noise.integers(len(own), n_bins)",
+        "self._noise.integers(len(own), max(1, n_bins - 1))",
+        _TESTS + "test_every_user_tosses_a_coin_and_has_another_bin_ready",
+    ),
+    Mutant(
+        "votes charged at half",
+        _FILE,
+        "return Cost(pure=(self.epsilon,))",
+        "return Cost(pure=(self.epsilon / 2,))",
+        _TESTS + "test_costs_are_in_closed_form",
+    ),
+    Mutant(
+        "reports: noise of one radius",
+        _FILE,
+        "self._noise.gaussian(clipped, 2 * radius,",
+        "self._noise.gaussian(clipped, radius,",
+        _TESTS + "test_the_sensitivity_is_attained_and_noise_is_a_multiple_of_it",
+    ),
+    Mutant(
+        "reports: not clipped",
+        _FILE,
+        "clipped = np.clip(values, -radius, radius)",
+        "clipped = values",
+        _TESTS + "test_a_swap_changes_what_one_user_tells_and_by_no_more_than_the_sensitivity",
+    ),
+    Mutant(
+        "reports: half the noise",
+        _FILE,
+        "2 * radius, self._record.noise_multiplier)",
+        "2 * radius, self._record.noise_multiplier / 2)",
+        _TESTS + "test_the_sensitivity_is_attained_and_noise_is_a_multiple_of_it",
+    ),
+    Mutant(
+        "reports: one noise for all, on their mean",
+        _FILE,
+        "        told = self._noise.gaussian(clipped, 2 * radius, self._record.noise_multiplier)\n",
+        "        noise = self._noise.gaussian(np.zeros(1), 2 * radius, self._record.noise_multiplier)\n"
+        "        told = clipped + noise\n",
+        _TESTS + "test_each_user_has_noise_of_its_own",
+    ),
+    Mutant(
+        "reports charged at half",
+        _FILE,
+        "math.nextafter(1 / self.noise_multiplier**2, math.inf)",
+        "math.nextafter(0.5 / self.noise_multiplier**2, math.inf)",
+        _TESTS + "test_costs_are_in_closed_form",
+    ),
+    Mutant(
+        "local: another number of vectors than priced",
+        _FILE,
+        "if n_vectors != n_priced or n_vectors < dimension:",
+        "if n_vectors < dimension:",
+        _TESTS + "test_only_what_was_priced_is_released",
+    ),
+    Mutant(
+        "local: a session releases again",
+        _FILE,
+        '        raise RuntimeError("These users have told what was paid for.")\n',
+        "        pass\n",
+        _TESTS + "test_only_what_was_priced_is_released",
+    ),
+    Mutant(
+        "local: coordinates that are not finite are kept",
+        _FILE,
+        "np.where(np.isfinite(values), values, 0.0)",
+        "values",
+        _TESTS + "test_users_tell_their_own_coordinate_and_means_are_of_those",
+    ),
+    Mutant(
+        "integers: words beyond the last multiple are kept",
+        "privacy/noise.py",
+        "while np.any(words > last):",
+        "while False:",
+        "privacy/test_noise.py::test_integers_beyond_the_last_multiple_are_drawn_again",
+    ),
+]
