@@ -13,7 +13,7 @@ SOURCE = Path(userdp.__file__).parent
 LAYERS = [
     ["losses", "domains", "kernels", "grouping", "sgd", "smoothing", "whole_files", "table_files"],
     ["data"],
-    ["statistics"],
+    ["statistics", "row_statistics"],
     ["engines"],
     ["privacy"],
     ["planning"],
@@ -28,7 +28,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "noise", "neighbours", "quiet"],
+    ["accounting", "mixtures", "noise", "neighbours", "quiet"],
     ["concentration", "gates", "mechanism", "paper"],
     ["means", "radius"],
     ["plan"],

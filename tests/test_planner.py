@@ -16,7 +16,7 @@ LOGISTIC = public_problem("logistic", 5)
 
 def test_every_solver_and_mode_has_a_row():
     comparison = plan(5_000, 20, 4, 1.0, 1e-6)
-    assert [(o.solver, o.mode) for o in comparison.options] == list(SOLVERS)
+    assert [(o.solver, o.mode) for o in comparison.options] == [key for key, one in SOLVERS.items() if not one.rival]
     for option in comparison.options:
         if option.feasible:
             assert 0 < option.bound < math.inf
@@ -50,7 +50,7 @@ def test_as_text_and_as_json():
     assert record["choice"] == "dp-sgd"
     assert [row["feasible"] for row in record["options"]] == [o.feasible for o in comparison.options]
     assert "Nothing was spent" in record["options"][0]["refusal"]
-    assert str(comparison).count("\n") == len(SOLVERS) + 1
+    assert str(comparison).count("\n") == len(comparison.options) + 1
 
 
 def test_none_fits():

@@ -27,10 +27,11 @@ Numbers = NDArray[np.float64]
 
 _FAR = 10.0  # standard deviations that hold all but 1e-22
 _RARE = 1e-20  # chance of numbers of rows that are not looked at, but charged
-_SPLITS = np.linspace(0.3, 0.95, 27)  # shares of epsilon for the removal
+_SPLITS = np.linspace(0.1, 0.95, 35)  # shares of epsilon for the removal
 _CELLS = 1 << 15  # of privacy loss in one round: where they would be more, they are made wider, which costs epsilon
 LEAST_MULTIPLIER = 1e-3  # in units of all rows of a user: less noise is asked for by no budget
 MOST_MULTIPLIER = 1e9
+_LARGEST_EPSILON = 50.0
 _RESERVE = 4e-9  # of epsilon: more than the accountant holds back
 
 
@@ -42,6 +43,7 @@ def swap_delta(rows_per_user: int, probability: float, multiplier: float, rounds
     >>> 0.126936 < swap_delta(1, 1.0, 2.0, 1, 1.0) < 0.2  # a swap is then a Gaussian of mu = 1
     True
     """
+    epsilon = min(epsilon, _LARGEST_EPSILON)  # what holds there holds beyond
     grid = epsilon / 1000
     with_user, without = _pair(rows_per_user, probability, multiplier, rounds, grid)
     first = _SPLITS * epsilon
@@ -63,13 +65,13 @@ def row_multiplier(budget: Budget, rows_per_user: int, probability: float, round
     def fits(multiplier: float) -> bool:
         return swap_delta(rows_per_user, probability, multiplier, rounds, epsilon) <= allowed
 
+    if budget.delta == 0 or not fits(MOST_MULTIPLIER):
+        raise BudgetExceeded(
+            f"Expected a larger delta than {budget.delta:g} for {rounds} rounds on sampled rows. Nothing was spent."
+        )
     high = likely_multiplier(budget, rows_per_user, probability, rounds)
     while not fits(high):
         high *= 1.1
-        if high > MOST_MULTIPLIER:
-            raise BudgetExceeded(
-                f"Expected a larger delta than {budget.delta:g} for {rounds} rounds on sampled rows. Nothing was spent."
-            )
     low = high / 1.1
     while low > LEAST_MULTIPLIER * rows_per_user and fits(low):
         low, high = low / 1.1, low
@@ -94,7 +96,11 @@ def likely_multiplier(budget: Budget, rows_per_user: int, probability: float, ro
         return float(np.expm1(np.minimum(700.0, rows_per_user * tilted)) @ chances) - target
 
     ends = math.log(LEAST_MULTIPLIER * rows_per_user), math.log(MOST_MULTIPLIER)
-    return math.exp(float(brentq(excess, *ends, xtol=1e-3))) if excess(ends[0]) > 0 else math.exp(ends[0])
+    if excess(ends[1]) >= 0:
+        raise BudgetExceeded(
+            f"Expected a larger epsilon than {budget.epsilon:g} for {rounds} rounds on sampled rows. Nothing was spent."
+        )
+    return math.exp(float(brentq(excess, *ends, xtol=1e-3)))
 
 
 def claimed_epsilon(budget: Budget) -> float:
