@@ -112,7 +112,7 @@ def test_measured_risk_is_below_the_bound_and_in_its_order():
         data = make_users(n_users)
         least = best_risk(losses.logistic, data)
         problem = public_problem("logistic", 4, row_norm=2.5)
-        for solver, mode in SOLVERS:
+        for solver, mode in (key for key, one in SOLVERS.items() if not one.rival):
             option = consider(solver, mode, problem, n_users, 12, Budget(epsilon, 1e-6))
             if not option.feasible:
                 continue

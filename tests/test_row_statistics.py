@@ -91,7 +91,9 @@ def test_a_slope_in_plain_python_gives_the_same_and_its_errors_stay_inside():
     expected = [by_hand(loss, data, user, kept[user], weights, 0.4) for user in range(5)]
     np.testing.assert_allclose(sums, expected, rtol=1e-9, atol=1e-12)
     failing = ClippedRowGradients(MeanGradient(plain_loss(fails_at=1.0), weights), 0.4, kept)(data, np.arange(5), 5)
-    only = kept & np.array([[i < len(t) and t[i] == 0 for i in range(9)] for t in (data.rows_of(u)[1] for u in range(5))])
+    only = kept & np.array(
+        [[i < len(t) and t[i] == 0 for i in range(9)] for t in (data.rows_of(u)[1] for u in range(5))]
+    )
     expected = [by_hand(loss, data, user, only[user], weights, 0.4) for user in range(5)]
     np.testing.assert_allclose(failing, expected, rtol=1e-9, atol=1e-12)
 

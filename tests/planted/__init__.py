@@ -9,6 +9,7 @@ from planted import (
     outlier_removal,
     paper_outlier_removal,
     plans,
+    sampled_rows,
     searched_outlier_removal,
     vectors,
 )
@@ -21,6 +22,7 @@ MUTANTS = [
     *searched_outlier_removal.MUTANTS,
     *paper_outlier_removal.MUTANTS,
     *clip.MUTANTS,
+    *sampled_rows.MUTANTS,
     *curator.MUTANTS,
     *plans.MUTANTS,
     *estimators.MUTANTS,

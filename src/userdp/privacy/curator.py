@@ -160,7 +160,9 @@ class Curator:
         grouped = any(step.label == label and step.n_groups is not None for step in self._plan.steps)
         if grouped and not statistic.takes_groups:
             raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
-        sampled = any(step.label == label and getattr(step.mechanism, "samples_rows", False) for step in self._plan.steps)
+        sampled = any(
+            step.label == label and getattr(step.mechanism, "samples_rows", False) for step in self._plan.steps
+        )
         if sampled and not hasattr(statistic, "keeping"):
             raise TypeError(
                 f"Expected a statistic of sampled rows in step {label!r}, such as ClippedRowGradients, got "

@@ -62,9 +62,10 @@ class AcceleratedPlan:
     """A certified plan and how to carry it out.
 
     `loss` is the given one or, in closed form, a smoothed one. `averaged` takes plain steps and the average iterate
-    instead of accelerated ones; a phase's smoothness is then 0 where the loss has kinks. `moment_error` is the expected error of the released
-    second moment's eigenvalues if there is a preconditioner, else None; `ridge` is added to them, and `progress` paces
-    the directions (`Whitening.paced`). `faithful` runs the phases as the paper prints them.
+    instead of accelerated ones; a phase's smoothness is then 0 where the loss has kinks.
+
+    `moment_error` is the expected error of the released second moment's eigenvalues if there is a preconditioner, else
+    None; `ridge` is added to them, and `progress` paces the directions (`Whitening.paced`). `faithful` runs the phases as the paper prints them.
     """
 
     plan: Plan

@@ -9,8 +9,8 @@ the noise of a step and v the variance of users' mean gradients, the bound on th
     D^2 / (2 eta T) + eta G + 2 D sqrt(v/n),    eta <= 1/(2 beta), G = k sigma^2          smooth
                                                 G = L^2 + k sigma^2                       with kinks
 
-at the best eta (`sgd_excess`), that is about beta D^2/T or L D/sqrt(T), and D sigma sqrt(2k/T), and the price of having n
-users only. The plan is the one with the fewest gradients whose bound is within `tolerance` of the least.
+at the best eta (`sgd_excess`), that is about beta D^2/T or L D/sqrt(T), and D sigma sqrt(2k/T), and the price of having
+n users only. The plan is the one with the fewest gradients whose bound is within `tolerance` of the least.
 
 Paper: Asi and Liu 2024, smooth and non-smooth: gradients of the order beta (nm)^{3/2} and (nm)^3.
 Differs: noise, test, radius, T and eta are calibrated instead of taken from the printed constants. The printed T is

@@ -1,8 +1,8 @@
 """Example-level DP-SGD with a cap on each user's rows: what one gets without any thought of users.
 
 Earlier work, to compare with. Every round keeps each row with probability q; gradients of kept rows are shortened to c,
-added up, divided by the expected number of rows q n m, and get noise; a projected step follows. The result is the average
-iterate. Privacy of whole users comes from the accounting alone (`SampledRows`): a user has at most m rows.
+added up, divided by the expected number of rows q n m, and get noise; a projected step follows. The result is the
+average iterate. Privacy of whole users comes from the accounting alone (`SampledRows`): a user has at most m rows.
 
 With z the noise in units of one row, D the distance of the start from a good point, beta the smoothness, L the largest
 slope, T rounds, k weights and v the variance of users' mean gradients, plans are ordered by

@@ -25,8 +25,8 @@ class SampledRows:
     Each of a user's first `rows_per_user` rows is kept with `sampling_probability`, by coins that the session tosses. A
     user gives one vector, made of its kept rows; the session shortens it to (number of its kept rows) * r, with r the
     radius at release time, whatever the statistic did. The sum is divided by the expected number of rows, which is
-    public, and gets N(0, (noise_multiplier * r / that number)^2 I). Users without a kept row are not asked. A vector that
-    is not finite counts as 0. Vectors come in `block` at a time. There is no test, so nothing ever halts.
+    public, and gets N(0, (noise_multiplier * r / that number)^2 I). Users without a kept row are not asked. A vector
+    that is not finite counts as 0. Vectors come in `block` at a time. There is no test, so nothing ever halts.
 
     Guarantee: (epsilon, failure)-DP for a whole user, for any vectors; `epsilon` is what the record claims, and the
     failure follows from it. Proof: docs/proofs.md, section 20.
@@ -99,11 +99,12 @@ class _Session:
 
     def _coins(self) -> NDArray[np.bool_]:
         n_users, n_rows = self._record.n_vectors, self._record.rows_per_user
-        kept = np.empty((n_users, n_rows), dtype=bool)
+        kept: NDArray[np.bool_] = np.empty((n_users, n_rows), dtype=np.bool_)
         size = max(1, _COINS // n_rows)
         for first in range(0, n_users, size):
-            part = kept[first : first + size]
-            part[:] = self._noise.coins(np.full(part.size, self._record.sampling_probability)).reshape(part.shape)
+            last = min(first + size, n_users)
+            chances = np.full((last - first) * n_rows, self._record.sampling_probability)
+            kept[first:last] = self._noise.coins(chances).reshape(last - first, n_rows)
         return kept
 
     def add(self, vectors: Vectors, radius: float) -> None:
