@@ -272,10 +272,10 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        head = f"{'solver':<12}{'mode':<7}{'bound':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
+        head = f"{'solver':<15}{'mode':<7}{'bound':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
         lines = [head]
         for option in self.options:
-            name = f"{option.solver:<12}{option.mode:<7}"
+            name = f"{option.solver:<15}{option.mode:<7}"
             if option.feasible:
                 numbers = f"{option.bound:>9.3g}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")

@@ -46,7 +46,7 @@ MUTANTS = [
         _HERE,
         "self._lengths[self._seen : self._seen + len(vectors)]",
         "self._lengths[: len(vectors)]",
-        _TESTS + "test_a_user_moves_the_sum_by_at_most_its_kept_rows_whatever_the_vectors",
+        _TESTS + "test_in_every_block_each_user_counts_by_its_own_kept_rows",
     ),
     Mutant(
         "sampled sums are divided by the rows there are",

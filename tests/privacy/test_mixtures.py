@@ -45,7 +45,7 @@ def test_with_one_row_it_is_the_sampled_gaussian(q, z, rounds):
     for one, other in zip(ours, (theirs._pmf_remove, theirs._pmf_add), strict=True):
         for epsilon in (0.05, 0.2, 0.5):
             expected = other.get_delta_for_epsilon(epsilon)
-            assert expected * (1 - 1e-6) - 1e-13 <= one.get_delta_for_epsilon(epsilon) <= expected * 1.01 + 1e-13
+            assert expected * (1 - 1e-6) - 1e-13 <= one.get_delta_for_epsilon(epsilon) <= expected * 1.2 + 1e-13
 
 
 def test_it_agrees_with_the_library_on_mixtures():

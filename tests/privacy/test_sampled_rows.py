@@ -124,6 +124,14 @@ def test_the_share_of_a_row_is_attained_and_does_not_tell_the_number_of_rows():
     assert 2.0 / 60 < made.sensitivity(2.0, 1) < 2.0 / 60 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, None])
+def test_in_every_block_each_user_counts_by_its_own_kept_rows(block):
+    kept = np.arange(5)[None, :] < np.array([[1], [5], [2], [0], [3]])
+    assert summed(np.full((5, 1), 1e9), kept, 1.0, block)[0] == pytest.approx(11.0, rel=1e-12)
+    axes = np.eye(5) * 1e9
+    np.testing.assert_allclose(summed(axes, kept, 1.0, block), [1.0, 5.0, 2.0, 0.0, 3.0], rtol=1e-12)
+
+
 @pytest.mark.parametrize(("users", "rows", "dimension"), [(1, 1, 1), (1000, 10, 5), (10**5, 100, 1000)])
 def test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding(users, rows, dimension):
     made = record(n_vectors=users, rows_per_user=rows)

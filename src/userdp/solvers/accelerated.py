@@ -65,7 +65,8 @@ class AcceleratedPlan:
     instead of accelerated ones; a phase's smoothness is then 0 where the loss has kinks.
 
     `moment_error` is the expected error of the released second moment's eigenvalues if there is a preconditioner, else
-    None; `ridge` is added to them, and `progress` paces the directions (`Whitening.paced`). `faithful` runs the phases as the paper prints them.
+    None; `ridge` is added to them, and `progress` paces the directions (`Whitening.paced`). `faithful` runs the phases
+    as the paper prints them.
     """
 
     plan: Plan

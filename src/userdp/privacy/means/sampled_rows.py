@@ -89,7 +89,7 @@ class _Session:
         if len(users) != self._record.n_vectors:
             raise ValueError(f"Expected {self._record.n_vectors} users, as was priced.")
         kept = self._coins()
-        some = kept.any(axis=1)
+        some = np.asarray(kept.any(axis=1))
         if not some.any():
             some[0] = True  # someone must give a vector, to tell its length; it is shortened to nothing
         self.kept_rows = kept[some]
