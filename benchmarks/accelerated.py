@@ -1,6 +1,6 @@
 """The accelerated solver: gradients and risk against the theorems' exponents, Lemma 3.5, real users, few users.
 
-- gradients: how many the tight plans take against n, m and beta, beside Theorem 3.2's and 4.1's exponents.
+- gradients: how many the tight plans take against n, m and beta, beside the theorems' exponents; Asi and Liu's, too.
 - risk: excess on generated users against n and m, beside the plan's bound and the theorem's exponents.
 - variance: of the filtered minibatch gradient, beside Lemma 3.5's L^2 ln(ndm) / (K m).
 - smoothing: closed form beside draws from the paper's ball, at equal steps and noise.
@@ -35,6 +35,7 @@ from userdp.smoothing import BallSmoothing
 from userdp.solvers import accelerated_paper as paper
 from userdp.solvers.accelerated import run
 from userdp.solvers.accelerated_tight import plan_accelerated
+from userdp.solvers.asi_liu import plan_asi_liu
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
 
@@ -49,15 +50,18 @@ def slope(x: list[float], y: list[float]) -> float:
 def gradients(repeats: int, quick: bool) -> list[dict]:
     """Fewest gradients with at most twice the least estimate: eps = L = R = 1, d = n, a user's rows independent."""
     records = []
-    table = Table("loss", "against", "exponent", "theorem", "steps", "users a step")
+    table = Table("solver", "loss", "against", "exponent", "theorem", "steps", "users a step")
     ns, ms = np.geomspace(1e5, 1e8, 7), np.geomspace(10, 10_000, 7)
 
     def smooth(beta: float) -> losses.Loss:
         return losses.smoothed_hinge(1 / beta)
 
-    def plan(loss, n, m):
+    def plan(solver, loss, n, m):
         problem = Problem(loss, Ball(0.5), int(n), 1.0, row_similarity=0.0)
-        return plan_accelerated(problem, int(n), int(m), Budget(1.0, DELTA), tolerance=1.0)
+        size = (problem, int(n), int(m), Budget(1.0, DELTA))
+        if solver == "asi-liu":
+            return plan_asi_liu(*size, tolerance=1.0, most_steps=10**11)
+        return plan_accelerated(*size, tolerance=1.0)
 
     sweeps = [
         ("smooth", "n", ns, lambda v: (smooth(4.0), v, 100), 9 / 8),
@@ -66,15 +70,23 @@ def gradients(repeats: int, quick: bool) -> list[dict]:
         ("kinks", "n", ns, lambda v: (losses.hinge, v, 100), 11 / 8),
         ("kinks", "m", ms, lambda v: (losses.hinge, 1e6, v), 5 / 4),
     ]
-    for kind, varied, values, size, theorem in sweeps:
-        plans = [plan(*size(value)) for value in track(values, f"{kind}, {varied}", transient=True)]
+    sweeps = [("accelerated", *sweep) for sweep in sweeps]
+    ns, ms = ns[:4], ms[:5]  # earlier work: up to 10^7 users, 1,000 rows
+    sweeps += [
+        ("asi-liu", "smooth", "n", ns, lambda v: (smooth(4.0), v, 100), 3 / 2),
+        ("asi-liu", "smooth", "m", ms, lambda v: (smooth(4.0), 1e6, v), 3 / 2),
+        ("asi-liu", "kinks", "n", ns, lambda v: (losses.hinge, v, 100), 3),
+        ("asi-liu", "kinks", "m", ms, lambda v: (losses.hinge, 1e6, v), 3),
+    ]
+    for solver, kind, varied, values, size, theorem in sweeps:
+        plans = [plan(solver, *size(value)) for value in track(values, f"{kind}, {varied}", transient=True)]
         exponent = slope(values, [p.n_gradients for p in plans])
         shapes = [(p.phases[0].n_steps, round(p.phases[0].users_a_step)) for p in plans]
-        records.append({"loss": kind, "against": varied, "exponent": exponent, "theorem": theorem})
+        records.append({"solver": solver, "loss": kind, "against": varied, "exponent": exponent, "theorem": theorem})
         records[-1] |= {"sizes": list(map(float, values)), "steps_and_users": shapes}
         figures = (f"{exponent:+.2f}", f"{theorem:+.3f}")
         ends = (f"{shapes[0][0]} .. {shapes[-1][0]}", f"{shapes[0][1]:,} .. {shapes[-1][1]:,}")
-        table.add_row(kind, varied, *figures, *ends)
+        table.add_row(solver, kind, varied, *figures, *ends)
     console.print(table)
     return records
 

@@ -14,7 +14,7 @@ LAYERS = [
     ["losses", "domains", "kernels", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
     ["table_files"],
     ["data"],
-    ["statistics", "safe_passes", "rotated"],
+    ["statistics", "row_statistics", "safe_passes", "rotated"],
     ["engines"],
     ["privacy"],
     ["planning"],
@@ -29,7 +29,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "noise", "neighbours", "quiet"],
+    ["accounting", "mixtures", "noise", "neighbours", "quiet"],
     ["concentration", "gates", "mechanism", "paper"],
     ["means", "radius"],
     ["plan"],

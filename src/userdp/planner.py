@@ -22,10 +22,12 @@ from userdp.solvers import (
     accelerated,
     accelerated_paper,
     accelerated_tight,
+    asi_liu,
     bassily_sun,
     bassily_sun_local,
     clipped,
     disjoint_batches,
+    example_level,
     group_privacy,
     phased_sgd,
     phased_sgd_paper,
@@ -72,6 +74,12 @@ SOLVERS = {
         clipped.plan_clipped, clipped.feasible, clipped.run, looseness=1.3, fits_gradients=True
     ),
     ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
+    ("asi-liu", "tight"): Solver(
+        asi_liu.plan_asi_liu, asi_liu.feasible, accelerated.run, fits_gradients=True, rival=True
+    ),
+    ("example-level", "tight"): Solver(
+        example_level.plan_example_level, example_level.feasible, example_level.run, fits_gradients=True, rival=True
+    ),
     ("accelerated", "paper"): Solver(
         accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True
     ),

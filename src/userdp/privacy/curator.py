@@ -130,13 +130,19 @@ class Curator:
         users = session.choose(self._order[step.start : step.stop])
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
+        kept = getattr(session, "kept_rows", None)  # the session's coins, where rows are sampled
+
+        def asked(first: int, last: int) -> Statistic:
+            return statistic if kept is None else statistic.keeping(kept[first:last])  # type: ignore[attr-defined]
+
         if step.n_groups is not None or block >= n_groups:
-            vectors = self._vectors(statistic, users, n_groups)
+            vectors = self._vectors(asked(0, n_groups), users, n_groups)
         else:
             last = (n_groups - 1) // block * block
             for first in range(0, last, block):
-                session.add(self._vectors(statistic, users[first : first + block], block), radius)
-            vectors = self._vectors(statistic, users[last:], n_groups - last)
+                part = self._vectors(asked(first, first + block), users[first : first + block], block)
+                session.add(part, radius)
+            vectors = self._vectors(asked(last, n_groups), users[last:], n_groups - last)
         self._check_process()
         return session.release(vectors, radius)
 
@@ -157,6 +163,14 @@ class Curator:
         grouped = any(step.label == label and step.n_groups is not None for step in self._plan.steps)
         if grouped and not statistic.takes_groups:
             raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
+        sampled = any(
+            step.label == label and getattr(step.mechanism, "samples_rows", False) for step in self._plan.steps
+        )
+        if sampled and not hasattr(statistic, "keeping"):
+            raise TypeError(
+                f"Expected a statistic of sampled rows in step {label!r}, such as ClippedRowGradients, got "
+                f"{type(statistic).__name__}."
+            )
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:

@@ -19,7 +19,7 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan
 from userdp.smoothing import BallSmoothing
-from userdp.solvers.descent import ACSA, Nesterov, steadied
+from userdp.solvers.descent import ACSA, AveragedSGD, Nesterov, sgd_step, steadied
 from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
@@ -61,9 +61,12 @@ class Phase:
 class AcceleratedPlan:
     """A certified plan and how to carry it out.
 
-    `loss` is the given one or, in closed form, a smoothed one. `moment_error` is the expected error of the released
-    second moment's eigenvalues if there is a preconditioner, else None; `ridge` is added to them, and `progress` paces
-    the directions (`Whitening.paced`). `faithful` runs the phases as the paper prints them.
+    `loss` is the given one or, in closed form, a smoothed one. `averaged` takes plain steps and the average iterate
+    instead of accelerated ones; a phase's smoothness is then 0 where the loss has kinks.
+
+    `moment_error` is the expected error of the released second moment's eigenvalues if there is a preconditioner, else
+    None; `ridge` is added to them, and `progress` paces the directions (`Whitening.paced`). `faithful` runs the phases
+    as the paper prints them.
     """
 
     plan: Plan
@@ -75,6 +78,7 @@ class AcceleratedPlan:
     ridge: float = 0.0
     progress: float = math.inf
     faithful: bool = False
+    averaged: bool = False
 
 
 def run(problem: Problem, plan: AcceleratedPlan, curator: Curator, progress: Progress | None = None) -> Result:
@@ -123,7 +127,7 @@ class _Walk:
         self._center, self._whitening = start, whitening
         self._domain = problem.domain if whitening is None else whitening.around(problem.domain, problem.dimension)
         self._first = start if whitening is None else whitening.from_weights(start)
-        self._descent: Nesterov | ACSA | None = None
+        self._descent: Nesterov | AveragedSGD | ACSA | None = None
 
     def begin(self, radius: float) -> None:
         """Choose the steps, now that the radius, and so the noise, is known."""
@@ -133,6 +137,9 @@ class _Walk:
             strong = phase.regularizer + self._problem.l2
             curvatures = (phase.smoothness, strong)
             self._descent = ACSA(self._first, self._domain, *curvatures, variance, phase.gap, phase.n_steps)
+        elif self._plan.averaged:
+            step = sgd_step(phase.smoothness, phase.distance, variance, phase.n_steps)
+            self._descent = AveragedSGD(self._first, self._domain, step)
         else:
             smoothness = phase.smoothness * (1.0 if self._whitening is None else self._whitening.steepness)
             smoothness = steadied(smoothness, phase.distance, variance, phase.n_steps, phase.curved)

@@ -53,8 +53,8 @@ _MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240
 _SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # share of the users in a step: .5, .35, .25, .. .001
 _LEAST_CURVATURE = 0.125  # of the largest: in whitened coordinates a typical row's curvature is at least this
-_OUTLIERS = 0.03  # share of users that may be far from the others
-_RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
+OUTLIERS = 0.03  # share of users that may be far from the others
+RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
 _RARE = 5.0  # standard deviations, about: margins of tests
 _RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
 _WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
@@ -125,7 +125,7 @@ def plan_accelerated(
     ]
     feasible = [choice for choice in choices if math.isfinite(choice.bound)]
     if not feasible:
-        plan_means(n_users, budget, _STEPS[0], outliers=_OUTLIERS, radii=_RADII)  # says how many users would do
+        plan_means(n_users, budget, _STEPS[0], outliers=OUTLIERS, radii=RADII)  # says how many users would do
     allowed = [c for c in feasible if max_gradients is None or c.gradients <= max_gradients]
     while allowed:
         enough = (1 + tolerance) * min(c.estimate for c in allowed)
@@ -143,7 +143,7 @@ def plan_accelerated(
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
     """Whether there are users enough for a few steps on all of them."""
-    return math.isfinite(means_noise(n_users, budget, _STEPS[0], _OUTLIERS, _RADII))
+    return math.isfinite(means_noise(n_users, budget, _STEPS[0], OUTLIERS, RADII))
 
 
 def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
@@ -189,8 +189,7 @@ def _choice(
     """The module's bound and estimate for this preconditioner, sampling and number of steps."""
     precision = 1 / gaussian_multiplier(budget) ** 2
     geometry = _geometry(problem, n_users, precision, moment_share, n_steps)
-    alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
-    variance = geometry.row_square * problem.typical_slope**2 * alike
+    variance = user_variance(problem, rows_per_user, geometry.row_square)
     if sampled == 1.0:
         noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_share)
     else:
@@ -211,6 +210,12 @@ def _choice(
     return _Choice(bound, likely, gradients, moment_share, sampled, n_steps, geometry, sampling_variance, progress)
 
 
+def user_variance(problem: Problem, rows_per_user: int, row_square: float) -> float:
+    """How much users' mean gradients vary, about, if a row's square is `row_square` on average."""
+    alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
+    return row_square * problem.typical_slope**2 * alike
+
+
 def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int, curved: float) -> float:
     """What accelerated steps without noise leave of the excess, where the curvature is at least `curved`."""
     slow = 4 * smoothness * geometry.distance**2 / n_steps**2
@@ -220,7 +225,7 @@ def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int
 @lru_cache(maxsize=4096)
 def _noise(n_users: int, budget: Budget, n_steps: int) -> float:
     """The noise's standard deviation in each of so many steps on all users, in units of the radius."""
-    return means_noise(n_users, budget, n_steps, _OUTLIERS, _RADII)
+    return means_noise(n_users, budget, n_steps, OUTLIERS, RADII)
 
 
 def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int) -> float:
@@ -230,7 +235,7 @@ def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int)
     T sampled steps; within 1% of the exact one where z is not below 2.
     """
     joint = 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
-    batch, outliers = sampled * n_users, _OUTLIERS * sampled * n_users
+    batch, outliers = sampled * n_users, OUTLIERS * sampled * n_users
     smallest = math.floor(batch - _RARE * math.sqrt(batch))
     least = math.inf
     for share in _DEFICIT_SHARES:
@@ -265,7 +270,7 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
         first = (moment_step(n_users, problem.n_features, multiplier),)
         error, other = moment_error(n_users, problem.n_features, multiplier), first[0].mechanism.cost
     if choice.sampled == 1.0:
-        steps = plan_means(n_users, budget, choice.n_steps, outliers=_OUTLIERS, radii=_RADII, other=other).steps
+        steps = plan_means(n_users, budget, choice.n_steps, outliers=OUTLIERS, radii=RADII, other=other).steps
     else:
         steps = _sampled_steps(n_users, budget, choice, other)
     plan = Plan(n_users, (*first, *steps))
@@ -297,7 +302,7 @@ def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -
     failure = _FAILURE_SHARE * budget.delta
     precision = 1 / gaussian_multiplier(budget, 1, other + Cost(failure=failure)) ** 2
     n_searched = _searched(n_users, choice.sampled)
-    search = plan_search(n_searched, radius_grid(*_RADII), math.ceil(_OUTLIERS * n_searched), _SEARCH_SHARE * precision)
+    search = plan_search(n_searched, radius_grid(*RADII), math.ceil(OUTLIERS * n_searched), _SEARCH_SHARE * precision)
     spent = other + search.cost + Cost(failure=failure)
     joint = subsampled_multiplier(budget, choice.sampled, choice.n_steps, spent) * (1 + 1e-9)
     # What the search may leave, by the noise of its probes, and what of it may come into one sample.
