@@ -72,9 +72,10 @@ def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
 
 
 def refusals(records: Sequence[Record]) -> list[str]:
-    """Who refused what, and why, each reason once."""
-    found = [(r["settings"]["solver"], r["result"]["refusal"]) for r in records if "refusal" in r["result"]]
-    return list(dict.fromkeys(f"{solver}: {reason}" for solver, reason in found))
+    """Who refused for another reason than too few users, and why, each reason once."""
+    found = [(r["settings"]["solver"], r["result"]) for r in records if r["result"].get("refusal")]
+    words = [f"{solver}: {result['refusal']}" for solver, result in found if not result["enough_users"]]
+    return list(dict.fromkeys(words))
 
 
 def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:

@@ -31,7 +31,7 @@ class Task:
     path: Path
     target: str
     user: str = "user"
-    features: str = "x_*,z_*"
+    features: str = "x_*"
     fold: str | None = "fold"
     test_folds: tuple[float, ...] = (8.0, 9.0)
     cap: int = 30
@@ -67,13 +67,16 @@ def known_tasks(folder: Path | None = None) -> dict[str, Task]:
     """The two tasks that are measured where their files are: in `folder`, $USERDP_DATA or ../shared/data."""
     places = [folder] if folder else [Path(os.environ["USERDP_DATA"])] if os.environ.get("USERDP_DATA") else []
     places = places or [base.parent / "shared" / "data" for base in (REPOSITORY, Path.cwd())]
-    kinds = {"openpowerlifting": ("y_good", 4.0), "online_retail": ("y_bulk", 3.6)}
+    kinds = {"openpowerlifting": ("y_good", "x_*,z_*", 4.0), "online_retail": ("y_bulk", "x_*", 3.6)}
 
     def path(name: str) -> Path:
         found = [place / name / f"{name}.parquet" for place in places]
         return next((path for path in found if path.exists()), found[0])
 
-    return {name: Task(name, path(name), target, row_norm=norm) for name, (target, norm) in kinds.items()}
+    return {
+        name: Task(name, path(name), target, features=features, row_norm=norm)
+        for name, (target, features, norm) in kinds.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
