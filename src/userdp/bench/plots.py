@@ -10,11 +10,12 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from userdp.bench.entries import entries
 from userdp.bench.real import OPEN, ORACLE
 from userdp.bench.store import Record
+from userdp.bench.theorems import KINKS
 from userdp.whole_files import whole_file
 
 _COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
@@ -69,7 +70,8 @@ def gradients_against_users(records: Sequence[Record], path: Path) -> Path:
     """Gradients of plans, with the fitted exponent of each: one panel a kind of loss."""
     panels = {}
     for kind in dict.fromkeys(r["settings"]["loss"] for r in records):
-        panels[f"{kind} loss, as many weights as users"] = [r for r in records if r["settings"]["loss"] == kind]
+        name = "a loss with kinks" if kind == KINKS else "a smooth loss"
+        panels[f"{name}, as many weights as users"] = [r for r in records if r["settings"]["loss"] == kind]
 
     def lines(panel: Sequence[Record]) -> Line:
         found: Line = {}
@@ -137,6 +139,8 @@ def _panel(axes: Any, lines: Line) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(plain)
     axes.yaxis.set_major_formatter(plain)
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter(plain if high < 15 * low else NullFormatter())
     axes.grid(which="major", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     _name_ends(axes, shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +16,10 @@ from userdp.bench.real import OPEN, competitors, measure_real, real_cells
 from userdp.bench.store import NOTE, Cell, Store, read_records
 from userdp.bench.summary import exponent_rows, peer_rows, real_rows, refusals, risk_rows
 from userdp.bench.table import measure_table, table_cells
-from userdp.bench.tasks import Task, known_tasks
+from userdp.cli import bench_options as read
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
-from userdp.privacy.accounting import Budget
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 GRID = "What is measured"
@@ -96,13 +95,13 @@ def table(
     userdp bench table --solvers phased-sgd,accelerated --repeats 3 --plot pictures
     """
     cells = table_cells(
-        _names(solvers, entries()),
-        _counts(users, "--users"),
-        _counts(rows_per_user, "--rows-per-user"),
-        _counts(features, "--features"),
-        _epsilons(epsilon, delta),
+        read.names(solvers, entries()),
+        read.counts(users, "--users"),
+        read.counts(rows_per_user, "--rows-per-user"),
+        read.counts(features, "--features"),
+        read.epsilons(epsilon, delta),
         delta,
-        _count(repeats, "--repeats"),
+        read.count(repeats, "--repeats"),
     )
     records = _measured(cells, measure_table, out, workers, again, quiet)
     if not quiet:
@@ -146,20 +145,18 @@ def real(
 
     userdp bench real --data visits.parquet --user person --target bought --features 'x_*' --users 2000,all
     """
-    tasks = _tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)
-    limits = [_count(n, "--passes") if n is not None else None for n in _whole(passes, "--passes", "unlimited")]
+    tasks = read.tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)
     cells = real_cells(
         tasks,
-        _names(solvers, competitors()),
-        _whole(users, "--users", "all"),
-        _epsilons(epsilon, delta),
-        limits,
+        read.names(solvers, competitors()),
+        read.whole(users, "--users", "all"),
+        read.epsilons(epsilon, delta),
+        read.whole(passes, "--passes", "unlimited"),
         delta,
-        _count(repeats, "--repeats"),
+        read.count(repeats, "--repeats"),
     )
     if not cells:
         raise InputError("Expected --users that the data has, got more than there are: use --users all.")
-    _warn(quiet)
     records = _measured(cells, measure_real, out, workers, again, quiet)
     if not quiet:
         show.grid(*real_rows(records), title="Log loss above no privacy, all users: mean ± standard deviation of runs")
@@ -206,14 +203,13 @@ def peers(
     userdp bench peers --only opacus --epsilon 1,8 --users 5000
     """
     found = find_peers(folder)
-    chosen = {name: found[name] for name in _names(only, list(found), "--only")}
-    task = _tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)[0]
-    sizes, epsilons = _whole(users, "--users", "all"), _epsilons(epsilon, delta)
-    runs, more = _count(repeats, "--repeats"), dict(map(_setting, settings or []))
-    limit = _count(passes, "--passes")
+    chosen = {name: found[name] for name in read.names(only, list(found), "--only")}
+    task = read.tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)[0]
+    sizes, epsilons = read.whole(users, "--users", "all"), read.epsilons(epsilon, delta)
+    runs, more = read.count(repeats, "--repeats"), dict(map(read.setting, settings or []))
+    limit = read.count(passes, "--passes")
     cells = real_cells([task], [AUTO, OPEN], sizes, epsilons, [None], delta, runs)
     cells += peer_cells(chosen, task, sizes, epsilons, delta, runs, limit, more, envs, timeout)
-    _warn(quiet)
     records = _measured(cells, measure_peers, out, 1, again, quiet)
     if not quiet:
         show.grid(*peer_rows(records), title=f"{task.name}: log loss above no privacy, all users")
@@ -240,8 +236,10 @@ def _measured(
     cells: list[Cell], measure: runner.Measure, out: Path, workers: int, again: bool, quiet: bool
 ) -> list[dict[str, Any]]:
     """Measure what is not done yet, and give all of it."""
-    threads = {"workers": _count(workers, "--workers"), "threads": "all" if workers == 1 else 1}
+    threads = {"workers": read.count(workers, "--workers"), "threads": "all" if workers == 1 else 1}
     store = Store(out, provenance() | threads)
+    if not quiet:
+        show.note(NOTE, "bold red")
     new = runner.run_cells(cells, measure, store, workers, again, quiet)
     if not quiet:
         show.note(f"{new} cells measured, {len(cells) - new} were there already: {out}", "dim")
@@ -258,87 +256,3 @@ def _draw(records: Sequence[dict[str, Any]], folder: Path | None, quiet: bool) -
     drawn = plot_records(records, folder)
     if not quiet:
         show.paragraph("Drawn: " + (", ".join(map(str, drawn)) or "nothing, there are no results to draw."))
-
-
-def _warn(quiet: bool) -> None:
-    if not quiet:
-        show.note(NOTE, "bold red")
-
-
-def _tasks(
-    data: Path | None,
-    user: str,
-    target: str | None,
-    features: str,
-    fold: str | None,
-    test_folds: str,
-    cap: int,
-    row_norm: float | None,
-) -> list[Task]:
-    if data is None:
-        if target is not None or fold is not None:
-            raise InputError("Expected --data with --target and --fold: the known data sets have their own.")
-        found = [task for task in known_tasks().values() if task.path.exists()]
-        if not found:
-            raise InputError("Expected data sets in the folder that USERDP_DATA names, found none: or give --data.")
-        return found
-    if target is None:
-        raise InputError("Expected --target, the column to predict, with --data.")
-    if row_norm is not None and not 0 < row_norm < float("inf"):
-        raise InputError(f"Expected --row-norm {row_norm} to be a finite number > 0.")
-    folds = tuple(_numbers(test_folds, "--test-folds", float))
-    rows = _count(cap, "--max-rows-per-user")
-    return [Task(data.stem, data, target, user, features, fold, folds, rows, row_norm)]
-
-
-def _names(text: str, known: Sequence[str], option: str = "--solvers") -> list[str]:
-    if text == "all":
-        return list(known)
-    asked = [name.strip() for name in text.split(",") if name.strip()]
-    for name in asked:
-        if name not in known:
-            raise InputError(f"Expected {option} among {', '.join(known)}; got {name!r}.")
-    if not asked:
-        raise InputError(f"Expected {option} to name one at least.")
-    return asked
-
-
-def _numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"Expected {option} to be numbers with commas between, got {text!r}.") from None
-
-
-def _whole(text: str, option: str, none: str) -> list[int | None]:
-    """Whole numbers >= 1; the word stands for None."""
-    found = _numbers(text, option, lambda part: None if part.strip() == none else int(part))
-    return [None if n is None else _count(n, option) for n in found]
-
-
-def _counts(text: str, option: str) -> list[int]:
-    return [_count(n, option) for n in _numbers(text, option, int)]
-
-
-def _count(n: int, option: str) -> int:
-    if n < 1:
-        raise InputError(f"Expected {option} to be whole numbers >= 1, got {n}.")
-    return n
-
-
-def _epsilons(text: str, delta: float) -> list[float]:
-    found = _numbers(text, "--epsilon", float)
-    return [Budget(epsilon, delta).epsilon for epsilon in found]
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, a number where it is one."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise InputError(f"Expected --set NAME=VALUE, got {text!r}.")
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
