@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from support_bench import reading, write_people
 from support_cli import run
@@ -66,6 +67,16 @@ def test_peers_are_run_on_the_same_users(folder, own_python):
     assert "0 cells measured, 3 were there already" in again.stderr
     (folder / "peers" / "constant" / "run.py").write_text(CONSTANT.replace("1.2", "1.3"))
     assert "1 cells measured" in command("--only", "constant").stderr
+
+
+def test_each_repeat_has_the_users_that_our_solvers_have(folder):
+    task = peers.Task("people", folder / "people.parquet", "y", cap=6)
+    paths = [peers._arrays(task, 50, seed, folder) for seed in (0, 1)]
+    assert paths[0] != paths[1]
+    for seed, path in enumerate(paths):
+        with np.load(path) as arrays:
+            np.testing.assert_array_equal(arrays["X"], task.load(seed, 50)[0].rows)
+            assert len(np.unique(arrays["groups"])) == 50
 
 
 def test_unknown_peers_are_refused(folder):

@@ -78,11 +78,12 @@ def measure_peers(settings: Record, context: Record) -> Record:
     if python is None:
         return {"error": f"could not be installed: {envs / (folder.name + '.log')} says why"}
     task = Task.from_settings(settings["data"], context["path"])
-    train, data = task.load(0, settings["users"])[0], _arrays(task, settings["users"], envs)
+    train = task.load(0, settings["users"])[0]
     best, found = best_scores(task), []
     for seed in range(settings["repeats"]):
         asked = {key: settings[key] for key in ("epsilon", "delta", "passes")} | {"seed": seed}
         asked |= {"max_rows_per_user": task.cap, "row_norm": task.longest(train.n_features)} | settings["set"]
+        data = _arrays(task, settings["users"], seed, envs)
         answer = _answer(python, folder, data, asked, envs, context["timeout"])
         if "error" in answer:
             return answer
@@ -144,13 +145,13 @@ def _answer(python: Path, folder: Path, data: Path, asked: Record, envs: Path, t
     return answer
 
 
-def _arrays(task: Task, n_users: int | None, envs: Path) -> Path:
-    """The file that peers read; the same for all."""
-    name = hashlib.sha256(Cell({"data": task.settings(), "users": n_users}).key.encode()).hexdigest()[:16]
+def _arrays(task: Task, n_users: int | None, seed: int, envs: Path) -> Path:
+    """The file that peers read: the same for all, and the users that our solvers have in this repeat."""
+    name = hashlib.sha256(Cell({"data": task.settings(), "users": n_users, "seed": seed}).key.encode()).hexdigest()[:16]
     path = envs / f"data-{name}.npz"
     if path.exists():
         return path
-    train, test = task.load(0, n_users)
+    train, test = task.load(seed, n_users)
     groups = np.repeat(np.arange(train.n_users), np.diff(train.offsets))
     arrays = {"X": train.rows, "y": train.targets, "groups": groups}
     arrays |= {"X_test": test.rows, "y_test": test.targets}
