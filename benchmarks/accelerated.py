@@ -20,22 +20,23 @@ import math
 import time
 
 import numpy as np
-from common import TASKS, logistic_optimum, run_parts, scores
-from phased_sgd import generate, risk
+from common import TASKS, run_parts
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from scipy.optimize import minimize as optimize
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
+from userdp.bench.generated import generate
+from userdp.bench.oracle import oracle
+from userdp.bench.references import logistic_optimum, mean_loss, optimum, scores
+from userdp.bench.table import plan_at, slope
+from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH
 from userdp.fitting import minimize
 from userdp.privacy import concentration
-from userdp.privacy.accounting import gaussian_multiplier
 from userdp.smoothing import BallSmoothing
 from userdp.solvers import accelerated_paper as paper
 from userdp.solvers.accelerated import run
 from userdp.solvers.accelerated_tight import plan_accelerated
-from userdp.solvers.asi_liu import plan_asi_liu
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
 
@@ -43,50 +44,23 @@ DELTA = 1e-6
 console = Console()
 
 
-def slope(x: list[float], y: list[float]) -> float:
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
 def gradients(repeats: int, quick: bool) -> list[dict]:
     """Fewest gradients with at most twice the least estimate: eps = L = R = 1, d = n, a user's rows independent."""
     records = []
-    table = Table("solver", "loss", "against", "exponent", "theorem", "steps", "users a step")
-    ns, ms = np.geomspace(1e5, 1e8, 7), np.geomspace(10, 10_000, 7)
-
-    def smooth(beta: float) -> losses.Loss:
-        return losses.smoothed_hinge(1 / beta)
-
-    def plan(solver, loss, n, m):
-        problem = Problem(loss, Ball(0.5), int(n), 1.0, row_similarity=0.0)
-        size = (problem, int(n), int(m), Budget(1.0, DELTA))
-        if solver == "asi-liu":
-            return plan_asi_liu(*size, tolerance=1.0, most_steps=10**11)
-        return plan_accelerated(*size, tolerance=1.0)
-
-    sweeps = [
-        ("smooth", "n", ns, lambda v: (smooth(4.0), v, 100), 9 / 8),
-        ("smooth", "m", ms, lambda v: (smooth(4.0), 1e6, v), 9 / 8),
-        ("smooth", "beta", np.geomspace(1, 1000, 7), lambda v: (smooth(v), 1e6, 100), 1 / 4),
-        ("kinks", "n", ns, lambda v: (losses.hinge, v, 100), 11 / 8),
-        ("kinks", "m", ms, lambda v: (losses.hinge, 1e6, v), 5 / 4),
-    ]
-    sweeps = [("accelerated", *sweep) for sweep in sweeps]
-    ns, ms = ns[:4], ms[:5]  # earlier work: up to 10^7 users, 1,000 rows
-    sweeps += [
-        ("asi-liu", "smooth", "n", ns, lambda v: (smooth(4.0), v, 100), 3 / 2),
-        ("asi-liu", "smooth", "m", ms, lambda v: (smooth(4.0), 1e6, v), 3 / 2),
-        ("asi-liu", "kinks", "n", ns, lambda v: (losses.hinge, v, 100), 3),
-        ("asi-liu", "kinks", "m", ms, lambda v: (losses.hinge, 1e6, v), 3),
-    ]
-    for solver, kind, varied, values, size, theorem in sweeps:
-        plans = [plan(solver, *size(value)) for value in track(values, f"{kind}, {varied}", transient=True)]
+    table = Table("loss", "against", "exponent", "theorem", "steps", "users a step")
+    sizes = {"n": np.geomspace(1e5, 1e8, 7), "m": np.geomspace(10, 10_000, 7), "beta": np.geomspace(1, 1000, 7)}
+    sweeps = [(kind, varied) for kind in (SMOOTH, KINKS) for varied in EXPONENTS["accelerated", kind]]
+    for kind, varied in sweeps:
+        values, theorem = sizes[varied], EXPONENTS["accelerated", kind][varied]
+        shown = track(values, f"{kind}, {varied}", transient=True)
+        plans = [plan_at("accelerated", kind, **{varied: value}) for value in shown]
         exponent = slope(values, [p.n_gradients for p in plans])
         shapes = [(p.phases[0].n_steps, round(p.phases[0].users_a_step)) for p in plans]
-        records.append({"solver": solver, "loss": kind, "against": varied, "exponent": exponent, "theorem": theorem})
+        records.append({"loss": kind, "against": varied, "exponent": exponent, "theorem": theorem})
         records[-1] |= {"sizes": list(map(float, values)), "steps_and_users": shapes}
         figures = (f"{exponent:+.2f}", f"{theorem:+.3f}")
         ends = (f"{shapes[0][0]} .. {shapes[-1][0]}", f"{shapes[0][1]:,} .. {shapes[-1][1]:,}")
-        table.add_row(solver, kind, varied, *figures, *ends)
+        table.add_row(kind, varied, *figures, *ends)
     console.print(table)
     return records
 
@@ -108,13 +82,13 @@ def generated_risk(repeats: int, quick: bool) -> list[dict]:
         for value in track(values, f"over {varied}", transient=True):
             size = base | {varied: value}
             test, truth = generate(losses.logistic, 20_000, 10, size["d"], seed=10_000)
-            best = risk(losses.logistic, test, truth)
+            best = mean_loss(losses.logistic, test, truth)
             excess = []
             for seed in range(repeats):
                 data, _ = generate(losses.logistic, size["n"], size["m"], size["d"], seed)
                 plan, result = solve(losses.logistic, data, size["m"], 1.0, seed)
-                excess.append(risk(losses.logistic, test, result.weights) - best)
-            nothing = risk(losses.logistic, test, np.zeros(size["d"])) - best
+                excess.append(mean_loss(losses.logistic, test, result.weights) - best)
+            nothing = mean_loss(losses.logistic, test, np.zeros(size["d"])) - best
             chosen.append({"varied": varied, **size, "excess": float(np.mean(excess)), "bound": plan.bound})
             chosen[-1] |= {"nothing_learned": nothing, "steps": plan.phases[0].n_steps}
             figures = (f"{np.mean(excess):.5f}", f"{plan.bound:.3f}", f"{nothing:.4f}", f"{plan.phases[0].n_steps}")
@@ -169,7 +143,7 @@ def smoothing(repeats: int, quick: bool) -> list[dict]:
     def hinge(w):
         return float(np.mean(np.maximum(0, 1 - sign * (data.rows @ w))))
 
-    best = min(hinge(w) for w in (optimum(losses.hinge, data, width) for width in (1e-2, 1e-3)))
+    best = min(hinge(w) for w in (optimum(losses.hinge, data, width=width) for width in (1e-2, 1e-3)))
     records = []
     for width in (0.05, 0.2, 0.5):
         # Rows are of length about 1: the ball's radius is what gives draws the closed form's spread, width / sqrt(3).
@@ -187,27 +161,12 @@ def smoothing(repeats: int, quick: bool) -> list[dict]:
     return records
 
 
-def optimum(loss, data: UserData, width: float) -> np.ndarray:
-    """Minimiser of the mean of the smoothed hinge over rows, without privacy."""
-    X, sign = data.rows.astype(np.float64), 2 * data.targets - 1
-
-    def objective(w):
-        gap = 1 - sign * (X @ w)
-        inside = np.clip((gap + width) / (2 * width), 0, 1)
-        if loss is losses.squared_hinge:
-            return 0.5 * np.mean(np.maximum(0, gap) ** 2), -X.T @ (sign * np.maximum(0, gap)) / len(X)
-        value = np.where(gap > width, gap, np.where(gap < -width, 0, (gap + width) ** 2 / (4 * width)))
-        return np.mean(value), -X.T @ (sign * inside) / len(X)
-
-    return optimize(objective, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 1000}).x
-
-
 def phases(repeats: int, quick: bool) -> list[dict]:
     records = []
     for epsilon in (1.0, 4.0):
         excess = {"one phase": [], "two phases": []}
         test, truth = generate(losses.logistic, 20_000, 10, 10, seed=10_000)
-        best = risk(losses.logistic, test, truth)
+        best = mean_loss(losses.logistic, test, truth)
         for seed in range(repeats):
             data, _ = generate(losses.logistic, 20_000, 10, 10, seed)
             half = data.n_users // 2
@@ -219,8 +178,8 @@ def phases(repeats: int, quick: bool) -> list[dict]:
             one = minimize("logistic", data, Ball(4.0), epsilon, DELTA, **options)
             first = minimize("logistic", parts[0], Ball(4.0), epsilon, DELTA, **options)
             two = minimize("logistic", parts[1], Ball(4.0), epsilon, DELTA, **options, warm_start=first.weights)
-            excess["one phase"].append(risk(losses.logistic, test, one.weights) - best)
-            excess["two phases"].append(risk(losses.logistic, test, two.weights) - best)
+            excess["one phase"].append(mean_loss(losses.logistic, test, one.weights) - best)
+            excess["two phases"].append(mean_loss(losses.logistic, test, two.weights) - best)
         for name, values in excess.items():
             records.append({"epsilon": epsilon, "schedule": name, "excess": float(np.mean(values))})
             console.print(f"20,000 users, epsilon={epsilon:g}, {name}: excess {np.mean(values):.5f}")
@@ -240,7 +199,7 @@ def real(repeats: int, quick: bool) -> list[dict]:
         train, test = task.load()
         for name, epsilon, passes in jobs:
             loss = losses.loss(name)
-            reference = logistic_optimum(train) if name == "logistic" else optimum(loss, train, 5e-3)
+            reference = logistic_optimum(train) if name == "logistic" else optimum(loss, train, width=5e-3)
             loss_best, auc_best = scored(loss, reference, test)
             rows, seconds, plan = [], [], None
             for seed in track(range(repeats), f"{task.name}, {name}, epsilon={epsilon:g}", transient=True):
@@ -276,11 +235,7 @@ def real(repeats: int, quick: bool) -> list[dict]:
 
 def scored(loss: losses.Loss, weights: np.ndarray, data: UserData) -> tuple[float, float]:
     """Mean loss over rows, and AUC."""
-    log_loss, auc = scores(weights, data)
-    if loss is losses.logistic:
-        return log_loss, auc
-    gap = np.maximum(0, 1 - (2 * data.targets - 1) * (data.rows.astype(np.float64) @ weights))
-    return float(np.mean(gap if loss is losses.hinge else 0.5 * gap**2)), auc
+    return mean_loss(loss, data, weights), scores(weights, data)[1]
 
 
 def few(repeats: int, quick: bool) -> list[dict]:
@@ -310,8 +265,9 @@ def few(repeats: int, quick: bool) -> list[dict]:
                 if rows:
                     log_loss, auc, halted = np.mean(rows, axis=0)
                     record |= {solver: (log_loss - best, auc, halted)}
-            tuned = oracle(parts, test, epsilon, task.row_norm)
-            record |= {"oracle": (tuned[0] - best, *tuned[1:])}
+            tuned = oracle(parts, test, Budget(epsilon, DELTA), passes=None)
+            log_loss, auc = np.mean(tuned["scores"], axis=0)
+            record |= {"oracle": (log_loss - best, auc), "oracle_tuning": tuned["tuning"]}
             records.append(record)
             cells = [record.get(key) for key in ("accelerated", "phased-sgd", "oracle", "not_private")]
             table.add_row(
@@ -320,34 +276,6 @@ def few(repeats: int, quick: bool) -> list[dict]:
             console.print(f"{n_users:,} users, epsilon={epsilon:g}: {record}")
     console.print(table)
     return records
-
-
-def oracle(parts: list[UserData], test: UserData, epsilon: float, row_norm: float) -> tuple:
-    """User-level DP-SGD on all users, tuned on the test users themselves: clip, step up to 3/beta, length up to 240."""
-    beta, best = 0.85, None  # the users' average curvature, which nobody would know
-    for length in (5, 20, 80, 240):
-        noise = gaussian_multiplier(Budget(epsilon, DELTA), length)
-        for clip in (0.1, 0.3, 1.0):
-            for step in (0.3 / beta, 1 / beta, 3 / beta):
-                log_loss, _ = dp_sgd(parts[0], test, length, clip, step, noise, 0)
-                if best is None or log_loss < best[0]:
-                    best = (log_loss, length, clip, step, noise)
-    again = [scores(dp_sgd(part, test, *best[1:], seed + 1)[1], test) for seed, part in enumerate(parts)]
-    return (*map(float, np.mean(again, axis=0)), *best[1:4])
-
-
-def dp_sgd(data, test, length, clip, step, noise, seed) -> tuple[float, np.ndarray]:
-    """Clipped gradients, noise, steps: log loss and weights of the better of last and average iterate."""
-    rng, users = np.random.default_rng(seed), np.arange(data.n_users)
-    w = total = np.zeros(data.n_features)
-    for t in range(length):
-        vectors = MeanGradient(losses.logistic, w)(data, users, len(users))
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        mean = np.einsum("ij,i->j", vectors, np.minimum(1, clip / norms)) / len(users)
-        w = w - step * (mean + noise * 2 * clip / len(users) * rng.normal(size=w.size))
-        total = total + w * (2 * t >= length)
-    ends = (w, total / math.ceil(length / 2))
-    return min(((risk(losses.logistic, test, v), v) for v in ends), key=lambda pair: pair[0])
 
 
 PARTS = {

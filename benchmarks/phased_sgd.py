@@ -17,13 +17,15 @@ import math
 import time
 
 import numpy as np
-from common import TASKS, logistic_optimum, run_parts, scores
+from common import TASKS, run_parts
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from sklearn.linear_model import SGDClassifier
 
-from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, UserData, losses
+from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
+from userdp.bench.generated import generate
+from userdp.bench.references import logistic_optimum, mean_loss, scores
 from userdp.fitting import minimize
 from userdp.solvers.phased_sgd import run
 from userdp.solvers.phased_sgd_tight import plan_phased_sgd
@@ -32,28 +34,6 @@ from userdp.solvers.problem import Problem
 DELTA = 1e-6
 HUBER = losses.huber(1.0)
 console = Console()
-
-
-def generate(loss: losses.Loss, n_users: int, rows: int, d: int, seed: int) -> tuple[UserData, np.ndarray]:
-    """Users with a taste of their own, rows of norm about 1 (at most 2), and the best weights (norm 2)."""
-    rng = np.random.default_rng(seed)
-    truth = np.random.default_rng(d).normal(size=d)
-    truth *= 2 / np.linalg.norm(truth)
-    taste = np.repeat(rng.normal(size=(n_users, d)), rows, axis=0)
-    X = (math.sqrt(0.9) * rng.normal(size=taste.shape) + math.sqrt(0.1) * taste) / math.sqrt(d)
-    X = (X / np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True) / 2)).astype(np.float32)
-    scores = X @ truth
-    noise = rng.random(len(X)) if loss.classifies else 0.5 * rng.standard_t(4, len(X))
-    y = (noise < 1 / (1 + np.exp(-scores))).astype(float) if loss.classifies else np.clip(scores + noise, -5, 5)
-    return UserData(X, y, np.arange(0, len(X) + 1, rows)), truth
-
-
-def risk(loss: losses.Loss, data: UserData, w: np.ndarray) -> float:
-    predictions = data.rows @ w
-    if loss.classifies:
-        return float(np.mean(np.logaddexp(0, (1 - 2 * data.targets) * predictions)))
-    error = np.abs(predictions - data.targets)
-    return float(np.mean(np.where(error > 1, error - 0.5, error**2 / 2)))
 
 
 def solve(loss, data, rows, d, epsilon, seed, row_norm=2.0, radius=4.0):
@@ -77,12 +57,12 @@ def generated(repeats: int, quick: bool) -> list[dict]:
             for value in track(values, f"{loss.name} over {varied}", transient=True):
                 size = base | {varied: value}
                 test, truth = generate(loss, 20_000, 10, size["d"], seed=10_000)
-                best, nothing = risk(loss, test, truth), risk(loss, test, np.zeros(size["d"]))
+                best, nothing = mean_loss(loss, test, truth), mean_loss(loss, test, np.zeros(size["d"]))
                 excess, halted = [], 0
                 for seed in range(repeats):
                     data, _ = generate(loss, size["n"], size["m"], size["d"], seed)
                     plan, result = solve(loss, data, size["m"], size["d"], size["epsilon"], seed)
-                    excess.append(risk(loss, test, result.weights) - best)
+                    excess.append(mean_loss(loss, test, result.weights) - best)
                     halted += result.halted
                 records.append(
                     {"loss": loss.name, "varied": varied, **size, "excess": float(np.mean(excess))}

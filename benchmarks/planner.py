@@ -21,6 +21,7 @@ from rich.table import Table
 from scipy.stats import spearmanr
 
 from userdp import Ball, UserData, losses, minimize
+from userdp.bench.references import mean_loss, optimum
 from userdp.planner import plan, public_problem
 
 CELLS = [
@@ -46,35 +47,6 @@ def generate(n_users: int, loss: str, seed: int) -> UserData:
     return UserData.from_arrays(X, rng.random(len(z)) < 1 / (1 + np.exp(-2 * z)), users)
 
 
-def risk(loss: str, weights: np.ndarray, data: UserData) -> float:
-    predictions = data.rows @ weights
-    if loss == "squared":
-        return float(np.mean((predictions - data.targets) ** 2) / 2)
-    margins = (2 * data.targets - 1) * predictions
-    return float(np.mean(np.logaddexp(0, -margins) if loss == "logistic" else np.maximum(0, 1 - margins)))
-
-
-def best(loss: str, data: UserData) -> np.ndarray:
-    """Without privacy: many gradient steps with a generic optimiser."""
-    from scipy.optimize import minimize as optimise
-
-    X, y = data.rows, data.targets
-    s = 2 * y - 1
-
-    def gradient(w: np.ndarray) -> np.ndarray:
-        p = X @ w
-        if loss == "squared":
-            slopes = p - y
-        elif loss == "logistic":
-            slopes = -s / (1 + np.exp(s * p))
-        else:
-            slopes = -s * (s * p < 1)
-        return X.T @ slopes / len(y)
-
-    start = np.zeros(X.shape[1])
-    return optimise(lambda w: (risk(loss, w, data), gradient(w)), start, jac=True, method="L-BFGS-B").x
-
-
 def measure(repeats: int) -> list[dict[str, object]]:
     found = []
     for n_users, epsilon, loss in track(CELLS, "cells", console=Console(stderr=True)):
@@ -87,7 +59,9 @@ def measure(repeats: int) -> list[dict[str, object]]:
             excess, seconds = [], []
             for seed in range(repeats):
                 data = generate(n_users, loss, seed)
-                least = risk(loss, best(loss, generate(20_000, loss, 7)), test) if least is None else least
+                if least is None:
+                    reference = optimum(losses.loss(loss), generate(20_000, loss, 7))
+                    least = mean_loss(losses.loss(loss), test, reference)
                 problem = public_problem(losses.loss(loss), FEATURES + 1)
                 began = time.perf_counter()
                 result = minimize(
@@ -102,7 +76,7 @@ def measure(repeats: int) -> list[dict[str, object]]:
                     solver=option.solver,
                 )
                 seconds.append(time.perf_counter() - began)
-                excess.append(risk(loss, result.weights, test) - least)
+                excess.append(mean_loss(problem.loss, test, result.weights) - least)
             found.append(
                 {
                     "loss": loss,

@@ -1,0 +1,61 @@
+"""One entry run on several data sets of the same public numbers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from userdp.bench.entries import option_of, refusal_of
+from userdp.data import UserData
+from userdp.planner import SOLVERS
+from userdp.privacy.accounting import Budget
+from userdp.privacy.curator import Curator
+from userdp.privacy.ledger import Ledger
+from userdp.solvers.problem import Problem
+
+
+def solve_all(
+    entry: str,
+    problem: Problem,
+    parts: Iterable[UserData],
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    max_gradients: int | None,
+    score: Callable[[np.ndarray], Any],
+) -> dict[str, Any]:
+    """Scores and seconds of one seeded run a part, planned once, or the refusal. NOT PRIVATE."""
+    started = time.perf_counter()
+    option = option_of(entry, problem, n_users, rows_per_user, budget, max_gradients)
+    planned = time.perf_counter() - started
+    if not option.feasible:
+        return refusal_of(option)
+    run, found, seconds, halted = SOLVERS[option.solver, option.mode].run, [], [], 0
+    for seed, data in enumerate(parts):
+        started = time.perf_counter()
+        curator = Curator(data, option.plan.plan, Ledger(budget), insecure_seed=seed)
+        result = run(problem, option.plan, curator)
+        seconds.append(time.perf_counter() - started)
+        halted += result.halted
+        found.append(score(result.weights))
+    return {
+        "scores": found,
+        "taken": option.solver,
+        "halted": halted,
+        "n_gradients": int(option.n_gradients),
+        "passes": option.n_gradients / (n_users * rows_per_user),
+        "n_releases": int(option.n_releases),
+        "bound": float(option.bound) if math.isfinite(option.bound) else None,
+        "seconds": seconds,
+        "seconds_of_planning": planned,
+    }
+
+
+def mean_and_spread(values: list[float]) -> dict[str, Any]:
+    """Each value, their mean and their standard deviation."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {"values": [float(value) for value in values], "mean": float(np.mean(values)), "spread": spread}

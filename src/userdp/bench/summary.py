@@ -1,0 +1,123 @@
+"""From records to the rows of the tables that are shown at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from userdp.bench.entries import fits_gradients
+from userdp.bench.real import OPEN, ORACLE
+from userdp.bench.store import Record
+
+Rows = list[list[str]]
+
+
+def figure(value: Any) -> str:
+    """Mean and spread, or what is known instead."""
+    if "error" in value:
+        return f"failed: {value['error']}"
+    if "refusal" in value:
+        return str(value["refusal"]) if value.get("enough_users") else "refused"
+    spread = value["excess"]["spread"]
+    halted = f", {value['halted']} halted" if value.get("halted") else ""
+    return f"{value['excess']['mean']:.4f}" + (f" ± {spread:.4f}" if spread is not None else "") + halted
+
+
+def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
+    """One row a solver: measured exponents with the theorem's in brackets."""
+    found = {_key(r, "solver", "loss", "against"): r["result"] for r in records if r["settings"]["part"] == "slopes"}
+    columns = list(dict.fromkeys((loss, against) for _, loss, against in found))
+    rows = []
+    for solver in dict.fromkeys(solver for solver, _, _ in found):
+        results = [found.get((solver, *column), {}) for column in columns]
+        rows.append([solver, *map(_exponent, results)])
+    return ["solver", *(f"{loss}, {against}" for loss, against in columns)], rows
+
+
+def _exponent(result: Record) -> str:
+    if not result:
+        return ""
+    if "error" in result:
+        return "failed"
+    if result["exponent"] is None:
+        return str(result["refusal"]) if result["enough_users"] else "refused"
+    known = result["theorem"]
+    return f"{result['exponent']:.2f}" + ("" if known is None else f" ({Fraction(known).limit_denominator(8)})")
+
+
+def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
+    """One row a solver and size: excess risk by loss, gradients, seconds, assumptions of its theorem."""
+    chosen = [r for r in records if r["settings"]["part"] == "risk"]
+    losses = list(dict.fromkeys(r["settings"]["loss"] for r in chosen))
+    groups: dict[tuple[Any, ...], dict[str, Record]] = {}
+    for r in chosen:
+        groups.setdefault(_key(r, "users", "rows", "features", "epsilon", "solver"), {})[r["settings"]["loss"]] = r[
+            "result"
+        ]
+    rows = []
+    for (n, m, d, epsilon, solver), results in groups.items():
+        ran = [result for result in results.values() if "n_gradients" in result]
+        work = _range([r["n_gradients"] for r in ran], "{:,}")
+        seconds = _range([min(r["seconds"]) for r in ran], "{:.2g}")
+        said = {loss: result.get("assumptions", "") for loss, result in results.items()}
+        words = "; ".join(dict.fromkeys(f"{loss}: {text}" for loss, text in said.items() if text != "hold"))
+        same = set(said.values())
+        words = same.pop() if len(same) == 1 else words
+        size = [f"{n:,}", f"{m:,}", f"{d:,}", f"{epsilon:g}"]
+        rows.append(
+            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), work, seconds, words]
+        )
+    return ["solver", "users", "rows", "weights", "eps", *losses, "gradients", "seconds", "assumptions"], rows
+
+
+def refusals(records: Sequence[Record]) -> list[str]:
+    """Who refused for another reason than too few users, and why, each reason once."""
+    found = [(r["settings"]["solver"], r["result"]) for r in records if r["result"].get("refusal")]
+    words = [f"{solver}: {result['refusal']}" for solver, result in found if not result["enough_users"]]
+    return list(dict.fromkeys(words))
+
+
+def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
+    """One row a data set, number of users, limit on passes and solver; one column an epsilon."""
+    ours = [r for r in records if r["settings"]["command"] == "real"]
+    epsilons = sorted({r["settings"]["epsilon"] for r in ours} - {None})
+    groups: dict[tuple[Any, ...], dict[float | None, Record]] = {}
+    for r in ours:
+        key = (r["settings"]["data"]["name"], *_key(r, "users", "passes", "solver"))
+        groups.setdefault(key, {})[r["settings"]["epsilon"]] = r["result"]
+    rows = []
+    for (data, users, passes, solver), results in groups.items():
+        limit = "any" if passes is None else f"{passes:,}"
+        if solver not in (OPEN, ORACLE) and not fits_gradients(solver):
+            limit = _range([r["passes"] for r in results.values() if "passes" in r], "{:.2g}") or "own"
+        cells = [results.get(epsilon, results.get(None)) for epsilon in epsilons]
+        n = "all" if users is None else f"{users:,}"
+        rows.append([data, n, limit, solver, *("" if cell is None else figure(cell) for cell in cells)])
+    return ["data", "users", "passes", "solver", *(f"eps {epsilon:g}" for epsilon in epsilons)], rows
+
+
+def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
+    """One row a peer and epsilon, ours among them."""
+    rows = []
+    for r in records:
+        settings, result = r["settings"], r["result"]
+        name = settings.get("peer") or f"userdp, {settings['solver']}"
+        epsilon = "none" if settings["epsilon"] is None else f"{settings['epsilon']:g}"
+        ran = "seconds" in result
+        auc = f"{result['auc']['mean']:.4f}" if ran else ""
+        seconds = f"{min(result['seconds']):.2g}" if ran else ""
+        version = str(result.get("peer_version") or (r["version"] if "solver" in settings else ""))
+        rows.append([name, version, epsilon, figure(result), auc, seconds])
+    return ["peer", "version", "eps", "excess log loss", "AUC", "seconds"], rows
+
+
+def _key(record: Record, *names: str) -> tuple[Any, ...]:
+    return tuple(record["settings"][name] for name in names)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    if not values:
+        return ""
+    ends = dict.fromkeys((form.format(min(values)), form.format(max(values))))
+    return " to ".join(ends)

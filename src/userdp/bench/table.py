@@ -1,0 +1,148 @@
+"""The paper's summary table with measured columns, on made-up users.
+
+- slopes: how the gradients of a solver's plan grow with users, rows and smoothness, from plans alone at large sizes,
+  beside the theorem's exponents; epsilon = L = R = 1, as many weights as users, a user's rows independent.
+- risk: excess risk, gradients and seconds at equal privacy, of seeded runs on made-up users.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from userdp import losses
+from userdp.bench.entries import AUTO, entries, solver_and_mode
+from userdp.bench.generated import generate
+from userdp.bench.references import mean_loss, optimum
+from userdp.bench.solving import mean_and_spread, solve_all
+from userdp.bench.store import Cell, Record
+from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH, assumptions
+from userdp.data import UserData
+from userdp.domains import Ball
+from userdp.planner import SOLVERS
+from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.solvers.problem import Problem
+
+PROBLEMS = {"logistic": ("logistic", 0.0), "hinge": ("hinge", 0.0), "strongly convex": ("logistic", 0.05)}
+_RADIUS, _ROW_NORM = 4.0, 2.0
+_TEST_USERS, _TEST_ROWS, _TEST_SEED = 20_000, 10, 10_000
+_DELTA = 1e-6
+_SIZES = {
+    "n": [float(round(n)) for n in np.geomspace(1e5, 10**7.5, 6)],
+    "m": [float(round(m)) for m in np.geomspace(10, 10_000, 7)],
+    "beta": [float(beta) for beta in np.geomspace(1, 1000, 7)],
+}
+_SWEEPS = ((SMOOTH, "n"), (SMOOTH, "m"), (SMOOTH, "beta"), (KINKS, "n"), (KINKS, "m"))
+_FEWEST_POINTS = 3  # through which a slope is fitted
+
+
+def table_cells(
+    solvers: Iterable[str],
+    users: Sequence[int],
+    rows: Sequence[int],
+    features: Sequence[int],
+    epsilons: Sequence[float],
+    delta: float,
+    repeats: int,
+) -> list[Cell]:
+    """Of each list the first number is usual; the others are tried with the usual ones of the other lists."""
+    usual = (users[0], rows[0], features[0], epsilons[0])
+    sizes = [usual]
+    for place, values in enumerate((users, rows, features, epsilons)):
+        sizes += [(*usual[:place], value, *usual[place + 1 :]) for value in values[1:]]  # type: ignore[misc]
+    chosen = [entry for entry in entries() if entry in set(solvers)]
+    slopes = [
+        Cell({"command": "table", "part": "slopes", "loss": kind, "against": against, "solver": entry})
+        for kind, against in _SWEEPS
+        for entry in chosen
+        if entry != AUTO
+    ]
+    risks = [
+        Cell(
+            {"command": "table", "part": "risk", "loss": problem, "users": n, "rows": m, "features": d}
+            | {"epsilon": epsilon, "delta": delta, "solver": entry, "repeats": repeats}
+        )
+        for n, m, d, epsilon in sizes
+        for problem in PROBLEMS
+        for entry in chosen
+    ]
+    return slopes + risks
+
+
+def measure_table(settings: Record, context: Record) -> Record:
+    """One cell of the table."""
+    return _slopes(settings) if settings["part"] == "slopes" else _risk(settings)
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Exponent of the power law through the points."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float = 4.0) -> Any:
+    """The solver's plan at epsilon = L = R = 1 with as many weights as users.
+
+    Where the planner has a tolerance: the fewest gradients for at most twice the least estimate of the risk.
+    """
+    loss = losses.smoothed_hinge(1 / beta) if kind == SMOOTH else losses.hinge
+    problem = Problem(loss, Ball(0.5), int(n), 1.0, row_similarity=0.0)
+    planner = SOLVERS[solver_and_mode(entry)].plan
+    wanted = {"tolerance": 1.0, "most_steps": 10**11}  # as many steps as theory asks for
+    options = {name: value for name, value in wanted.items() if name in inspect.signature(planner).parameters}
+    return planner(problem, int(n), int(m), Budget(1.0, _DELTA), **options)
+
+
+def _slopes(settings: Record) -> Record:
+    entry, kind, against = settings["solver"], settings["loss"], settings["against"]
+    sizes, gradients, refusal, enough = [], [], None, None
+    for value in _SIZES[against]:
+        try:
+            found = plan_at(entry, kind, **{against: value})
+        except ValueError as error:
+            enough = error.enough_users if isinstance(error, BudgetExceeded) else None
+            refusal = str(error).removesuffix(" Nothing was spent.")
+            continue
+        sizes.append(value)
+        gradients.append(float(found.n_gradients))
+    theorem = EXPONENTS.get((solver_and_mode(entry)[0], kind), {}).get(against)
+    found_any = {"sizes": sizes, "gradients": gradients, "theorem": theorem}
+    if len(sizes) < _FEWEST_POINTS:
+        words = f"needs about {enough:,} users" if enough else refusal
+        return found_any | {"exponent": None, "refusal": words, "enough_users": enough}
+    return found_any | {"exponent": slope(sizes, gradients)}
+
+
+@functools.lru_cache(maxsize=8)
+def _people(name: str, n: int, m: int, d: int, seed: int) -> UserData:
+    return generate(losses.loss(name), n, m, d, seed)[0]
+
+
+@functools.lru_cache(maxsize=8)
+def _best(name: str, d: int, l2: float) -> float:
+    """The least risk on the test users, who are so many that their best model is everybody's."""
+    test = _people(name, _TEST_USERS, _TEST_ROWS, d, _TEST_SEED)
+    return mean_loss(losses.loss(name), test, optimum(losses.loss(name), test, l2), l2)
+
+
+def _risk(settings: Record) -> Record:
+    name, l2 = PROBLEMS[settings["loss"]]
+    n, m, d = settings["users"], settings["rows"], settings["features"]
+    loss, budget = losses.loss(name), Budget(settings["epsilon"], settings["delta"])
+    problem = Problem(loss, Ball(_RADIUS), d, _ROW_NORM, l2=l2)
+    test, best = _people(name, _TEST_USERS, _TEST_ROWS, d, _TEST_SEED), _best(name, d, l2)
+    parts = (_people(name, n, m, d, seed) for seed in range(settings["repeats"]))
+
+    def excess(weights: np.ndarray) -> float:
+        return mean_loss(loss, test, weights, l2) - best
+
+    result = solve_all(settings["solver"], problem, parts, n, m, budget, None, excess)
+    solver = result.get("taken", solver_and_mode(settings["solver"])[0])
+    facts = {"assumptions": assumptions(solver, problem, n, m, budget)}
+    if "refusal" in result:
+        return result | facts
+    nothing = mean_loss(loss, test, np.zeros(d), l2) - best
+    return result | facts | {"excess": mean_and_spread(result.pop("scores")), "nothing_learned": nothing}

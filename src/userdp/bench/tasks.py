@@ -1,0 +1,154 @@
+"""Binary tasks on real users: training and test users that have nobody in common, and public bounds."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from userdp.bench.provenance import REPOSITORY
+from userdp.data import UserData, choose_features, numeric_column, require_column
+from userdp.table_files import open_table
+
+_HELD_OUT = 5  # one user in so many is a test user, where no column says so
+
+
+@dataclass(frozen=True)
+class Task:
+    """Predict `target`, 0 or 1, of users who are in no training set.
+
+    fold: column whose values in `test_folds` mark test users; None holds out a fifth of the users.
+    cap: rows that are kept of a training user; row_norm: how long a row may be, about; None for sqrt(weights).
+    """
+
+    name: str
+    path: Path
+    target: str
+    user: str = "user"
+    features: str = "x_*"
+    fold: str | None = "fold"
+    test_folds: tuple[float, ...] = (8.0, 9.0)
+    cap: int = 30
+    row_norm: float | None = None
+
+    @property
+    def n_users(self) -> int:
+        """How many training users there are."""
+        return len(np.unique(_table(self).users[~_table(self).test]))
+
+    def longest(self, n_weights: int) -> float:
+        """How long a row may be, its constant counted in."""
+        return math.sqrt(n_weights) if self.row_norm is None else self.row_norm
+
+    def load(self, seed: int = 0, n_users: int | None = None) -> tuple[UserData, UserData]:
+        """Training users (capped, and that many of them) and test users, as float32 with an intercept."""
+        return _training(self, seed, n_users), _testing(self)
+
+    def settings(self) -> dict[str, Any]:
+        """What tells this task from others: all but the place of its file, whose content counts instead."""
+        names = ("name", "target", "user", "features", "fold", "cap", "row_norm")
+        folds = list(self.test_folds) if self.fold else None
+        return {name: getattr(self, name) for name in names} | {"test_folds": folds, "sha256": _digest(self.path)}
+
+    @staticmethod
+    def from_settings(settings: dict[str, Any], path: str) -> Task:
+        """Inverse of `settings`."""
+        values = {key: value for key, value in settings.items() if key not in ("sha256", "test_folds")}
+        return Task(path=Path(path), test_folds=tuple(settings["test_folds"] or ()), **values)
+
+
+def known_tasks(folder: Path | None = None) -> dict[str, Task]:
+    """The two tasks that are measured where their files are: in `folder`, $USERDP_DATA or ../shared/data."""
+    places = [folder] if folder else [Path(os.environ["USERDP_DATA"])] if os.environ.get("USERDP_DATA") else []
+    places = places or [base.parent / "shared" / "data" for base in (REPOSITORY, Path.cwd())]
+    kinds = {"openpowerlifting": ("y_good", "x_*,z_*", 4.0), "online_retail": ("y_bulk", "x_*", 3.6)}
+
+    def path(name: str) -> Path:
+        found = [place / name / f"{name}.parquet" for place in places]
+        return next((path for path in found if path.exists()), found[0])
+
+    return {
+        name: Task(name, path(name), target, features=features, row_norm=norm)
+        for name, (target, features, norm) in kinds.items()
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    X: np.ndarray = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    users: np.ndarray = field(repr=False)
+    test: np.ndarray = field(repr=False)
+
+
+@functools.lru_cache(maxsize=2)
+def _table(task: Task) -> _Table:
+    """The columns as arrays; users are numbered by first appearance."""
+    table = open_table(task.path)
+    others = tuple(name for name in (task.user, task.target, task.fold) if name is not None)
+    for name in others:
+        require_column(table.column_names, name)
+    names = choose_features(table.column_names, task.features, exclude=others)
+    table.prefetch([*others, *names])
+    identifiers = table[task.user].combine_chunks().dictionary_encode()
+    users = np.asarray(identifiers.indices.fill_null(len(identifiers.dictionary)))
+    if len(users) == 0:
+        raise ValueError(f"Expected at least one row in {task.path}, got an empty table.")
+    y = numeric_column(task.target, table.numbers(task.target), len(users)).astype(np.float64)
+    if not np.isin(y, (0.0, 1.0)).all():
+        raise ValueError(f"Expected column {task.target!r} to hold 0 and 1 only: benchmarks are of two classes.")
+    X = np.empty((len(users), len(names)), np.float32)
+    for position, name in enumerate(names):
+        X[:, position] = numeric_column(name, table.numbers(name), len(users))
+        if not np.isfinite(X[:, position]).all():
+            raise ValueError(f"Expected finite numbers in column {name!r}, got missing or infinite ones: fill them.")
+    return _Table(X, y, users, _test_rows(task, table, users))
+
+
+def _test_rows(task: Task, table: Any, users: np.ndarray) -> np.ndarray:
+    if task.fold is None:
+        everyone = np.unique(users)
+        held_out = np.random.default_rng(0).permutation(everyone)[: len(everyone) // _HELD_OUT]
+        test = np.isin(users, held_out)
+    else:
+        test = np.isin(numeric_column(task.fold, table.numbers(task.fold), len(users)), task.test_folds)
+    if np.isin(users[~test], users[test]).any():
+        raise ValueError(f"Expected all rows of a user in the same fold of {task.fold!r}: split by user.")
+    if test.all() or not test.any():
+        raise ValueError(f"Expected training and test users in {task.path}: choose other --test-folds.")
+    return test
+
+
+@functools.lru_cache(maxsize=6)
+def _training(task: Task, seed: int, n_users: int | None) -> UserData:
+    table = _table(task)
+    chosen = ~table.test
+    if n_users is not None:
+        everyone = np.unique(table.users[chosen])
+        chosen &= np.isin(table.users, np.random.default_rng(seed).choice(everyone, n_users, replace=False))
+    return _users(table, chosen, max_rows_per_user=task.cap, insecure_seed=seed)
+
+
+@functools.lru_cache(maxsize=2)
+def _testing(task: Task) -> UserData:
+    table = _table(task)
+    return _users(table, table.test)
+
+
+def _users(table: _Table, chosen: np.ndarray, **options: Any) -> UserData:
+    columns = (table.X[chosen], table.y[chosen], table.users[chosen])
+    return UserData.from_arrays(*columns, fit_intercept=True, dtype="float32", **options)
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: Path) -> str:
+    if not path.is_file():
+        return "a folder"
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

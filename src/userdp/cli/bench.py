@@ -1,0 +1,258 @@
+"""`userdp bench`: solvers measured side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from userdp.bench import runner
+from userdp.bench.entries import AUTO, entries
+from userdp.bench.peers import find_peers, measure_peers, peer_cells
+from userdp.bench.provenance import provenance
+from userdp.bench.real import OPEN, competitors, measure_real, real_cells
+from userdp.bench.store import NOTE, Cell, Store, read_records
+from userdp.bench.summary import exponent_rows, peer_rows, real_rows, refusals, risk_rows
+from userdp.bench.table import measure_table, table_cells
+from userdp.cli import bench_options as read
+from userdp.cli import options as o
+from userdp.cli import show
+from userdp.cli.errors import InputError, guarded
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+GRID = "What is measured"
+
+
+@app.callback()
+def top() -> None:
+    """Measure solvers side by side; results are kept cell by cell, and the same command goes on where it stopped.
+
+    Protected: nobody. Runs are seeded and scored on the data itself: for data that may be published.
+
+    [bold]Example[/bold]
+
+    userdp bench table --solvers phased-sgd,accelerated --repeats 3
+
+    userdp bench real --data visits.parquet --user person --target bought --features 'x_*' --users 2000,all
+
+    userdp bench plot userdp-bench-real.json --out pictures
+    """
+
+
+def _grid(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=GRID)
+
+
+def _optional(help: str, panel: str = o.DATA) -> Any:
+    return typer.Option(help=help, show_default=False, rich_help_panel=panel)
+
+
+Solvers = Annotated[str, _grid("Names with commas between, or all; phased-sgd:paper is the paper's mode.")]
+Epsilons = Annotated[str, _grid("Epsilons with commas between.")]
+Delta = Annotated[float, _grid("The same for all.")]
+Users = Annotated[str, _grid("Numbers of training users; all is everybody.")]
+Repeats = Annotated[int, _grid("Runs of each cell.")]
+Workers = Annotated[int, typer.Option(help="Processes, of one thread each if several.", rich_help_panel=o.OUTPUT)]
+Again = Annotated[
+    bool, typer.Option("--again", help="Measure what is done already once more.", rich_help_panel=o.OUTPUT)
+]
+Plot = Annotated[Path | None, _optional("Folder to draw pictures into (SVG).", o.OUTPUT)]
+Data = Annotated[Path | None, _optional("Parquet, CSV or Arrow file; else the known data sets, where they are.")]
+UserColumn = Annotated[str, typer.Option(help="Column that says whose row it is.", rich_help_panel=o.DATA)]
+Target = Annotated[str | None, _optional("Column to predict, 0 or 1; needed with --data.")]
+Features = Annotated[str, typer.Option(help="Columns or patterns with commas between.", rich_help_panel=o.DATA)]
+Fold = Annotated[str | None, _optional("Column that says which users are for the test; else a fifth is held out.")]
+TestFolds = Annotated[str, typer.Option(help="Values of --fold that mark test users.", rich_help_panel=o.DATA)]
+MaxRows = Annotated[int, typer.Option(help="More rows of a training user are dropped.", rich_help_panel=o.DATA)]
+
+
+@app.command()
+@guarded
+def table(
+    solvers: Solvers = "all",
+    users: Annotated[str, _grid("Numbers of users, the usual one first.")] = "10000,2500,40000",
+    rows_per_user: Annotated[str, _grid("Rows of a user, the usual number first.")] = "10,3,30",
+    features: Annotated[str, _grid("Numbers of features, the usual one first.")] = "10,3,30",
+    epsilon: Annotated[str, _grid("Epsilons, the usual one first.")] = "1,0.5,4",
+    delta: Delta = 1e-6,
+    repeats: Repeats = 5,
+    workers: Workers = 1,
+    again: Again = False,
+    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
+        "userdp-bench-table.json"
+    ),
+    plot: Plot = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """The paper's table with measured columns, on made-up users.
+
+    Protected: nobody has to be, the users are made up.
+
+    [bold]Example[/bold]
+
+    userdp bench table --solvers phased-sgd,accelerated --repeats 3 --plot pictures
+    """
+    cells = table_cells(
+        read.names(solvers, entries()),
+        read.counts(users, "--users"),
+        read.counts(rows_per_user, "--rows-per-user"),
+        read.counts(features, "--features"),
+        read.epsilons(epsilon, delta),
+        delta,
+        read.count(repeats, "--repeats"),
+    )
+    records = _measured(cells, measure_table, out, workers, again, quiet)
+    if not quiet:
+        show.grid(*exponent_rows(records), title="Exponents of gradients: measured from plans (theorem)")
+        show.grid(*risk_rows(records), title="Excess risk at equal privacy: mean ± standard deviation of runs")
+        for line in refusals(records):
+            show.paragraph(line)
+    _draw(records, plot, quiet)
+
+
+@app.command()
+@guarded
+def real(
+    data: Data = None,
+    user: UserColumn = "user",
+    target: Target = None,
+    features: Features = "x_*",
+    fold: Fold = None,
+    test_folds: TestFolds = "8,9",
+    max_rows_per_user: MaxRows = 30,
+    row_norm: o.RowNorm = None,
+    solvers: Annotated[str, _grid("As in `table`; also oracle (tuned on the test users) and not-private.")] = "all",
+    epsilon: Epsilons = "0.1,0.5,1,2,8",
+    users: Users = "2000,5000,10000,all",
+    passes: Annotated[str, _grid("Limits on passes over the users; unlimited is no limit.")] = "1,5,20,200,unlimited",
+    delta: Delta = 1e-6,
+    repeats: Repeats = 5,
+    workers: Workers = 1,
+    again: Again = False,
+    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
+        "userdp-bench-real.json"
+    ),
+    plot: Plot = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Every solver on real users, beside the best tuned DP-SGD and beside no privacy.
+
+    Protected: nobody. Runs are seeded and scored on the data itself: for data that may be published.
+
+    [bold]Example[/bold]
+
+    userdp bench real --data visits.parquet --user person --target bought --features 'x_*' --users 2000,all
+    """
+    tasks = read.tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)
+    cells = real_cells(
+        tasks,
+        read.names(solvers, competitors()),
+        read.whole(users, "--users", "all"),
+        read.epsilons(epsilon, delta),
+        read.whole(passes, "--passes", "unlimited"),
+        delta,
+        read.count(repeats, "--repeats"),
+    )
+    if not cells:
+        raise InputError("Expected --users that the data has, got more than there are: use --users all.")
+    records = _measured(cells, measure_real, out, workers, again, quiet)
+    if not quiet:
+        show.grid(*real_rows(records), title="Log loss above no privacy, all users: mean ± standard deviation of runs")
+    _draw(records, plot, quiet)
+
+
+@app.command()
+@guarded
+def peers(
+    data: Data = None,
+    user: UserColumn = "user",
+    target: Target = None,
+    features: Features = "x_*",
+    fold: Fold = None,
+    test_folds: TestFolds = "8,9",
+    max_rows_per_user: MaxRows = 30,
+    row_norm: o.RowNorm = None,
+    only: Annotated[str, _grid("Names of peers with commas between, or all.")] = "all",
+    epsilon: Epsilons = "0.5,1,2,8",
+    users: Users = "all",
+    passes: Annotated[int, _grid("Passes that peers are asked to make.")] = 20,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE for the peers' settings.", rich_help_panel=GRID)
+    ] = None,
+    delta: Delta = 1e-6,
+    repeats: Repeats = 3,
+    timeout: Annotated[float, _grid("Seconds that one run of a peer may take.")] = 3600.0,
+    folder: Annotated[Path | None, typer.Option("--peers", help="Folder of peers; else benchmarks/peers.")] = None,
+    envs: Annotated[Path, typer.Option(help="Folder for their environments.", rich_help_panel=o.OUTPUT)] = Path(
+        ".userdp-peers"
+    ),
+    again: Again = False,
+    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
+        "userdp-bench-peers.json"
+    ),
+    quiet: o.Quiet = False,
+) -> None:
+    """Other libraries on the same users, each installed into an environment of its own.
+
+    Protected: nobody. Runs are seeded and scored on the data itself: for data that may be published.
+
+    [bold]Example[/bold]
+
+    userdp bench peers --only opacus --epsilon 1,8 --users 5000
+    """
+    found = find_peers(folder)
+    chosen = {name: found[name] for name in read.names(only, list(found), "--only")}
+    task = read.tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)[0]
+    sizes, epsilons = read.whole(users, "--users", "all"), read.epsilons(epsilon, delta)
+    runs, more = read.count(repeats, "--repeats"), dict(map(read.setting, settings or []))
+    limit = read.count(passes, "--passes")
+    cells = real_cells([task], [AUTO, OPEN], sizes, epsilons, [None], delta, runs)
+    cells += peer_cells(chosen, task, sizes, epsilons, delta, runs, limit, more, envs, timeout)
+    records = _measured(cells, measure_peers, out, 1, again, quiet)
+    if not quiet:
+        show.grid(*peer_rows(records), title=f"{task.name}: log loss above no privacy, all users")
+
+
+@app.command()
+@guarded
+def plot(
+    results: Annotated[list[Path], typer.Argument(show_default=False, help="Files that `userdp bench` wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.", show_default=False)],
+) -> None:
+    """Draw results: risk against epsilon and against passes, gradients against users.
+
+    Protected: nobody. What the pictures show is not private.
+
+    [bold]Example[/bold]
+
+    userdp bench plot userdp-bench-real.json userdp-bench-table.json --out pictures
+    """
+    _draw([record for path in results for record in read_records(path)], out, quiet=False)
+
+
+def _measured(
+    cells: list[Cell], measure: runner.Measure, out: Path, workers: int, again: bool, quiet: bool
+) -> list[dict[str, Any]]:
+    """Measure what is not done yet, and give all of it."""
+    threads = {"workers": read.count(workers, "--workers"), "threads": "all" if workers == 1 else 1}
+    store = Store(out, provenance() | threads)
+    if not quiet:
+        show.note(NOTE, "bold red")
+    new = runner.run_cells(cells, measure, store, workers, again, quiet)
+    if not quiet:
+        show.note(f"{new} cells measured, {len(cells) - new} were there already: {out}", "dim")
+    return store.records(cells)
+
+
+def _draw(records: Sequence[dict[str, Any]], folder: Path | None, quiet: bool) -> None:
+    if folder is None:
+        return
+    from userdp.bench.plots import plot_records
+
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected a folder at {folder} to draw into, got a file: choose another name.")
+    drawn = plot_records(records, folder)
+    if not quiet:
+        show.paragraph("Drawn: " + (", ".join(map(str, drawn)) or "nothing, there are no results to draw."))
