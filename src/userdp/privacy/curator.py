@@ -140,8 +140,7 @@ class Curator:
         else:
             last = (n_groups - 1) // block * block
             for first in range(0, last, block):
-                part = self._vectors(asked(first, first + block), users[first : first + block], block)
-                session.add(part, radius)
+                session.add(self._vectors(asked(first, first + block), users[first : first + block], block), radius)
             vectors = self._vectors(asked(last, n_groups), users[last:], n_groups - last)
         self._check_process()
         return session.release(vectors, radius)
