@@ -36,7 +36,7 @@ from userdp.solvers import (
 from userdp.solvers.problem import Problem, Result
 
 # A bound this many times the loss of knowing nothing: measured models were then hardly better than a constant.
-_DROWNED = 8.0
+_DROWNED = 3.5
 
 # Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
 # weight's noise; what a release takes by itself.
@@ -71,7 +71,7 @@ SOLVERS = {
         penalizes=True,
     ),
     ("dp-sgd", "tight"): Solver(
-        clipped.plan_clipped, clipped.feasible, clipped.run, looseness=1.3, fits_gradients=True
+        clipped.plan_clipped, clipped.feasible, clipped.run, looseness=4.0, fits_gradients=True
     ),
     ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
     ("asi-liu", "tight"): Solver(
@@ -308,8 +308,9 @@ DROWNED_ADVICE = (
 
 
 def drowned(problem: Problem, option: Option) -> bool:
-    """Whether the bound is so far above the loss of knowing nothing that a useful model is unlikely."""
-    return option.likely > _DROWNED * problem.loss_at_zero
+    """Whether a useful model is unlikely: a bound far above the loss of knowing nothing, or no room for the noise."""
+    cramped = isinstance(option.plan, clipped.ClippedPlan) and option.plan.phases[0].room < 1
+    return cramped or option.likely > _DROWNED * problem.loss_at_zero
 
 
 def needs(option: Option) -> str:

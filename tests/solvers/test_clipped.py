@@ -6,6 +6,7 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, UserData, losses, minimize
 from userdp.privacy.accounting import fits
+from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.solvers.clipped import plan_clipped
 from userdp.solvers.problem import Problem
 from userdp.statistics import FlaggedGradient, MeanGradient
@@ -77,9 +78,33 @@ def test_a_flag_takes_the_place_of_the_gradient():
 
 
 def test_gradients_can_be_limited_but_not_to_none():
-    assert plan_clipped(PROBLEM, 1000, 12, Budget(1.0, 1e-6), 60_000).n_gradients == 60_000
-    with pytest.raises(ValueError, match="max_gradients=100 >= 12000"):
+    assert plan_clipped(PROBLEM, 1000, 12, Budget(1.0, 1e-6), 480_000).phases[0].users_a_step == 1000
+    for most in (60_000, 12_000, 2_000):
+        plan = plan_clipped(PROBLEM, 1000, 12, Budget(1.0, 1e-6), most)
+        assert 0.3 * most < plan.n_gradients <= most
+        assert isinstance(plan.plan.steps[-1].mechanism, SampledClip)
+    with pytest.raises(ValueError, match=r"max_gradients=100 >= .*, for a step of 20 users of 12 rows\. Nothing was"):
         plan_clipped(PROBLEM, 1000, 12, Budget(1.0, 1e-6), 100)
+    assert plan_clipped(PROBLEM, 10, 12, Budget(1.0, 1e-6), 120).phases[0].n_steps == 1
+
+
+def test_one_pass_of_samples_is_nearly_as_good_as_forty():
+    train = make_users(20_000)
+    least, limit = best_risk(losses.logistic, train), 20_000 * 12
+    excess = []
+    for most in (None, limit):
+        arguments = PUBLIC | {"insecure_seed": 1, "max_gradients": most}
+        result = minimize("logistic", train, Ball(10.0), 1.0, 1e-6, **arguments)
+        assert result.phases[0]["steps"] == 40
+        excess.append(risk(losses.logistic, train, result.weights) - least)
+    assert result.n_gradients <= limit
+    assert max(excess) < 0.02 * (risk(losses.logistic, train, np.zeros(4)) - least)
+
+
+def test_gradients_are_shortened_less_where_there_is_room():
+    radii = [plan_clipped(PROBLEM, n, 12, Budget(1.0, 1e-6)).phases[0].radius for n in (300, 3000, 100_000)]
+    assert radii == sorted(radii)
+    assert radii[0] < 0.5 * radii[-1]
 
 
 def test_the_path_shrinks_where_noise_would_carry_it_away():

@@ -36,7 +36,7 @@ from functools import lru_cache
 from scipy.stats import binom
 
 from userdp.losses import smoothed
-from userdp.planning import means_noise, plan_means, plan_search
+from userdp.planning import means_noise, plan_means, plan_search, sampled_multiplier
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.concentration import added_user_sensitivity
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
@@ -229,12 +229,8 @@ def _noise(n_users: int, budget: Budget, n_steps: int) -> float:
 
 
 def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int) -> float:
-    """The same for samples of users, about.
-
-    A sample's multiplier z solves 4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the privacy loss of
-    T sampled steps; within 1% of the exact one where z is not below 2.
-    """
-    joint = 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
+    """The same for samples of users, about."""
+    joint = sampled_multiplier(precision, sampled, n_steps)
     batch, outliers = sampled * n_users, OUTLIERS * sampled * n_users
     smallest = math.floor(batch - _RARE * math.sqrt(batch))
     least = math.inf

@@ -1,18 +1,22 @@
 """User-level DP-SGD: steps along the mean of users' gradients, each shortened to the same length, with noise.
 
-What people run today, with nothing left to tune. Gradients are shortened to far below their usual length, so that only
-their directions count: the clip then scales signal and noise alike, and one number remains, how far the steps lead in
-all. Steps fall linearly to 0 and the last point is the result. There is no test and no search to pay for, and no
-smallest number of users: where users are few or epsilon is small this is the most accurate solver. Where they are many,
-what shortening does to the objective costs more than noise, and the others win.
+What people run today, with nothing left to tune. Gradients are shortened to well below their usual length, so that
+mostly their directions count: the clip then scales signal and noise alike, and one number remains, how far the steps
+lead in all. Steps fall linearly to 0 and the last point is the result. Both follow from `room`, how many times the
+distance of a good point the steps may lead before noise moves predictions too far: with more room gradients are
+shortened less, because what shortening does to the objective then costs more than noise. There is no test and no search
+to pay for, and no smallest number of users. Within fewer gradients than 40 passes each step takes a Poisson sample of
+the users: up to epsilon 1, about, that hardly costs accuracy.
 
 A user whose gradient is not finite votes, with the same length, in one more coordinate: their share is known at no cost
 beyond one coordinate's noise, and if it is large the run halts, as others do when their test fails.
 
-The plan's bound, with z the noise multiplier of all T steps together, c a gradient's usual length, D the distance of
-the start from a good point and k weights, is that of gradient steps whose gradients were shortened to c only:
+The plan's bound, with sigma the noise of a step's gradient and v the variance of users' gradients, T steps of K users
+each, c a gradient's usual length, D the distance of the start from a good point and k weights, is that of gradient
+steps whose gradients were shortened to c only:
 
-    2 beta D^2 / T + 2 D c sqrt(k) z / n
+    V = k sigma^2 + (1 - K/n) v/K
+    2 beta D^2 / T + D sqrt(V/T)
 
 D sqrt(V/T) for noise of variance V a step, at the best step size; and what T steps leave, four times that for what
 shortening does. It is no theorem, because shortened gradients are not gradients of the loss: it orders plans.
@@ -21,11 +25,16 @@ shortening does. It is no theorem, because shortened gradients are not gradients
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from userdp.privacy.accounting import Budget, gaussian_multiplier
+from scipy.stats import binom
+
+from userdp.planning import sampled_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.outcome import halt_advice, summary
@@ -36,16 +45,17 @@ from userdp.solvers.preconditioning import (
     moment_error,
     moment_step,
     release_whitening,
-    whitened_distance,
 )
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import FlaggedGradient, MeanGradient
 
-_STEPS = 40
+_STEPS = (40, 20, 10, 5, 3, 2, 1)
 _MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the budget
-_SHORTENED = 0.05  # the clip / a gradient's usual length
-_PATH = 5.3  # steps' lengths together, if all users pulled in one direction / distance of a good point
+_SHORTENED = (0.05, 0.25)  # the clip / a gradient's usual length, at least and at most
+_SHORTENED_BY_ROOM = 0.0055
+_PATH = 50.0  # most that steps' lengths add up to, if all users pulled in one direction / distance of a good point
 _NOISE = 0.6  # most that the noise may move predictions / distance of a good point
+_FEWEST_SAMPLED = 20  # users in a sample, on average
 _UNUSABLE = 0.25  # share of users without a gradient from which on the result is not to be trusted
 _RARE = 4.0  # standard deviations that its noise may add
 _WHITENED_SMOOTHNESS = 2.0  # as in `accelerated_tight`
@@ -53,14 +63,16 @@ _WHITENED_SMOOTHNESS = 2.0  # as in `accelerated_tight`
 
 @dataclass(frozen=True)
 class Phase:
-    """All steps: the clip is `radius`; `path` is what their lengths add up to."""
+    """All steps: the clip is `radius`; `path` is what their lengths add up to; `users_a_step` on average."""
 
     label: str
     n_users: int
     n_steps: int
+    users_a_step: float
     radius: float
     noise_ratio: float  # noise std / radius
     path: float
+    room: float  # below 1 noise does not let the steps lead to a good point
 
 
 @dataclass(frozen=True)
@@ -78,49 +90,105 @@ class ClippedPlan:
 def plan_clipped(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> ClippedPlan:
-    """The plan with the least bound over shares of the budget for the preconditioner."""
+    """The plan with the least bound over shares of the budget for the preconditioner, steps and samples."""
     check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    n_rows = n_users * rows_per_user
-    n_steps = _STEPS if max_gradients is None else min(_STEPS, max_gradients // n_rows)
-    if n_steps < 1:
+    if budget.delta == 0:
+        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    shapes = list(_shapes(n_users, rows_per_user, max_gradients))
+    if not shapes:
+        least = min(n_users, _FEWEST_SAMPLED) * rows_per_user
         raise ValueError(
-            f"Expected max_gradients={max_gradients} >= {n_rows}, one for each row that users may have. Nothing was "
-            "spent."
+            f"Expected max_gradients={max_gradients} >= {least}, for a step of {_FEWEST_SAMPLED} users of "
+            f"{rows_per_user} rows. Nothing was spent."
         )
     shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
-    plans = [_plan(problem, n_users, n_rows, budget, share, n_steps) for share in shares]
-    best = min(plans, key=lambda plan: plan.bound)
-    best.plan.certify(budget)
-    return best
+    choices = [_choice(problem, n_users, budget, share, *shape) for share in shares for shape in shapes]
+    best = min(choices, key=lambda choice: choice.bound)
+    return _plan(problem, best, n_users, rows_per_user, budget)
 
 
-def _plan(
-    problem: Problem, n_users: int, n_rows: int, budget: Budget, moment_share: float, n_steps: int
-) -> ClippedPlan:
-    multiplier = gaussian_multiplier(budget) * (1 + 1e-9)  # rounding of the shares
-    steps: tuple[Step, ...] = ()
-    error, row_square, steepest, distance = None, problem.row_norm**2, problem.row_norm**2, problem.reach
+def _shapes(n_users: int, rows_per_user: int, max_gradients: int | None) -> Iterator[tuple[int, float]]:
+    """Numbers of steps and shares of the users in each that stay within the gradients."""
+    for n_steps in _STEPS:
+        if max_gradients is None or n_steps * n_users * rows_per_user <= max_gradients:
+            yield n_steps, 1.0
+            return
+        taken = max_gradients / rows_per_user
+        sampled = (taken - 7 * math.sqrt(taken) - 30) / (n_steps * n_users)  # a sample may be larger than expected
+        if _FEWEST_SAMPLED / n_users <= sampled < 1:
+            yield n_steps, sampled
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """One way to do it: a share of the budget for the moment, so many steps, a share of the users in each.
+
+    `radius` is the clip, `path` what the steps' lengths add up to.
+    """
+
+    moment_share: float
+    n_steps: int
+    sampled: float
+    radius: float
+    path: float
+    room: float
+    bound: float
+
+
+def _choice(
+    problem: Problem, n_users: int, budget: Budget, moment_share: float, n_steps: int, sampled: float
+) -> _Choice:
+    """The module's bound, clip and path for these."""
+    row_square, steepest = problem.row_norm**2, problem.row_norm**2
+    predicted = min(problem.typical_prediction, problem.row_norm * problem.reach)
+    distance = far = min(problem.reach, predicted * math.sqrt(problem.n_features) / problem.row_norm)
     if moment_share:
-        steps = (moment_step(n_users, problem.n_features, multiplier / math.sqrt(moment_share)),)
-        error = moment_error(n_users, problem.n_features, multiplier / math.sqrt(moment_share))
-        row_square, steepest, distance = (
-            float(problem.n_features),
-            _WHITENED_SMOOTHNESS,
-            whitened_distance(problem, error),
-        )
-    left = multiplier / math.sqrt(1 - moment_share)
-    clip = Clip(n_users, left * math.sqrt(n_steps), rounds=n_steps)
+        error = moment_error(n_users, problem.n_features, _multiplier(budget, moment_share))
+        # What raising small eigenvalues adds, for moments that are about a quarter of what rows' norms allow.
+        far = math.hypot(predicted, math.sqrt(error) * problem.row_norm / 2 * distance)
+        row_square, steepest, distance = float(problem.n_features), _WHITENED_SMOOTHNESS, predicted
+    precision = 1 / _multiplier(budget, 1 - moment_share) ** 2
+    noise = 2 * math.sqrt(n_steps / precision) / n_users
+    if sampled < 1:
+        noise = sampled_multiplier(precision, sampled, n_steps) / (sampled * n_users)
+    sampling = (1 - sampled) / (sampled * n_users)
     usual = math.sqrt(row_square) * problem.typical_slope
-    radius, weights = _SHORTENED * usual, problem.dimension
-    # Steps 2 (1 - t/T) path / T: together the noise of a weight is path * ratio * sqrt(4 / (3 T)).
-    ratio = clip.noise_multiplier * clip.sensitivity(1.0, weights + 1)
-    shaken = ratio * math.sqrt(4 / (3 * n_steps) * row_square)
-    path = distance * min(_PATH, _NOISE / shaken)
-    bound = 2 * problem.typical_curvature * steepest * distance**2 / n_steps
-    bound += 2 * distance * usual * math.sqrt(weights) * left / n_users
-    phase = Phase("gradients", n_users, n_steps, radius, ratio, path)
-    plan = Plan(n_users, (*steps, Step(phase.label, 0, n_users, clip)))
-    return ClippedPlan(plan, (phase,), n_rows * n_steps, bound, error)
+    variance = usual**2 * (problem.dimension * noise**2 + sampling)
+    bound = 2 * problem.typical_curvature * steepest * far**2 / n_steps + far * math.sqrt(variance / n_steps)
+    # Steps 2 (1 - t/T) path / T: together a weight's noise is path * noise * sqrt(4 / (3 T)).
+    square = 4 / (3 * n_steps) * row_square * noise**2
+    room = _NOISE / math.sqrt(square + 4 / (3 * n_steps) * sampling)
+    shortened = min(max(_SHORTENED_BY_ROOM * _NOISE / math.sqrt(square), _SHORTENED[0]), _SHORTENED[1])
+    return _Choice(moment_share, n_steps, sampled, shortened * usual, distance * min(_PATH, room), room, bound)
+
+
+def _multiplier(budget: Budget, share: float) -> float:
+    """Of one Gaussian release for a share of the budget, with room for the rounding of shares."""
+    return gaussian_multiplier(budget) * (1 + 1e-9) / math.sqrt(share)
+
+
+def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> ClippedPlan:
+    """Records of the chosen numbers."""
+    first: tuple[Step, ...] = ()
+    error, other, n_steps, weights = None, Cost(), choice.n_steps, problem.dimension
+    if choice.moment_share:
+        multiplier = _multiplier(budget, choice.moment_share)
+        first = (moment_step(n_users, problem.n_features, multiplier),)
+        error, other = moment_error(n_users, problem.n_features, multiplier), first[0].mechanism.cost
+    taken = n_users * n_steps
+    mean: Clip | SampledClip
+    if choice.sampled == 1:
+        mean = Clip(n_users, _multiplier(budget, 1 - choice.moment_share) * math.sqrt(n_steps), rounds=n_steps)
+    else:
+        multiplier = subsampled_multiplier(budget, choice.sampled, n_steps, other) * (1 + 1e-9)
+        mean = SampledClip(n_users, choice.sampled, multiplier, n_steps)
+        taken = int(binom.isf(1e-9, taken, choice.sampled))
+    ratio = mean.noise_multiplier * mean.sensitivity(1.0, weights + 1)
+    users = choice.sampled * n_users
+    phase = Phase("gradients", n_users, n_steps, users, choice.radius, ratio, choice.path, choice.room)
+    plan = Plan(n_users, (*first, Step(phase.label, 0, n_users, mean)))
+    plan.certify(budget)
+    return ClippedPlan(plan, (phase,), taken * rows_per_user, choice.bound, error)
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
@@ -154,5 +222,5 @@ def run(problem: Problem, plan: ClippedPlan, curator: Curator, progress: Progres
         message, weights = "", problem.domain.project(point)
         if whitening is not None:
             weights = whitening.project(problem.domain, whitening.to_weights(point))
-    released_phase = summary(phase, phase.radius, steps=phase.n_steps, path=phase.path)
+    released_phase = summary(phase, phase.radius, steps=phase.n_steps, users_a_step=phase.users_a_step, path=phase.path)
     return Result(weights, bool(message), message, plan.n_gradients, plan.bound, (released_phase,))
