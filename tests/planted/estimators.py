@@ -13,8 +13,8 @@ MUTANTS = [
     Mutant(
         "DP-SGD: preconditioner for free",
         "solvers/clipped.py",
-        "    left = multiplier / math.sqrt(1 - moment_share)\n",
-        "    left = multiplier\n",
+        "mean = Clip(n_users, _multiplier(budget, 1 - choice.moment_share)",
+        "mean = Clip(n_users, _multiplier(budget, 1.0)",
         "solvers/test_clipped.py::test_the_budget_is_spent_in_full",
     ),
     Mutant(

@@ -21,6 +21,7 @@ from userdp.statistics import MeanGradient
 
 _CURVATURE = 0.85  # measured on real users, which nobody would know
 _LENGTHS = (5, 20, 80, 240)
+_TUNED_ON = 100_000  # rows
 _CLIPS = (0.03, 0.1, 0.3, 1.0)
 _STEPS = (0.3 / _CURVATURE, 1 / _CURVATURE, 3 / _CURVATURE)
 
@@ -72,12 +73,15 @@ def dp_sgd(data: UserData, tuning: Tuning, noise: float, seed: int) -> tuple[np.
 
 
 def tuned(data: UserData, test: UserData, budget: Budget, passes: float | None) -> tuple[Tuning, float]:
-    """The tuning with the least log loss on the test users, and its noise."""
+    """The tuning with the least log loss on the test users (100,000 of their rows), and its noise."""
+    picked = np.random.default_rng(0).permutation(len(test.targets))[:_TUNED_ON]
+    rows, signs = test.rows[picked], 1 - 2 * test.targets[picked].astype(np.float32)
     found = []
     for tuning in candidates(passes):
         noise = noise_multiplier(budget, tuning)
         for average, weights in enumerate(dp_sgd(data, tuning, noise, seed=0)):
-            found.append((scores(weights, test)[0], average, tuning, noise))
+            log_loss = np.logaddexp(0, signs * (rows @ weights.astype(np.float32))).mean()
+            found.append((float(log_loss), average, tuning, noise))
     _, average, tuning, noise = min(found, key=lambda one: one[0])
     return Tuning(**asdict(tuning) | {"average": bool(average)}), noise
 
