@@ -17,6 +17,7 @@ from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
 from userdp.solvers import (
     accelerated,
@@ -227,7 +228,7 @@ def _seconds(problem: Problem, plan: Any) -> float:
     gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
     compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
     releases = sum(
-        step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip) else step.n_vectors * compared))
+        step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip | SampledClip) else step.n_vectors * compared))
         for step in plan.plan.steps
     )
     noise = sum(step.mechanism.rounds for step in plan.plan.steps) * problem.dimension * _NOISE
