@@ -134,8 +134,8 @@ class _Session:
 def n_short(vectors: Vectors, radius: float) -> int:
     """How many vectors are finite and at most so long.
 
-    Decided for each vector by itself, by operations on single numbers, in the order of its entries: a sum whose rounding
-    depended on where in the block a vector stands would let one more user turn others' votes.
+    Decided for each vector by itself, by operations on single numbers, in the order of its entries: a sum whose
+    rounding depended on where in the block a vector stands would let one more user turn others' votes.
 
     >>> n_short(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0], [1e308, 1e308]]), 1.0)
     1
