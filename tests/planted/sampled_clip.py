@@ -87,9 +87,9 @@ MUTANTS = [
     Mutant(
         "sums divided by the sample's own size",
         _HERE,
-        "        self._begin(max(1, len(chosen)))\n",
-        "        self._begin(max(1, len(chosen)))\n        vars(self._record)['n_vectors'] = max(1, len(chosen))\n",
-        _SAME_NOISE,
+        "mean = total / record.expected",
+        "mean = total / max(1, len(vectors))",
+        _TESTS + "test_sums_of_the_sample_are_divided_by_how_many_are_expected " + _NEIGHBOURS,
     ),
     Mutant(
         "everyone is sampled",

@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_the_center_is_what_was_released_before():
 
     run(PROBLEM, plan, Told())
     np.testing.assert_array_equal(asked[0][0], np.zeros(4))
-    for (center, released, radius, share), (following, _, next_one, _) in zip(asked, asked[1:], strict=False):
+    for (center, released, radius, share), (following, _, next_one, _) in itertools.pairwise(asked):
         np.testing.assert_allclose(following, center + released, rtol=1e-12, atol=1e-15)
         grows = plan.phases[0].quantile - min(1.0, max(0.0, share))
         assert next_one == pytest.approx(min(plan.phases[0].largest_radius, radius * np.exp(0.3 * grows)))
