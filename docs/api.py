@@ -27,7 +27,7 @@ SECTIONS = {
     "Budget": ["Budget", "Ledger", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"],
     "Releases": [
         *("Curator", "Plan", "Step", "Halted", "OutlierRemoval", "GaussianOutlierRemoval", "SearchedOutlierRemoval"),
-        *("SampledOutlierRemoval", "Clip", "RadiusSearch", "radius_grid"),
+        *("SampledOutlierRemoval", "Clip", "SampledClip", "RadiusSearch", "radius_grid"),
         *("UserMean", "MeanGradient", "OnePassSGD", "SecondMoment", "UserGradients"),
     ],
 }

@@ -14,6 +14,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanism import Halted
@@ -52,6 +53,7 @@ __all__ = [
     "QuantileRegressor",
     "RadiusSearch",
     "Result",
+    "SampledClip",
     "SampledOutlierRemoval",
     "SearchedOutlierRemoval",
     "SecondMoment",

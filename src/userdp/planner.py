@@ -17,6 +17,7 @@ from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
 from userdp.solvers import (
     accelerated,
@@ -25,9 +26,11 @@ from userdp.solvers import (
     asi_liu,
     bassily_sun,
     bassily_sun_local,
+    centred,
     clipped,
     disjoint_batches,
     example_level,
+    fedavg,
     group_privacy,
     phased_sgd,
     phased_sgd_paper,
@@ -79,6 +82,10 @@ SOLVERS = {
     ),
     ("example-level", "tight"): Solver(
         example_level.plan_example_level, example_level.feasible, example_level.run, fits_gradients=True, rival=True
+    ),
+    ("dp-fedavg", "tight"): Solver(fedavg.plan_fedavg, fedavg.feasible, fedavg.run, fits_gradients=True, rival=True),
+    ("centred-clip", "tight"): Solver(
+        centred.plan_centred, centred.feasible, centred.run, fits_gradients=True, rival=True
     ),
     ("accelerated", "paper"): Solver(
         accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True
@@ -227,7 +234,8 @@ def _seconds(problem: Problem, plan: Any) -> float:
     gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
     compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
     releases = sum(
-        step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip) else step.n_vectors * compared))
+        step.mechanism.rounds
+        * (_RELEASE + (0 if isinstance(step.mechanism, Clip | SampledClip) else step.n_vectors * compared))
         for step in plan.plan.steps
     )
     noise = sum(step.mechanism.rounds for step in plan.plan.steps) * problem.dimension * _NOISE

@@ -139,6 +139,41 @@ class FlaggedGradient:
 
 
 @dataclass(frozen=True, eq=False)
+class Offset:
+    """Another statistic's vectors less a given one, x_j - center; a vector that is not finite stays so.
+
+    Guarantee: vector j depends on the data of group j's users as the other statistic's does, if `center` is public or
+    was released.
+    """
+
+    statistic: Statistic
+    center: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "center", _weights(self.center))
+
+    @property
+    def needs_targets(self) -> bool:
+        return self.statistic.needs_targets
+
+    @property
+    def takes_groups(self) -> bool:
+        return self.statistic.takes_groups
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        vectors = self.statistic(data, users, n_groups)
+        if vectors.shape[1] != self.center.size:
+            raise ValueError(f"Expected a center of length {vectors.shape[1]}, got {self.center.size}.")
+        offsets: np.ndarray = vectors - self.center
+        return offsets
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.statistic.check(n_features, dtype)
+        made_up = _made_up_data(n_features, dtype)
+        self(made_up, np.arange(made_up.n_users), made_up.n_users)
+
+
+@dataclass(frozen=True, eq=False)
 class OnePassSGD:
     """Iterate of one pass of projected SGD over each group's rows, less the point it starts from.
 

@@ -20,7 +20,8 @@ OUTPUT_PERTURBATION = {"disjoint-batches", "group-privacy"}
 # Solvers that take more steps than a test has time for, unless gradients are limited (to so many for each row).
 LIMITS = {"bassily-sun": 20.0, "asi-liu": 40.0, "example-level": 0.2}
 # Without a private test nothing halts.
-NEVER_HALT = {"bassily-sun", "bassily-sun-local", "example-level"}
+NEVER_HALT = {"bassily-sun", "bassily-sun-local", "example-level", "dp-fedavg"}
+ANY_NUMBER = {"dp-sgd", "example-level", "dp-fedavg", "centred-clip"} | OUTPUT_PERTURBATION
 EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
 
 
@@ -121,7 +122,7 @@ def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
 
 @EVERY
 def test_too_few_users_are_told_how_many_would_do(solver, mode):
-    if solver in ("dp-sgd", "example-level") or solver in OUTPUT_PERTURBATION:
+    if solver in ANY_NUMBER:
         pytest.skip("any number of users will do, for what it is worth")
     _, rows_per_user, budget = size_of(mode)
     few = 5 if solver == "bassily-sun-local" else 20  # two users a coordinate will do
@@ -161,7 +162,7 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
-@pytest.mark.parametrize("solver", ["asi-liu", "example-level"])
+@pytest.mark.parametrize("solver", ["asi-liu", "example-level", "dp-fedavg", "centred-clip"])
 def test_a_rival_learns_something_and_stays_below_its_bound(loss, solver):
     """Few steps, a small domain and few users: what it takes for some seconds."""
     kind = "classes" if losses.loss(loss).classifies else "numbers"

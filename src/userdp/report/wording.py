@@ -21,6 +21,7 @@ _PURPOSES = (
 )
 _MECHANISMS = {
     "Clip": "Each contribution is shortened to a fixed length; their mean is released with noise.",
+    "SampledClip": "The same on random samples of people; how many were not shortened may be told too, with noise.",
     "RadiusSearch": "Noisy counts of how many contributions are close together, at one distance after another.",
     "OutlierRemoval": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
     "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",

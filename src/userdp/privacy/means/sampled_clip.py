@@ -24,9 +24,12 @@ class SampledClip:
     radius may be chosen (Andrew et al. 2021). Both are one Gaussian release of multiplier z with
     1/z^2 = 1/noise_multiplier^2 + 1/share_multiplier^2, in units of adding one user.
 
+    There is no test, so nothing ever halts. Vectors come in `block` at a time, which is about memory only.
+
     Guarantee: the cost is `rounds` Poisson-sampled Gaussian steps of multiplier z, for q = 1 rounds (2/z)^2 (Gaussian),
     for any vectors, one a user. Proof: docs/proofs.md, section 21.
     Paper: Andrew et al. 2021, Alg. 1.
+    Differs: users are swapped, not added or removed; a vector that is not finite counts as a long one.
     """
 
     n_vectors: int
@@ -40,10 +43,9 @@ class SampledClip:
     trusts_statistic = False
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier",), ("n_vectors", "rounds", "block"))
-        settle(self, ("sampling_probability",))
+        settle(self, ("sampling_probability", "noise_multiplier"), ("n_vectors", "rounds", "block"))
         if self.sampling_probability > 1:
-            raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
+            raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
         if self.share_multiplier is not None:
             settle(self, ("share_multiplier",))
 
@@ -67,9 +69,13 @@ class SampledClip:
         return self.sampling_probability * self.n_vectors * (1 - 2.0**-50)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """r/(q n), and what rounding may add: to a shortened vector's length, and to the sums."""
-        shortening = 2.0**-50 * (dimension + 8)
-        return radius / self.expected * (1 + shortening + 2.0**-50 * self.n_vectors**2)
+        """r/(q n), and what rounding may add: to shortened vectors, all of which move up in the sample, and to sums."""
+        return radius / self.expected * (1 + 2.0**-50 * self.n_vectors * (self.n_vectors + dimension + 8))
+
+    @property
+    def share_sensitivity(self) -> float:
+        """1/(2 q n), and what rounding may add to two shares."""
+        return (1 + 2.0**-49 * self.n_vectors) / (2 * self.expected)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -87,6 +93,8 @@ class _Session:
 
     def choose(self, users: Users) -> Users:
         """A sample. From an empty one nothing could be computed: then one user is asked and not counted."""
+        if len(users) != self._record.n_vectors:
+            raise ValueError(f"Expected {self._record.n_vectors} users, as was priced.")
         chosen = users[self._noise.coins(np.full(len(users), self._record.sampling_probability))]
         self._begin(max(1, len(chosen)))
         self._counted = len(chosen) > 0
@@ -120,17 +128,22 @@ class _Session:
         if record.share_multiplier is None:
             return released
         share = np.array([0.5 + balance / (2 * record.expected)])
-        one_user = (1 + 2.0**-40) / (2 * record.expected)
-        return np.append(released, self._noise.gaussian(share, one_user, record.share_multiplier))
+        return np.append(released, self._noise.gaussian(share, record.share_sensitivity, record.share_multiplier))
 
 
 def n_short(vectors: Vectors, radius: float) -> int:
     """How many vectors are finite and at most so long.
+
+    Decided for each vector by itself, by operations on single numbers, in the order of its entries: a sum whose
+    rounding depended on where in the block a vector stands would let one more user turn others' votes.
 
     >>> n_short(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0], [1e308, 1e308]]), 1.0)
     1
     """
     # Divided first: squares of what is within reach then neither over- nor underflow in a way that matters.
     with np.errstate(all="ignore"):
-        scaled = vectors / radius
-        return int(np.count_nonzero(np.einsum("ij,ij->i", scaled, scaled) <= 1.0))
+        squares = np.zeros(len(vectors))
+        for entries in vectors.T:
+            scaled = entries / radius
+            squares += scaled * scaled
+        return int(np.count_nonzero(squares <= 1.0))

@@ -1,0 +1,397 @@
+import math
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest, norm
+from support import SilentNoise, audited_epsilon, audited_gaussian_epsilon
+
+from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
+from userdp.privacy.accounting import Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.sampled_clip import SampledClip, n_short
+from userdp.privacy.noise import SecureNoise, SeededNoise
+from userdp.privacy.plan import Plan, Step
+
+BASE = {"n_vectors": 40, "sampling_probability": 0.3, "noise_multiplier": 6.0, "share_multiplier": 20.0}
+WILD = [0.0, 1.0, -1.0, 0.5, 3.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 2.0**450, 2.0**-450, 1e154]
+RADII = [2.0**-400, 1e-3, 1.0, 7.3, 2.0**400]
+numbers = st.one_of(st.sampled_from(WILD), st.floats(-4.0, 4.0), st.floats())
+
+
+def record(**change):
+    return SampledClip(**(BASE | change))
+
+
+class Coins(SilentNoise):
+    """No noise, and these coins, round after round."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self._kept = [np.array(coins, dtype=bool) for coins in kept]
+
+    def coins(self, probabilities):
+        self.asked.append(("coins", len(probabilities), set(probabilities)))
+        return self._kept.pop(0)
+
+
+def released(vectors, kept, radii, block=None, **change):
+    """All rounds of a session without noise: rows of vectors for the users that the coins keep."""
+    made = record(n_vectors=len(vectors), rounds=len(kept), **change)
+    session, out = made.start(Coins(kept)), []
+    for radius in radii:
+        chosen = session.choose(np.arange(len(vectors)))
+        size, last = block or len(chosen), 0
+        with np.errstate(all="ignore"):
+            for first in range(0, len(chosen) - size, size):
+                session.add(vectors[chosen[first : first + size]], radius)
+                last = first + size
+            out.append(session.release(vectors[chosen[last:]], radius))
+    return made, out
+
+
+# --- what is computed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, None])
+def test_sums_of_the_sample_are_divided_by_how_many_are_expected(block):
+    vectors = np.array([[3.0, 4.0], [0.0, 0.5], [9.0, 9.0], [np.nan, 1.0], [1.0, 0.0]])
+    _, (one,) = released(vectors, [[1, 1, 0, 1, 1]], [1.0], block)
+    np.testing.assert_allclose(one, [1.6 / 1.5, 1.3 / 1.5, 0.5 + (2 - 2) / 3.0], rtol=1e-12)
+    _, (other,) = released(vectors, [[0, 1, 0, 0, 1]], [1.0], block, share_multiplier=None)
+    np.testing.assert_allclose(other, [1 / 1.5, 0.5 / 1.5], rtol=1e-12)
+
+
+def test_with_everyone_in_it_is_the_clipped_mean_and_the_share_of_short_vectors():
+    rows = np.random.default_rng(0).normal(0, 1.0, (40, 3))
+    session = record(sampling_probability=1.0).start(SilentNoise())
+    assert len(session.choose(np.arange(40))) == 40
+    out = session.release(rows, 1.5)
+    np.testing.assert_allclose(out[:-1], Clip(40, 5.0).start(SilentNoise()).release(rows, 1.5), rtol=1e-12)
+    assert out[-1] == pytest.approx(np.mean(np.linalg.norm(rows, axis=1) <= 1.5), abs=1e-12)
+    assert 0.2 < out[-1] < 0.8
+
+
+def test_an_empty_sample_is_noise_alone_and_tells_that_it_knows_nothing():
+    made = record(rounds=2)
+    noise = Coins([np.zeros(40), np.ones(40)])
+    session = made.start(noise)
+    assert session.choose(np.arange(40)[::-1]).tolist() == [39]
+    np.testing.assert_array_equal(session.release(np.full((1, 2), 1e300), 1.0), [0.0, 0.0, 0.5])
+    assert session.choose(np.arange(40)).size == 40  # and the next round counts again
+    np.testing.assert_allclose(session.release(np.ones((40, 2)), 2.0)[:2], np.full(2, 1 / 0.3), rtol=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.1, 0.5])
+def test_samples_are_poisson_and_fresh(q):
+    session = record(n_vectors=20_000, sampling_probability=q).start(SecureNoise())
+    users = np.arange(20_000)
+    first, second = session.choose(users), session.choose(users)
+    for chosen in (first, second):
+        assert abs(len(chosen) - 20_000 * q) < 6 * math.sqrt(20_000 * q * (1 - q))
+        assert np.all(np.diff(chosen) > 0)
+    assert abs(len(np.intersect1d(first, second)) / (20_000 * q**2) - 1) < 0.4
+
+
+@settings(max_examples=300, deadline=None)
+@given(vector=st.lists(numbers, min_size=1, max_size=4), radius=st.sampled_from(RADII))
+def test_short_is_what_is_finite_and_within_the_radius(vector, radius):
+    with np.errstate(all="raise"):
+        short = n_short(np.array([vector]), radius)
+    if not np.all(np.isfinite(vector)):
+        assert short == 0
+        return
+    with localcontext() as context:
+        context.prec = 50
+        length = sum(Decimal(float(x)) ** 2 for x in vector).sqrt() / Decimal(radius)
+    if abs(length - 1) > Decimal("1e-14"):
+        assert short == (length <= 1)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 7, 30, 1000])
+def test_whether_a_vector_is_short_does_not_depend_on_where_it_stands(dimension):
+    """Vectors within rounding of the radius: one more user before them must not turn their votes."""
+    rng = np.random.default_rng(dimension)
+    for _ in range(20):
+        vector = rng.normal(size=dimension)
+        rows = np.tile(vector / np.linalg.norm(vector), (33, 1))
+        alone = n_short(rows[:1], 1.0)
+        for size in (2, 3, 8, 33):
+            assert n_short(rows[:size], 1.0) == size * alone
+            assert n_short(rows[1 : size + 1], 1.0) == min(size, 32) * alone
+            assert n_short(np.asfortranarray(rows[:size]), 1.0) == size * alone
+
+
+# --- sensitivity ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data(), block=st.integers(1, 6), share=st.booleans())
+def test_one_user_moves_mean_and_share_by_at_most_their_sensitivities_in_every_round(data, block, share):
+    """Whole sessions: for all coins, with a user's first data, with its second, and without it (its coin down)."""
+    size, width, rounds = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    row = st.lists(numbers, min_size=width, max_size=width)
+    vectors = np.array([data.draw(row) for _ in range(size)])
+    kept = np.array([data.draw(st.lists(st.booleans(), min_size=size, max_size=size)) for _ in range(rounds)])
+    radii = data.draw(st.lists(st.sampled_from(RADII), min_size=rounds, max_size=rounds))
+    user, swapped, without = data.draw(st.integers(0, size - 1)), vectors.copy(), kept.copy()
+    swapped[user], without[:, user] = data.draw(row), False
+    change = {} if share else {"share_multiplier": None}
+    made, base = released(vectors, without, radii, block, **change)
+    for rows in (vectors, swapped):
+        for now, then, coins, radius in zip(
+            released(rows, kept, radii, block, **change)[1], base, kept, radii, strict=True
+        ):
+            moved = (now[:width] - then[:width]) / radius
+            assert math.hypot(*moved) <= coins[user] * made.sensitivity(1.0, width)
+            if share:
+                assert abs(now[-1] - then[-1]) <= coins[user] * made.share_sensitivity
+
+
+@pytest.mark.parametrize("reach", [1.0, 1e10, 1e308])
+@pytest.mark.parametrize("q", [0.25, 1.0])
+def test_the_sensitivities_are_attained_in_both_directions_at_once(reach, q):
+    kept = np.ones((1, 40), dtype=bool)
+    kept[0, 1:] = q == 1.0
+    vectors, ends = np.zeros((40, 1)), []
+    for place in (reach, -reach):
+        vectors[0] = place
+        made, (out,) = released(vectors, kept, [1.0], sampling_probability=q)
+        ends.append(out[0] * q * 40)
+    assert ends == pytest.approx([1.0, -1.0], rel=1e-12)
+    assert 1 / (q * 40) < made.sensitivity(1.0, 1) < 1 / (q * 40) * (1 + 1e-9)
+    for place, vote in ((0.5, 0.5), (2.0, -0.5), (np.nan, -0.5)):
+        vectors[0] = place
+        _, (out,) = released(vectors, kept, [1.0], sampling_probability=q)
+        others = 39 / 2 if q == 1.0 else 0.0
+        assert (out[-1] - 0.5) * q * 40 == pytest.approx(vote + others, rel=1e-12)
+    assert 0.5 / (q * 40) < made.share_sensitivity < 0.5 / (q * 40) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("users", "dimension"), [(1, 1), (40, 1000), (10**5, 30), (10**6, 1000)])
+def test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding(users, dimension):
+    made = record(n_vectors=users)
+    shortened, summed = users * (dimension + 8) * 2.0**-51, 2 * users**2 * 2.0**-53
+    assert made.sensitivity(1.0, dimension) * made.expected - 1 >= (shortened + summed) * (1 - 1e-3) - 2.0**-52
+    assert 2 * made.share_sensitivity * made.expected - 1 >= 6 * users * 2.0**-53
+
+
+@pytest.mark.parametrize("q", [0.001, 0.37, 1.0])
+def test_shares_of_many_users_are_never_farther_apart_than_their_sensitivity(q):
+    """Computed shares of neighbouring counts, for a million users: rounding is within what is added for it."""
+    made = record(n_vectors=10**6, sampling_probability=q)
+    balance = np.concatenate([np.arange(-(10**6), 10**6, 97), np.arange(-2000, 2000)]).astype(float)
+    shares = [0.5 + (balance + step) / (2 * made.expected) for step in (0, 1)]
+    assert np.max(shares[1] - shares[0]) <= made.share_sensitivity
+
+
+# --- cost and noise ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [None, 3.0, 50.0])
+def test_mean_and_share_are_one_gaussian_release(share):
+    made = record(share_multiplier=share, rounds=7)
+    precision = 1 / 36 + (1 / share**2 if share else 0.0)
+    (part,) = made.cost.subsampled
+    assert (part.sampling_probability, part.steps) == (0.3, 7)
+    assert precision <= 1 / part.noise_multiplier**2 <= precision * (1 + 1e-11)
+    assert made.cost == Cost(subsampled=(part,))
+
+
+@pytest.mark.parametrize("rounds", [1, 16])
+def test_with_everyone_in_it_costs_what_clipping_costs_and_the_share(rounds):
+    made = record(sampling_probability=1.0, rounds=rounds, share_multiplier=None)
+    clip = Clip(40, 3.0, rounds=rounds)  # in units of a swap, which is twice an addition
+    assert clip.cost.gaussian <= made.cost.gaussian <= clip.cost.gaussian * (1 + 1e-10)
+    both = record(sampling_probability=1.0, rounds=rounds).cost
+    assert both == Cost(gaussian=both.gaussian)
+    assert both.gaussian == pytest.approx(4 * rounds * (1 / 36 + 1 / 400), rel=1e-10)
+    assert both.gaussian >= 4 * rounds * (1 / 36 + 1 / 400)
+
+
+def test_the_cost_is_that_of_dp_accounting():
+    made = record(rounds=5)
+    multiplier = (1 / 36 + 1 / 400) ** -0.5
+    theirs = pld.from_gaussian_mechanism(
+        multiplier, sampling_prob=0.3, neighboring_relation=NeighboringRelation.REPLACE_ONE
+    ).self_compose(5)
+    for epsilon in (0.1, 0.5, 1.0):
+        assert delta_at(made.cost, epsilon) == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-2)
+
+
+def test_almost_everyone_costs_almost_as_much_as_everyone():
+    nearly, everyone = record(sampling_probability=0.9999, rounds=3).cost, record(sampling_probability=1.0, rounds=3)
+    assert nearly.subsampled == (Subsampled(0.9999, everyone.joint_multiplier, 3),)
+    for epsilon in (0.2, 1.0):
+        assert delta_at(nearly, epsilon) == pytest.approx(delta_at(everyone.cost, epsilon), rel=2e-2)
+
+
+def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
+    budget = Budget(1.0, 1e-5)
+    multiplier = subsampled_multiplier(budget, 0.3, 8) * math.sqrt(2) * (1 + 1e-9)
+
+    def plan(**change):
+        asked = {"rounds": 8, "noise_multiplier": multiplier, "share_multiplier": multiplier} | change
+        return Plan(40, (Step("mean", 0, 40, record(**asked)),))
+
+    plan().certify(budget)
+    less = 0.98 * multiplier
+    dearer = ({"rounds": 9}, {"noise_multiplier": less}, {"share_multiplier": less}, {"sampling_probability": 0.31})
+    for dear in (*dearer, {"sampling_probability": 1.0}):
+        with pytest.raises(BudgetExceeded):
+            plan(**dear).certify(budget)
+
+
+@pytest.mark.parametrize("radius", [0.01, 300.0])
+@pytest.mark.parametrize("sizes", [(40, 3), (1, 12)])
+def test_the_noise_is_the_same_for_every_sample(radius, sizes):
+    made = record(rounds=2)
+    noise = Coins([np.arange(40) < size for size in sizes])
+    session = made.start(noise)
+    for size in sizes:
+        session.choose(np.arange(40))
+        session.release(np.zeros((size, 3)), radius)
+    asked = [a for a in noise.asked if a[0] == "gaussian"]
+    each = [("gaussian", made.sensitivity(radius, 3), 6.0), ("gaussian", made.share_sensitivity, 20.0)]
+    assert asked == each * 2
+    assert {a[1:2] + tuple(a[2]) for a in noise.asked if a[0] == "coins"} == {(40, 0.3)}
+
+
+def test_released_noise_is_normal():
+    session = record(share_multiplier=None).start(SecureNoise())
+    chosen = session.choose(np.arange(40))
+    out = session.release(np.zeros((len(chosen), 3000)), 2.0)
+    std = 6.0 * 2.0 / 12
+    assert kstest(out, norm(0, std).cdf).pvalue > 1e-6
+    assert abs(out.std() / std - 1) < 0.07
+
+
+def outcomes(made, place, runs):
+    """Mean and share along the best direction for telling a long vector up from a short one down; others are long."""
+    noise, out = SeededNoise(int(3 + place)), np.empty(runs)
+    stds = made.noise_multiplier / made.expected, made.share_multiplier / (2 * made.expected)
+    for run in range(runs):
+        session = made.start(noise)
+        chosen = session.choose(np.arange(made.n_vectors))
+        mean, share = session.release(np.where(chosen == 0, place, 9.0)[:, None], 1.0)
+        out[run] = mean / stds[0] ** 2 * 2 / made.expected - share / stds[1] ** 2 / made.expected
+    return out
+
+
+def test_audit_of_mean_and_share_with_everyone_in():
+    """The user's vector turns around and becomes short at once: the whole of both multipliers is at stake."""
+    delta, epsilon = 1e-2, 4.0
+
+    def audited(shrink):
+        multiplier = 2 * math.sqrt(2) * gaussian_multiplier(Budget(epsilon, delta)) / shrink
+        made = record(sampling_probability=1.0, noise_multiplier=multiplier, share_multiplier=multiplier)
+        return audited_gaussian_epsilon(outcomes(made, 9.0, 3000), outcomes(made, -1.0, 3000), delta)
+
+    assert 0.8 * epsilon < audited(1.0) <= epsilon
+    assert audited(1.25) > epsilon
+
+
+def test_audit_of_samples():
+    delta, epsilon = 1e-2, 1.0
+
+    def audited(shrink):
+        multiplier = math.sqrt(2) * subsampled_multiplier(Budget(epsilon, delta), 0.5, 1) / shrink
+        made = record(n_vectors=3, sampling_probability=0.5, noise_multiplier=multiplier, share_multiplier=multiplier)
+        return audited_epsilon(outcomes(made, 9.0, 4000), outcomes(made, -1.0, 4000), delta)
+
+    assert audited(1.0) <= epsilon
+    assert audited(8.0) > epsilon
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 39, 41])
+def test_another_number_of_users_than_priced_is_refused(size):
+    with pytest.raises(ValueError, match="Expected 40 users, as was priced"):
+        record().start(SilentNoise()).choose(np.arange(size))
+
+
+@pytest.mark.parametrize("sizes", [(11,), (13,), (6, 5), (12, 1), (40,), (0,)])
+def test_another_number_of_vectors_than_sampled_is_refused(sizes):
+    noise = SilentNoise()  # its coins keep the first 12
+    session = record().start(noise)
+    assert len(session.choose(np.arange(40))) == 12
+    for size in sizes[:-1]:
+        session.add(np.zeros((size, 1)), 1.0)
+    with pytest.raises(ValueError, match="one vector for each user of the sample"):
+        session.release(np.zeros((sizes[-1], 1)), 1.0)
+    assert [asked[0] for asked in noise.asked] == ["coins"]
+
+
+def test_a_sample_serves_one_release_and_rounds_are_counted():
+    session = record(rounds=2).start(SilentNoise())
+    with pytest.raises(ValueError, match="one vector for each user"):
+        session.release(np.zeros((12, 1)), 1.0)  # before any sample
+    for _ in range(2):
+        session.choose(np.arange(40))
+        session.release(np.zeros((12, 1)), 1.0)
+        if _ == 0:
+            with pytest.raises(ValueError, match="one vector for each user"):
+                session.release(np.zeros((12, 1)), 1.0)
+    session.choose(np.arange(40))
+    with pytest.raises(RuntimeError, match="released and paid for"):
+        session.release(np.zeros((12, 1)), 1.0)
+
+
+def test_a_round_begins_anew_whatever_became_of_the_one_before():
+    session = record().start(SilentNoise())
+    session.choose(np.arange(40))
+    session.add(np.ones((5, 2)), 3.0)
+    session.choose(np.arange(40))
+    np.testing.assert_allclose(session.release(np.ones((12, 2)), 2.0), [1.0, 1.0, 1.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("width", "radius", "message"), [(1, 2.0, "one radius"), (1, 0.5, "one radius"), (2, 1.0, "")])
+def test_the_blocks_of_a_round_share_one_radius_and_width(width, radius, message):
+    noise = SilentNoise()
+    session = record().start(noise)
+    session.choose(np.arange(40))
+    session.add(np.zeros((6, 1)), 1.0)
+    with pytest.raises(ValueError, match=message or "one length"):
+        session.release(np.zeros((6, width)), radius)
+    assert [asked[0] for asked in noise.asked] == ["coins"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"sampling_probability": 1.5}, ValueError, "sampling_probability=1.5 <= 1"),
+        ({"sampling_probability": 0.0}, ValueError, "sampling_probability"),
+        ({"noise_multiplier": math.nan}, ValueError, "noise_multiplier"),
+        ({"share_multiplier": 0.0}, ValueError, "share_multiplier"),
+        ({"share_multiplier": [1.0]}, TypeError, "share_multiplier"),
+        ({"rounds": 0.5}, ValueError, "rounds=0.5"),
+        ({"n_vectors": 0}, ValueError, "n_vectors=0"),
+        ({"block": 0}, ValueError, "block=0"),
+    ],
+)
+def test_impossible_records_are_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        record(**change)
+
+
+# --- through the curator ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 7, 1024])
+@pytest.mark.parametrize("q", [0.001, 0.4, 1.0])
+def test_the_curator_releases_means_of_samples_in_blocks(block, q):
+    data = UserData.from_arrays(np.full((60, 2), 0.5), None, np.arange(60))
+    made = SampledClip(60, q, 2e4, rounds=3, share_multiplier=2e4, block=block)
+    curator = Curator(data, Plan(60, (Step("mean", 0, 60, made),)), Ledger(Budget(1.0, 1e-3)), insecure_seed=1)
+    for _ in range(3):
+        out = curator.release("mean", UserMean(), 1.0)
+        assert out.shape == (3,)
+        assert np.all(np.isfinite(out))
+    with pytest.raises(RuntimeError, match="used up"):
+        curator.release("mean", UserMean(), 1.0)
