@@ -351,7 +351,7 @@ def plan(
     solvers of earlier work are planned too.
 
     >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
-    accelerated
+    dp-sgd
     """
     check_counts(n_users=n_users, rows_per_user=rows_per_user, n_features=n_features)
     if max_gradients is not None:
