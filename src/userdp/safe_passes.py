@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from userdp import kernels, safe_steps
+from userdp import kernels, losses, safe_steps
 from userdp.data import UserData
 from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss, smoothed
@@ -50,15 +50,16 @@ class SafeRows:
                 raise ValueError(f"Expected {_SMALLEST:g} <= {name}={value} <= {_LARGEST:g}: rescale the data.")
 
 
-def check_loss(loss: Loss) -> None:
-    """Refuse losses whose slopes privacy cannot rest on."""
-    kernel = getattr(loss.slope, "py_func", loss.slope)
-    if loss.may_raise or not loss.compiled or kernel.__module__ != "userdp.losses.standard":
+def check_loss(loss: Loss) -> Loss:
+    """The loss as this package made it; refuses others, and those with altered kernels or constants."""
+    found = losses.known(loss)
+    if found is None:
         raise ValueError(
-            f"Expected a loss of userdp such as logistic or huber, got {loss.name}: here privacy rests on its slope "
-            'being as bounded and smooth as declared. Use solver="phased-sgd" for losses of your own. Nothing was '
-            "spent."
+            f"Expected a loss of userdp as it is, such as logistic or huber, got {loss.name}: here privacy rests on "
+            'its slope being as bounded and smooth as declared. Use solver="phased-sgd" for losses of your own. '
+            "Nothing was spent."
         )
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ class _SafeWalk:
     width: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_loss(self.loss)
+        object.__setattr__(self, "loss", check_loss(self.loss))
         if self.loss.smooth == (self.width is not None):
             raise ValueError(
                 f"Expected a width for the {self.loss.name} loss if and only if it has kinks, got {self.width}."

@@ -8,6 +8,7 @@ _ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivit
 _ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
 _BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
 _FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
+_ALTERED = "test_safe_passes_limits.py::test_altered_losses_are_refused"
 _SAFE_ROW = "test_safe_passes_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
 
 MUTANTS = [
@@ -98,9 +99,31 @@ MUTANTS = [
     Mutant(
         "any loss will do",
         _PASSES,
-        'if loss.may_raise or not loss.compiled or kernel.__module__ != "userdp.losses.standard":',
-        'if not loss.compiled and kernel.__module__ != "userdp.losses.standard":',
+        "    found = losses.known(loss)\n",
+        "    found = loss if loss.compiled else None\n",
         "test_safe_passes_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
+    ),
+    Mutant(
+        "a known slope is enough, whatever is said of it",
+        "losses/base.py",
+        "        return _KNOWN.get(loss)\n",
+        "        return next(((loss, *made[1:]) for one, made in _KNOWN.items() if one.slope is loss.slope), None)\n",
+        _ALTERED,
+    ),
+    Mutant(
+        "a loss may say of itself how steep it is",
+        "losses/base.py",
+        "        return _KNOWN.get(loss)\n",
+        "        found = [m for one, m in _KNOWN.items() if (one.value, one.slope) == (loss.value, loss.slope)]\n"
+        "        return (loss, *found[0][1:]) if found else None\n",
+        _ALTERED,
+    ),
+    Mutant(
+        "the walk takes the loss as given",
+        _PASSES,
+        'object.__setattr__(self, "loss", check_loss(self.loss))',
+        "check_loss(self.loss)",
+        "test_safe_passes_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
     ),
     Mutant(
         "other users than the sensitivity is for",

@@ -20,7 +20,8 @@ _TYPICAL_LOGIT = 3.0
 class Problem:
     """What is minimised: mean loss + l2/2 |w|^2 over the domain, with public bounds on the data.
 
-    None of it affects privacy.
+    None of it affects privacy, with two exceptions: the solvers group-privacy and disjoint-batches calibrate their
+    noise to the loss's constants, row_norm and target_bound. They take losses of userdp only, and enforce both bounds.
 
     row_norm: how long a row may be, the intercept's 1 counted in;
     target_bound: how large |target| may be (regression only);
