@@ -240,6 +240,49 @@ def test_impossible_bounds_on_rows_are_refused(change):
         SafeRows(**({"per_user": 2, "norm": 1.0} | change))
 
 
+def test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them():
+    """200 rows of each of 3 users in 8 bits would be 88 slots, and 2 * 200 steps 144."""
+    narrow = SafeRows(np.uint8(200), np.float16(0.3), np.float32(0.7))
+    wide = SafeRows(200, float(np.float16(0.3)), float(np.float32(0.7)))
+    assert narrow == wide
+    assert [type(one) for one in (narrow.per_user, narrow.norm, narrow.target_bound)] == [int, float, float]
+    sizes = (np.float16(0.1), np.uint8(3)), (float(np.float16(0.1)), 3)
+    for kind, few, many in ((SafeRowPass, (), ()), (SafeBatchPass, (np.uint8(2),), (2,))):
+        walks = [
+            kind(losses.absolute, np.zeros(2), Ball(radius), *size, rows, *n_steps, width=width)
+            for radius, size, rows, n_steps, width in (
+                (np.float16(0.9), sizes[0], narrow, few, np.float32(0.4)),
+                (float(np.float16(0.9)), sizes[1], wide, many, float(np.float32(0.4))),
+            )
+        ]
+        assert walks[0].swap_sensitivity == walks[1].swap_sensitivity
+        assert type(walks[0].swap_sensitivity) is float
+        assert walks[0].lipschitz == walks[1].lipschitz
+    assert SafeRowPass(
+        losses.absolute, np.zeros(2), Ball(50.0), 1e-3, 3, narrow, width=0.4
+    ).swap_sensitivity == pytest.approx(2 * 200 * 1e-3 * float(np.float16(0.3)), rel=1e-6)
+    filtered = {"usual": np.zeros(2), "reach": np.float16(0.1)}
+    assert type(SafeBatchPass(**WALK, rows=ROWS, n_steps=2, **filtered).reach) is float
+
+
+@pytest.mark.parametrize("change", [{"norm": np.array(1.0)}, {"norm": "1"}, {"target_bound": [1.0]}])
+def test_bounds_on_rows_that_are_no_numbers_are_refused(change):
+    with pytest.raises(TypeError, match="to be a number"):
+        SafeRows(**({"per_user": 2, "norm": 1.0} | change))
+
+
+def test_a_pass_keeps_its_own_vectors():
+    """The start and the usual gradient are part of what the sensitivity was computed for."""
+    start, usual = np.full(2, 0.5), np.full(2, 3.0)
+    walk = SafeBatchPass(**(WALK | {"start": start}), rows=ROWS, n_steps=2, usual=usual, reach=0.1)
+    before = walk.start.copy(), walk.usual.copy()
+    start[:], usual[:] = 9.0, 9.0
+    for kept, expected in zip((walk.start, walk.usual), before, strict=True):
+        np.testing.assert_array_equal(kept, expected)
+        with pytest.raises(ValueError, match="read-only"):
+            kept[0] = 1.0
+
+
 def test_other_domains_are_refused():
     with pytest.raises(TypeError, match="Expected a Ball or a Box"):
         SafeRowPass(**(WALK | {"domain": object()}), rows=ROWS)

@@ -9,6 +9,7 @@ _ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_
 _BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
 _FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
 _ALTERED = "test_safe_passes_limits.py::test_altered_losses_are_refused"
+_FEW_BITS = "test_safe_passes_limits.py::test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them"
 _SAFE_ROW = "test_safe_passes_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
 
 MUTANTS = [
@@ -78,8 +79,8 @@ MUTANTS = [
     Mutant(
         "rows beyond the slots are visited",
         _PASSES,
-        "bounds = (int(self.rows.per_user), ",
-        "bounds = (int(data.n_rows // self.n_users) + 1, ",
+        "bounds = (self.rows.per_user, ",
+        "bounds = (data.n_rows // self.n_users + 1, ",
         _ALL_ROWS,
     ),
     Mutant(
@@ -124,6 +125,41 @@ MUTANTS = [
         'object.__setattr__(self, "loss", check_loss(self.loss))',
         "check_loss(self.loss)",
         "test_safe_passes_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
+    ),
+    Mutant(
+        "products of narrow floats stay narrow",
+        _PASSES,
+        "None if value is None else float(value))",
+        "value)",
+        _FEW_BITS,
+    ),
+    Mutant(
+        "integers of a few bits wrap around",
+        _PASSES,
+        "        object.__setattr__(record, name, int(value))\n",
+        "",
+        _FEW_BITS,
+    ),
+    Mutant(
+        "a radius in the precision it came in",
+        "domains.py",
+        'object.__setattr__(self, "radius", float(self.radius))',
+        'object.__setattr__(self, "radius", self.radius)',
+        "test_domains.py::test_a_radius_of_few_bits_is_widened",
+    ),
+    Mutant(
+        "planned counts of a few bits wrap around",
+        "privacy/mechanism.py",
+        "counts.append(int(number))",
+        "counts.append(number)",
+        "solvers/test_output_perturbation.py::test_counts_of_few_bits_do_not_wrap_around",
+    ),
+    Mutant(
+        "a walk's vectors can be changed after pricing",
+        _PASSES,
+        "    copy.flags.writeable = False\n",
+        "",
+        "test_safe_passes_limits.py::test_a_pass_keeps_its_own_vectors",
     ),
     Mutant(
         "other users than the sensitivity is for",
