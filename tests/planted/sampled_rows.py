@@ -224,4 +224,18 @@ MUTANTS = [
         "(mixed, plain)",
         _COST_TESTS + "test_a_round_is_never_below_the_divergence_by_quadrature",
     ),
+    Mutant(
+        "sampled rows: more rounds than priced",
+        "privacy/means/sampled_rows.py",
+        "        if self._rounds_left == 0:\n",
+        "        if False:\n",
+        "privacy/test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",
+    ),
+    Mutant(
+        "sampled rows: rounds are not counted",
+        "privacy/means/sampled_rows.py",
+        "        self._rounds_left -= 1\n",
+        "",
+        "privacy/test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",
+    ),
 ]
