@@ -64,6 +64,13 @@ def test_tiny_points_and_the_origin_stay():
         np.testing.assert_array_equal(Ball(1.0).project(w), w)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int8])
+def test_a_radius_of_few_bits_is_widened(kind):
+    ball = Ball(kind(100), center=np.array([3.0, 4.0]))
+    assert [type(size) for size in (ball.radius, ball.diameter, ball.largest_norm)] == [float] * 3
+    assert (ball.diameter, ball.largest_norm) == (200.0, 105.0)
+
+
 def test_a_domain_keeps_its_own_numbers():
     center = np.zeros(2)
     ball = Ball(1.0, center)

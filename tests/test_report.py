@@ -24,7 +24,7 @@ from report_records import SEEDED as SEEDED_RECORD
 
 from userdp.report import report_html, write_report
 from userdp.report.record import number, power, shorten
-from userdp.report.wording import factor_at_most, one_in, percent_at_most, right_guess
+from userdp.report.wording import factor_at_most, how, one_in, percent_at_most, right_guess
 
 VOID = {"meta", "link", "br"}
 
@@ -111,6 +111,14 @@ def test_budget_steps_phases_and_coefficients_are_told(pages):
     assert "Noise is fresh in every run" in text
     assert "dp-accounting" in text
     assert "0.14.1" in text
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [("Perturbation", "no person can move it far"), ("SampledRows", "Random rows of all people")],
+)
+def test_mechanisms_of_earlier_work_are_told_in_words(mechanism, words):
+    assert words in how({"mechanism": mechanism})
 
 
 def test_steps_on_different_users_are_said_not_to_add_up():

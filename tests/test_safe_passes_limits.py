@@ -1,7 +1,9 @@
 """What the sensitivity of safe passes rests on: rounding that is paid for, rows made safe, and what is refused."""
 
+import copy
 import math
 import pickle
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -13,7 +15,7 @@ from support_safe_passes import KINKED, NORM, SMOOTH, TARGET, batch_pass, cells,
 
 from userdp import losses
 from userdp.domains import Ball
-from userdp.safe_passes import SafeBatchPass, SafeRowPass, SafeRows
+from userdp.safe_passes import SafeBatchPass, SafeRowPass, SafeRows, check_loss
 from userdp.safe_steps import safe_row
 from userdp.sgd import mixing_order
 
@@ -138,6 +140,62 @@ def test_losses_whose_slopes_are_not_known_are_refused(loss):
         SafeRowPass(loss, np.zeros(2), Ball(1.0), 0.1, 5, SafeRows(2, 1.0, 1.0))
 
 
+@pytest.mark.parametrize(
+    ("loss", "change"),
+    [
+        (losses.logistic, {"slope_bound": 1e-3}),
+        (losses.squared, {"slope_bound": 1e-3}),
+        (losses.absolute, {"value": losses.squared.value}),
+        (losses.absolute, {"curvature": 1e-6}),
+        (losses.huber(0.5), {"slope": losses.huber(2.0).slope}),
+        (losses.huber(0.5), {"slope_bound": 0.25}),
+        (losses.smoothed_hinge(0.3), {"curvature": 1.0}),
+        (losses.quantile(0.8), {"slope_bound": 0.2}),
+        (losses.multinomial(3), {"n_outputs": 1}),
+        (losses.multinomial(3), {"slope_bound": 1.0}),
+        (losses.squared, {"may_raise": True}),
+    ],
+    ids=lambda case: getattr(case, "name", None) or next(iter(case)),
+)
+def test_altered_losses_are_refused(loss, change):
+    """Nobody has proven their constants: replace() keeps the slope and may change all that is said of it."""
+    assert check_loss(loss) is loss
+    with pytest.raises(ValueError, match=r"Expected a loss of userdp as it is.*Nothing was spent\."):
+        check_loss(replace(loss, **change))
+    walk = {"start": np.zeros(2), "domain": Ball(1.0), "step_size": 0.01, "n_users": 5, "rows": SafeRows(2, 1.0, 1.0)}
+    with pytest.raises(ValueError, match="Expected a loss of userdp as it is"):
+        SafeRowPass(replace(loss, **change), **walk, width=None if loss.smooth else 0.5)
+
+
+def test_a_loss_without_a_hash_is_refused():
+    class Kernel:
+        __hash__ = None
+
+        def __call__(self, prediction, target):
+            return 0.0
+
+    with pytest.raises(ValueError, match="Expected a loss of userdp as it is"):
+        check_loss(losses.custom("odd", Kernel(), Kernel(), lipschitz=1.0))
+
+
+@pytest.mark.parametrize("loss", SMOOTH + KINKED + [losses.quantile(level=0.123456789)], ids=name)
+def test_losses_are_known_again_after_a_journey(loss):
+    """Pickled by name and parameters: in another process the kernels would be others."""
+    sent = pickle.dumps(loss)
+    assert len(sent) < 200
+    assert check_loss(pickle.loads(sent)) is check_loss(copy.deepcopy(loss))
+    assert losses.known(pickle.loads(sent)).slope_bound == loss.slope_bound
+    assert pickle.loads(pickle.dumps(compiled_custom)).name == compiled_custom.name
+
+
+def test_the_loss_that_is_walked_is_the_one_of_this_package():
+    """A narrow constant is equal to a wide one, and would spoil all that is computed from it."""
+    narrow = replace(losses.absolute, slope_bound=np.float16(1.0))
+    walk = SafeRowPass(narrow, np.zeros(2), Ball(1.0), 0.01, 5, SafeRows(2, 1.0, 1.0), width=0.3)
+    assert walk.loss is losses.absolute
+    assert type(narrow.slope_bound) is float
+
+
 WALK = {"loss": losses.squared, "start": np.zeros(2), "domain": Ball(1.0), "step_size": 0.1, "n_users": 5}
 ROWS = SafeRows(2, 1.0, 1.0)
 
@@ -180,6 +238,49 @@ def test_impossible_batches_are_refused(change):
 def test_impossible_bounds_on_rows_are_refused(change):
     with pytest.raises(ValueError, match="Expected"):
         SafeRows(**({"per_user": 2, "norm": 1.0} | change))
+
+
+def test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them():
+    """200 rows of each of 3 users in 8 bits would be 88 slots, and 2 * 200 steps 144."""
+    narrow = SafeRows(np.uint8(200), np.float16(0.3), np.float32(0.7))
+    wide = SafeRows(200, float(np.float16(0.3)), float(np.float32(0.7)))
+    assert narrow == wide
+    assert [type(one) for one in (narrow.per_user, narrow.norm, narrow.target_bound)] == [int, float, float]
+    sizes = (np.float16(0.1), np.uint8(3)), (float(np.float16(0.1)), 3)
+    for kind, few, many in ((SafeRowPass, (), ()), (SafeBatchPass, (np.uint8(2),), (2,))):
+        walks = [
+            kind(losses.absolute, np.zeros(2), Ball(radius), *size, rows, *n_steps, width=width)
+            for radius, size, rows, n_steps, width in (
+                (np.float16(0.9), sizes[0], narrow, few, np.float32(0.4)),
+                (float(np.float16(0.9)), sizes[1], wide, many, float(np.float32(0.4))),
+            )
+        ]
+        assert walks[0].swap_sensitivity == walks[1].swap_sensitivity
+        assert type(walks[0].swap_sensitivity) is float
+        assert walks[0].lipschitz == walks[1].lipschitz
+    assert SafeRowPass(
+        losses.absolute, np.zeros(2), Ball(50.0), 1e-3, 3, narrow, width=0.4
+    ).swap_sensitivity == pytest.approx(2 * 200 * 1e-3 * float(np.float16(0.3)), rel=1e-6)
+    filtered = {"usual": np.zeros(2), "reach": np.float16(0.1)}
+    assert type(SafeBatchPass(**WALK, rows=ROWS, n_steps=2, **filtered).reach) is float
+
+
+@pytest.mark.parametrize("change", [{"norm": np.array(1.0)}, {"norm": "1"}, {"target_bound": [1.0]}])
+def test_bounds_on_rows_that_are_no_numbers_are_refused(change):
+    with pytest.raises(TypeError, match="to be a number"):
+        SafeRows(**({"per_user": 2, "norm": 1.0} | change))
+
+
+def test_a_pass_keeps_its_own_vectors():
+    """The start and the usual gradient are part of what the sensitivity was computed for."""
+    start, usual = np.full(2, 0.5), np.full(2, 3.0)
+    walk = SafeBatchPass(**(WALK | {"start": start}), rows=ROWS, n_steps=2, usual=usual, reach=0.1)
+    before = walk.start.copy(), walk.usual.copy()
+    start[:], usual[:] = 9.0, 9.0
+    for kept, expected in zip((walk.start, walk.usual), before, strict=True):
+        np.testing.assert_array_equal(kept, expected)
+        with pytest.raises(ValueError, match="read-only"):
+            kept[0] = 1.0
 
 
 def test_other_domains_are_refused():

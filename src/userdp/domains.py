@@ -57,6 +57,7 @@ class Ball:
             raise ValueError(
                 f"Expected radius={self.radius} > 0 and finite: pass the largest distance from the center."
             )
+        object.__setattr__(self, "radius", float(self.radius))  # what is computed from a narrow float would be narrow
         if self.center is not None:
             object.__setattr__(self, "center", _vector("center", self.center))
 

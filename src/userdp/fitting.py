@@ -75,7 +75,7 @@ def minimize(
     if not hasattr(domain, "project"):
         raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
     if max_gradients is not None:
-        check_counts(max_gradients=max_gradients)
+        (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = Budget(epsilon, delta)
     if isinstance(loss, str):
         loss = loss_of_name(loss)

@@ -198,7 +198,7 @@ class LinearModel(BaseEstimator, ABC):
 
     @property
     def _rows_per_user(self) -> int:
-        return 1 if self.privacy_unit == "row" else self.max_rows_per_user
+        return 1 if self.privacy_unit == "row" else int(self.max_rows_per_user)
 
     def _facts(self, loss: Loss) -> dict[str, Any]:
         """What a saved model tells of how it was made; taken before the fit, whose end would tell how long it took."""

@@ -162,6 +162,7 @@ def consider(
             f'Expected solver="auto" or one of {solvers}, and mode="tight" or "paper"; got solver={solver!r}, '
             f"mode={mode!r}."
         )
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     chosen, option = SOLVERS[solver, mode], Option(solver, mode)
     if problem.l2 and not chosen.penalizes:
         message = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
@@ -353,9 +354,11 @@ def plan(
     >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
     dp-sgd
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user, n_features=n_features)
+    n_users, rows_per_user, n_features = check_counts(
+        n_users=n_users, rows_per_user=rows_per_user, n_features=n_features
+    )
     if max_gradients is not None:
-        check_counts(max_gradients=max_gradients)
+        (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = Budget(epsilon, delta)
     problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2)
     shown = [key for key, one in SOLVERS.items() if rivals or not one.rival]

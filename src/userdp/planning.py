@@ -42,7 +42,7 @@ def plan_means(
     >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
     [('radius', 1), ('mean', 20)]
     """
-    check_counts(n_users=n_users, rounds=rounds)
+    n_users, rounds = check_counts(n_users=n_users, rounds=rounds)
     if not 0 <= outliers < 1:
         raise ValueError(f"Expected 0 <= outliers={outliers} < 1: a share of the users.")
     if not 0 < false_halt < 1:

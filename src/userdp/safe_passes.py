@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from userdp import kernels, safe_steps
+from userdp import kernels, losses, safe_steps
 from userdp.data import UserData
 from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss, smoothed
@@ -42,23 +42,47 @@ class SafeRows:
     target_bound: float | None = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.per_user, (int, np.integer)) and self.per_user >= 1):
-            raise ValueError(f"Expected per_user={self.per_user!r} to be a whole number >= 1.")
+        _settle(self, ("norm", "target_bound"), ("per_user",))
         for name in ("norm", "target_bound"):
             value = getattr(self, name)
             if value is not None and not _SMALLEST <= value <= _LARGEST:
                 raise ValueError(f"Expected {_SMALLEST:g} <= {name}={value} <= {_LARGEST:g}: rescale the data.")
 
 
-def check_loss(loss: Loss) -> None:
-    """Refuse losses whose slopes privacy cannot rest on."""
-    kernel = getattr(loss.slope, "py_func", loss.slope)
-    if loss.may_raise or not loss.compiled or kernel.__module__ != "userdp.losses.standard":
+def _settle(record: object, reals: tuple[str, ...], counts: tuple[str, ...]) -> None:
+    """Store a frozen record's numbers as plain floats and ints.
+
+    Integers of a few bits wrap around, products of narrow floats are narrow, and arrays may change afterwards.
+    """
+    for name in reals:
+        value = getattr(record, name)
+        if not isinstance(value, (int, float, np.floating, np.integer, type(None))):
+            raise TypeError(f"Expected {name} to be a number, got {type(value).__name__}.")
+        object.__setattr__(record, name, None if value is None else float(value))
+    for name in counts:
+        value = getattr(record, name)
+        if not (isinstance(value, (int, np.integer)) and value >= 1):
+            raise ValueError(f"Expected {name}={value!r} to be a whole number >= 1.")
+        object.__setattr__(record, name, int(value))
+
+
+def _kept(vector: np.ndarray) -> np.ndarray:
+    """A copy that nobody can change: the sensitivity is for these numbers."""
+    copy: np.ndarray = np.array(vector, dtype=np.float64)
+    copy.flags.writeable = False
+    return copy
+
+
+def check_loss(loss: Loss) -> Loss:
+    """The loss as this package made it; refuses others, and those with altered kernels or constants."""
+    found = losses.known(loss)
+    if found is None:
         raise ValueError(
-            f"Expected a loss of userdp such as logistic or huber, got {loss.name}: here privacy rests on its slope "
-            'being as bounded and smooth as declared. Use solver="phased-sgd" for losses of your own. Nothing was '
-            "spent."
+            f"Expected a loss of userdp as it is, such as logistic or huber, got {loss.name}: here privacy rests on "
+            'its slope being as bounded and smooth as declared. Use solver="phased-sgd" for losses of your own. '
+            "Nothing was spent."
         )
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +104,8 @@ class _SafeWalk:
     width: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_loss(self.loss)
+        object.__setattr__(self, "loss", check_loss(self.loss))
+        _settle(self, ("step_size", "width"), ("n_users",))
         if self.loss.smooth == (self.width is not None):
             raise ValueError(
                 f"Expected a width for the {self.loss.name} loss if and only if it has kinks, got {self.width}."
@@ -89,7 +114,7 @@ class _SafeWalk:
             raise TypeError(f"Expected a Ball or a Box, got {type(self.domain).__name__}.")
         if self.rows.target_bound is None and not self.loss.classifies:
             raise ValueError(f"Expected a target_bound for the {self.loss.name} loss: targets are clipped to it.")
-        object.__setattr__(self, "start", self.domain.project(self.start))
+        object.__setattr__(self, "start", _kept(self.domain.project(self.start)))
         sizes = {"step_size": self.step_size, "weights": self.domain.largest_norm, "gradients": self.lipschitz}
         sizes |= {} if self.width is None else {"width": self.width}
         for name, value in sizes.items():
@@ -140,9 +165,9 @@ class _SafeWalk:
         self._check_size(data.n_features)
         labels = 0 if not self.loss.classifies else self.loss.n_outputs
         longest = self.rows.norm * (1 - _UNIT * (data.n_features + 8))
-        bounds = (int(self.rows.per_user), float(longest), float(self.rows.target_bound or 0.0), labels)
+        bounds = (self.rows.per_user, longest, self.rows.target_bound or 0.0, labels)
         arrays = (data.rows, data.targets, data.offsets, users)
-        return arrays, bounds, self.domain, kernels.read_only(self.start), float(self.step_size)
+        return arrays, bounds, self.domain, kernels.read_only(self.start), self.step_size
 
     @property
     def _slopes(self) -> Any:
@@ -179,7 +204,7 @@ class SafeRowPass(_SafeWalk):
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         ready = self._ready(data, users, n_groups)
-        slots = mixing_order(self.n_users * int(self.rows.per_user))
+        slots = mixing_order(self.n_users * self.rows.per_user)
         return safe_steps.walk_rows(*ready, slots, self._slopes)[None]
 
 
@@ -205,8 +230,9 @@ class SafeBatchPass(_SafeWalk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.n_steps, (int, np.integer)) and 1 <= self.n_steps <= self.n_users):
-            raise ValueError(f"Expected 1 <= n_steps={self.n_steps} <= n_users={self.n_users}, a whole number.")
+        _settle(self, ("reach",), ("n_steps",))
+        if not self.n_steps <= self.n_users:
+            raise ValueError(f"Expected 1 <= n_steps={self.n_steps} <= n_users={self.n_users}.")
         if (self.usual is None) != (self.reach == math.inf) or not self.reach >= _SMALLEST:
             raise ValueError(f"Expected a usual gradient and a finite reach={self.reach} >= {_SMALLEST:g}, or neither.")
         if self.reach != math.inf and not self.reach <= _LARGEST:
@@ -215,7 +241,7 @@ class SafeBatchPass(_SafeWalk):
         if np.shape(usual) != self.start.shape:
             raise ValueError(f"Expected a usual gradient of length {self.start.size}, got shape {np.shape(usual)}.")
         # No gradient is longer, so nothing is lost, and |g - usual| <= 2 lipschitz holds too.
-        object.__setattr__(self, "usual", Ball(self.lipschitz * (1 - 2.0**-20)).project(usual))
+        object.__setattr__(self, "usual", _kept(Ball(self.lipschitz * (1 - 2.0**-20)).project(usual)))
 
     @cached_property
     def swap_sensitivity(self) -> float:
@@ -233,4 +259,4 @@ class SafeBatchPass(_SafeWalk):
         edges = np.arange(self.n_steps + 1) * self.n_users // self.n_steps
         assert self.usual is not None  # set when made
         usual = kernels.read_only(self.usual)
-        return safe_steps.walk_batches(*ready, edges, usual, float(self.reach), self._slopes)[None]
+        return safe_steps.walk_batches(*ready, edges, usual, self.reach, self._slopes)[None]

@@ -87,4 +87,18 @@ MUTANTS = [
         "        if False:\n",
         "privacy/test_clip.py::test_blocks_of_different_width_are_refused",
     ),
+    Mutant(
+        "clip: more rounds than priced",
+        "privacy/means/clip.py",
+        "        if self._rounds_left == 0:\n",
+        "        if False:\n",
+        "privacy/test_clip.py::test_a_session_releases_no_more_rounds_than_priced",
+    ),
+    Mutant(
+        "clip: rounds are not counted",
+        "privacy/means/clip.py",
+        "        self._rounds_left -= 1\n",
+        "",
+        "privacy/test_clip.py::test_a_session_releases_no_more_rounds_than_priced",
+    ),
 ]

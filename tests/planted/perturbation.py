@@ -8,6 +8,8 @@ _ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivit
 _ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
 _BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
 _FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
+_ALTERED = "test_safe_passes_limits.py::test_altered_losses_are_refused"
+_FEW_BITS = "test_safe_passes_limits.py::test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them"
 _SAFE_ROW = "test_safe_passes_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
 
 MUTANTS = [
@@ -77,8 +79,8 @@ MUTANTS = [
     Mutant(
         "rows beyond the slots are visited",
         _PASSES,
-        "bounds = (int(self.rows.per_user), ",
-        "bounds = (int(data.n_rows // self.n_users) + 1, ",
+        "bounds = (self.rows.per_user, ",
+        "bounds = (data.n_rows // self.n_users + 1, ",
         _ALL_ROWS,
     ),
     Mutant(
@@ -98,9 +100,66 @@ MUTANTS = [
     Mutant(
         "any loss will do",
         _PASSES,
-        'if loss.may_raise or not loss.compiled or kernel.__module__ != "userdp.losses.standard":',
-        'if not loss.compiled and kernel.__module__ != "userdp.losses.standard":',
+        "    found = losses.known(loss)\n",
+        "    found = loss if loss.compiled else None\n",
         "test_safe_passes_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
+    ),
+    Mutant(
+        "a known slope is enough, whatever is said of it",
+        "losses/base.py",
+        "        return _KNOWN.get(loss)\n",
+        "        return next(((loss, *made[1:]) for one, made in _KNOWN.items() if one.slope is loss.slope), None)\n",
+        _ALTERED,
+    ),
+    Mutant(
+        "a loss may say of itself how steep it is",
+        "losses/base.py",
+        "        return _KNOWN.get(loss)\n",
+        "        found = [m for one, m in _KNOWN.items() if (one.value, one.slope) == (loss.value, loss.slope)]\n"
+        "        return (loss, *found[0][1:]) if found else None\n",
+        _ALTERED,
+    ),
+    Mutant(
+        "the walk takes the loss as given",
+        _PASSES,
+        'object.__setattr__(self, "loss", check_loss(self.loss))',
+        "check_loss(self.loss)",
+        "test_safe_passes_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
+    ),
+    Mutant(
+        "products of narrow floats stay narrow",
+        _PASSES,
+        "None if value is None else float(value))",
+        "value)",
+        _FEW_BITS,
+    ),
+    Mutant(
+        "integers of a few bits wrap around",
+        _PASSES,
+        "        object.__setattr__(record, name, int(value))\n",
+        "",
+        _FEW_BITS,
+    ),
+    Mutant(
+        "a radius in the precision it came in",
+        "domains.py",
+        'object.__setattr__(self, "radius", float(self.radius))',
+        'object.__setattr__(self, "radius", self.radius)',
+        "test_domains.py::test_a_radius_of_few_bits_is_widened",
+    ),
+    Mutant(
+        "planned counts of a few bits wrap around",
+        "privacy/mechanism.py",
+        "counts.append(int(number))",
+        "counts.append(number)",
+        "solvers/test_output_perturbation.py::test_counts_of_few_bits_do_not_wrap_around",
+    ),
+    Mutant(
+        "a walk's vectors can be changed after pricing",
+        _PASSES,
+        "    copy.flags.writeable = False\n",
+        "",
+        "test_safe_passes_limits.py::test_a_pass_keeps_its_own_vectors",
     ),
     Mutant(
         "other users than the sensitivity is for",

@@ -4,6 +4,7 @@ from planted.mutant import Mutant
 
 _HERE, _COST = "privacy/means/sampled_rows.py", "privacy/mixtures.py"
 _TESTS, _COST_TESTS = "privacy/test_sampled_rows.py::", "privacy/test_mixtures.py::"
+_OFF = _COST_TESTS + "test_shifts_of_both_halves_and_the_factor_of_the_removal_are_charged"
 
 MUTANTS = [
     Mutant(
@@ -135,7 +136,7 @@ MUTANTS = [
     Mutant(
         "removal and addition each get the whole epsilon",
         _COST,
-        "without.get_delta_for_epsilon((epsilon - first)[::-1])",
+        "without.get_delta_for_epsilon((epsilon - first - off)[::-1])",
         "without.get_delta_for_epsilon(np.full(first.size, epsilon))",
         _COST_TESTS + "test_a_swap_costs_at_least_what_the_worst_swap_does_and_little_more",
     ),
@@ -168,10 +169,73 @@ MUTANTS = [
         _COST_TESTS + "test_rounding_and_rare_counts_are_charged_even_where_noise_is_endless",
     ),
     Mutant(
+        "rounding of chances not charged to the removal",
+        _COST,
+        "with_user.get_delta_for_epsilon(first - off)",
+        "with_user.get_delta_for_epsilon(first)",
+        _OFF,
+    ),
+    Mutant(
+        "rounding of chances not charged to the addition",
+        _COST,
+        "without.get_delta_for_epsilon((epsilon - first - off)[::-1])",
+        "without.get_delta_for_epsilon((epsilon - first)[::-1])",
+        _OFF,
+    ),
+    Mutant(
+        "rounding of chances makes no delta larger",
+        _COST,
+        "math.exp(off) * np.maximum",
+        "np.maximum",
+        _OFF,
+    ),
+    Mutant(
+        "rounding of chances charged for one round",
+        _COST,
+        "off = rounds * _kept_rows(",
+        "off = _kept_rows(",
+        _OFF,
+    ),
+    Mutant(
+        "chances are said to be exact",
+        _COST,
+        "2.0**-53 * (16 * counts.size + 8192)",
+        "0.0",
+        _COST_TESTS + "test_chances_of_counts_are_as_exact_as_the_proof_says",
+    ),
+    Mutant(
+        "counts of rows that are not so rare are left out",
+        _COST,
+        "rare = _RARE / 4 * chances.sum()",
+        "rare = 1e-16 * chances.sum()",
+        _COST_TESTS + "test_chances_of_counts_are_as_exact_as_the_proof_says",
+    ),
+    Mutant(
+        "counts within a few standard deviations only",
+        _COST,
+        "away = _LOG_RARER / 3 + math.sqrt((_LOG_RARER / 3) ** 2 + 2 * _LOG_RARER * m * q * (1 - q))",
+        "away = math.sqrt(_LOG_RARER * m * q * (1 - q))",
+        _COST_TESTS + "test_chances_of_counts_are_as_exact_as_the_proof_says",
+    ),
+    Mutant(
         "tails of mixtures swapped",
         _COST,
         "(mixed, plain) if sign > 0 else (plain, mixed)",
         "(mixed, plain)",
         _COST_TESTS + "test_a_round_is_never_below_the_divergence_by_quadrature",
+    ),
+    Mutant(
+        "sampled rows: more rounds than priced",
+        "privacy/means/sampled_rows.py",
+        "        if self._rounds_left == 0:\n",
+        "        if False:\n",
+        "privacy/test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",
+    ),
+    Mutant(
+        "sampled rows: rounds are not counted",
+        "privacy/means/sampled_rows.py",
+        "        self._rounds_left -= 1\n",
+        "",
+        "privacy/test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",
     ),
 ]

@@ -226,6 +226,17 @@ def test_a_round_begins_anew_whatever_became_of_the_one_before():
     np.testing.assert_array_equal(session.release(0.5 * rows, 1.0), [0.5, 0.5])
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_session_releases_no_more_rounds_than_priced(rounds):
+    noise = SilentNoise()
+    session = Clip(40, 5.0, rounds=rounds).start(noise)
+    for _ in range(rounds):
+        session.release(np.zeros((40, 1)), 1.0)
+    with pytest.raises(RuntimeError, match="released and paid for"):
+        session.release(np.zeros((40, 1)), 1.0)
+    assert len(noise.asked) == rounds
+
+
 @pytest.mark.parametrize("sizes", [(39,), (41,), (80,), (20, 19), (40, 1)])
 def test_another_number_of_vectors_than_priced_is_refused(sizes):
     noise = SilentNoise()

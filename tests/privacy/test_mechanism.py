@@ -94,7 +94,9 @@ def test_only_the_named_count_may_be_zero():
 
 
 def test_counts_are_checked_from_the_number_given():
-    check_counts(at_least=2, a=2, b=np.int64(3))
+    counts = check_counts(at_least=2, a=2, b=np.int64(3), c=np.uint8(200))
+    assert counts == (2, 3, 200)
+    assert [type(count) for count in counts] == [int, int, int]
     with pytest.raises(ValueError, match="b=1 to be a whole number >= 2"):
         check_counts(at_least=2, a=2, b=1)
 

@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
@@ -113,6 +114,74 @@ def test_more_rounds_rows_and_probability_cost_more_and_noise_less():
     assert base < swap_delta(5, 0.2, 10.0, 20, 1.0)
     assert base > swap_delta(5, 0.1, 12.0, 20, 1.0)
     assert swap_delta(5, 1.0, 0.5, 1, 1.0) > 0.99
+
+
+COUNTS = [
+    (1, 0.5),
+    (1, 1e-9),
+    (7, 1e-140),
+    (50, 0.1),
+    (1000, 1 - 2.0**-53),
+    (10_000, 1e-3),
+    (10_000, 0.4),
+    (10**9, 1e-7),
+]
+
+
+@pytest.mark.parametrize(("m", "q"), COUNTS)
+def test_chances_of_counts_are_as_exact_as_the_proof_says(m, q):
+    counts, chances, off = mixtures._kept_rows(m, q)
+    assert np.all(np.diff(counts) == 1)
+    assert binom.sf(counts[-1], m, q) + binom.cdf(counts[0] - 1, m, q) < 1e-20
+    assert 2.0**-53 * (11 * counts.size + 600) <= off < 1e-10
+    with mpmath.workdps(50):
+        for place in np.unique(np.linspace(0, counts.size - 1, 50).astype(int)):
+            k, share = int(counts[place]), mpmath.mpf(q)
+            exact = mpmath.log(mpmath.binomial(m, k)) + k * mpmath.log(share) + (m - k) * mpmath.log(1 - share)
+            assert abs(mpmath.mpf(float(np.log(chances[place]))) - exact) <= off
+
+
+def test_counts_that_hardly_occur_are_not_looked_at():
+    assert mixtures._kept_rows(10_000, 1e-3)[0].size < 60
+    counts, chances, off = mixtures._kept_rows(12, 1.0)
+    assert (counts.tolist(), chances.tolist(), off) == ([12.0], [1.0], 0.0)
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_what_chances_may_be_off_is_charged_in_every_round(monkeypatch, more):
+    """Chances that are off in their favour: some counts look likelier than they are. Then it is known, and charged."""
+    size = (5, 0.3, 30.0, 40, 0.6)
+    counts, chances, _ = mixtures._kept_rows(*size[:2])
+    true = swap_delta(*size)
+    wrong = chances * np.exp(np.where(counts == more, 2e-3, 0.0) if more else np.linspace(2e-3, -2e-3, counts.size))
+    wrong /= wrong.sum()
+    off = float(np.abs(np.log(wrong / chances)).max())
+    try:
+        found = []
+        for declared in (0.0, off):
+            mixtures._pair.cache_clear()
+            monkeypatch.setattr(mixtures, "_kept_rows", lambda m, q, declared=declared: (counts, wrong, declared))
+            found.append(swap_delta(*size))
+        assert true <= found[1]
+        assert found[1] > found[0] * math.exp(40 * off)
+    finally:
+        mixtures._pair.cache_clear()
+
+
+def test_shifts_of_both_halves_and_the_factor_of_the_removal_are_charged(monkeypatch):
+    """By closed forms, where nothing is sampled: d(e - off) e^off + e^e1 d(e - e1 - off)."""
+    mu, epsilon, off = 3 * 2 / 24, 1.0, 0.02
+    monkeypatch.setattr(mixtures, "_kept_rows", lambda m, q: (np.array([3.0]), np.ones(1), off / 4))
+    splits = mixtures._SPLITS * epsilon
+    expected = min(
+        math.exp(off) * gaussian_delta(mu, e - off) + math.exp(e) * gaussian_delta(mu, epsilon - e - off)
+        for e in splits
+    )
+    mixtures._pair.cache_clear()
+    try:
+        assert expected * (1 - 1e-6) <= swap_delta(3, 1.0, 24.0, 4, epsilon) <= expected * 1.005
+    finally:
+        mixtures._pair.cache_clear()
 
 
 def test_rounding_and_rare_counts_are_charged_even_where_noise_is_endless():

@@ -54,7 +54,7 @@ def summed(vectors, kept, radius, block=None):
 
 
 def test_every_slot_of_every_user_gets_its_own_coin_each_round():
-    made = record(n_vectors=400, rows_per_user=50)
+    made = record(n_vectors=400, rows_per_user=50, rounds=2)
     session = made.start(SecureNoise())
     users, rounds = np.arange(400)[::-1], []
     for _ in range(2):
@@ -230,8 +230,21 @@ def test_another_number_of_vectors_than_chosen_is_refused(sizes):
     assert [asked[0] for asked in noise.asked] == ["coins"]
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_session_releases_no_more_rounds_than_priced(rounds):
+    noise = Coins(np.ones(600))
+    session = record(rounds=rounds).start(noise)
+    for _ in range(rounds):
+        session.choose(np.arange(40))
+        session.release(np.zeros((40, 1)), 1.0)
+    session.choose(np.arange(40))
+    with pytest.raises(RuntimeError, match="released and paid for"):
+        session.release(np.zeros((40, 1)), 1.0)
+    assert [asked[0] for asked in noise.asked].count("gaussian") == rounds
+
+
 def test_coins_serve_one_release_only():
-    session = record().start(Coins(np.ones(400)))
+    session = record(rounds=3).start(Coins(np.ones(400)))
     with pytest.raises(RuntimeError, match="tossed first"):
         session.release(np.zeros((40, 1)), 1.0)
     session.choose(np.arange(40))

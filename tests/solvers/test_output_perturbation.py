@@ -50,6 +50,14 @@ def test_steps_fall_by_four_and_noise_with_them():
 
 
 @PLANS
+def test_counts_of_few_bits_do_not_wrap_around(make):
+    made, expected = make(CALM, np.uint8(250), np.uint8(200), BUDGET), make(CALM, 250, 200, BUDGET)
+    assert made == expected
+    assert made.n_gradients == expected.n_gradients >= 50_000
+    assert type(made.rows_per_user) is int
+
+
+@PLANS
 def test_the_bound_falls_with_users_and_epsilon(make):
     bounds = [make(LOGISTIC, n, 10, BUDGET).bound for n in (2000, 20_000, 200_000)]
     assert bounds[0] > 1.5 * bounds[1] > 2.25 * bounds[2]

@@ -28,6 +28,19 @@ def test_defaults():
     assert Problem(losses.logistic, Ball(5.0), 3, 2.0).typical_slope == pytest.approx(math.sqrt(0.5 * math.log(2)))
 
 
+def test_numbers_of_few_bits_are_widened_and_the_start_is_kept():
+    numbers = {"row_norm": np.float16(0.1), "target_bound": np.float32(0.3), "prediction_scale": np.float16(0.7)}
+    problem = Problem(losses.squared, Ball(2.0), np.uint8(200), **numbers, l2=np.float32(0.1), row_similarity=1)
+    assert (type(problem.n_features), problem.dimension) == (int, 200)
+    assert Problem(losses.multinomial(4), Ball(2.0), np.uint8(200), 1.0).dimension == 800
+    for key, value in numbers.items():
+        assert type(getattr(problem, key)) is float
+        assert getattr(problem, key) == float(value)
+    assert (type(problem.l2), type(problem.row_similarity), type(problem.lipschitz)) == (float, float, float)
+    with pytest.raises(ValueError, match="read-only"):
+        problem.start[0] = 1.0
+
+
 def test_reach_is_measured_from_the_start():
     away = Problem(losses.logistic, Ball(1.0, np.array([3.0, 0.0, 0.0])), 3, 2.0)
     np.testing.assert_allclose(away.start, [2.0, 0.0, 0.0])
@@ -42,6 +55,7 @@ def test_reach_is_measured_from_the_start():
         (("logistic", Ball(1.0), 3, 2.0), "Expected a Loss, got str"),
         ((losses.logistic, Ball(1.0), 3, 0.0), "row_norm=0.0"),
         ((losses.logistic, Ball(1.0), 3, "2"), "row_norm='2'"),
+        ((losses.logistic, Ball(1.0), 3.0, 2.0), "n_features=3.0 to be a whole number"),
         ((losses.squared, Ball(1.0), 3, 2.0), "target_bound for the squared"),
         ((losses.squared, Ball(1.0), 3, 2.0, -1.0), "target_bound=-1.0"),
         ((losses.logistic, Ball(1.0), 3, 2.0, None, math.inf), "prediction_scale=inf"),

@@ -8,8 +8,9 @@ A loss is a pair of scalar kernels of (prediction, target), where prediction = <
 The gradient in w is slope * x, so two numbers say all: with |slope| <= B and slope' <= H, and rows |x| <= r,
 the loss is (B r)-Lipschitz and (H r^2)-smooth in w. An intercept is one more feature that is always 1; count it in r.
 
-The constants decide accuracy only: privacy never rests on them, except in `safe_passes`, which takes none but the
-losses of this package. A target that is NaN or not a class gives NaN, which the filtered mean treats as "far from
+Privacy does not rest on the constants, with two exceptions: the solvers group-privacy and disjoint-batches, which walk
+by `safe_passes`. They take none but the losses of this package, unaltered (`known`). Everywhere else the constants
+decide accuracy only. A target that is NaN or not a class gives NaN, which the filtered mean treats as "far from
 everyone".
 
 >>> loss("huber", threshold=0.5).lipschitz(row_norm=2.0)
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from userdp.losses.base import Loss, SlopeBound
+from userdp.losses.base import Loss, SlopeBound, known
 from userdp.losses.made import custom, smoothed
 from userdp.losses.standard import (
     absolute,
@@ -45,6 +46,7 @@ __all__ = [
     "custom",
     "hinge",
     "huber",
+    "known",
     "logistic",
     "loss",
     "multinomial",

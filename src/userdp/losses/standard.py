@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from userdp.losses.base import Loss, check_positive, compiled
+from userdp.losses.base import Loss, check_positive, compiled, register
+
+
+def _named(name: str) -> Loss:
+    """A loss without parameters, by its name."""
+    found: Loss = globals()[name]
+    return found
+
+
+def _registered(loss: Loss) -> Loss:
+    return register(loss, _named, loss.name)
+
 
 _TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
 
@@ -50,7 +61,9 @@ def _logistic_slope(prediction: float, target: float) -> float:
     return -sign * ((e if z >= 0.0 else 1.0) / (1.0 + e))
 
 
-logistic = Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, may_raise=False)
+logistic = _registered(
+    Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, may_raise=False)
+)
 """Logistic loss for two classes, target in {-1, +1} or {0, 1}.
 
 Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
@@ -75,8 +88,8 @@ def _squared_slope_bound(largest_prediction: float, largest_target: float) -> fl
     return largest_prediction + largest_target
 
 
-squared = Loss(
-    "squared", _squared_value, _squared_slope, slope_bound=_squared_slope_bound, curvature=1.0, may_raise=False
+squared = _registered(
+    Loss("squared", _squared_value, _squared_slope, slope_bound=_squared_slope_bound, curvature=1.0, may_raise=False)
 )
 """Squared loss, half of the squared error, for least squares.
 
@@ -99,7 +112,7 @@ def _hinge_slope(prediction: float, target: float) -> float:
 
 
 _MARGIN: dict[str, Any] = {"may_raise": False, "typical_prediction": 1.0}
-hinge = Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, **_MARGIN)
+hinge = _registered(Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, **_MARGIN))
 """Hinge loss of support vector machines, targets as for logistic. Not smooth.
 
 value max(0, 1 - z), z = sign * prediction; slope -sign where z < 1, else 0.
@@ -123,7 +136,7 @@ def _pinball(name: str, above: float, below: float) -> Loss:
     return Loss(name, value, slope, slope_bound=max(above, below), curvature=math.inf, may_raise=False)
 
 
-absolute = _pinball("absolute", above=1.0, below=1.0)
+absolute = _registered(_pinball("absolute", above=1.0, below=1.0))
 """Absolute error, for median regression. Not smooth.
 
 value |prediction - target|; slope its sign, 0 at 0.
@@ -152,7 +165,8 @@ def huber(threshold: float = 1.0) -> Loss:
         error = prediction - target
         return threshold if error > threshold else (-threshold if error < -threshold else error)
 
-    return Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0, may_raise=False)
+    made = Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0, may_raise=False)
+    return register(made, huber, threshold)
 
 
 @functools.cache
@@ -179,7 +193,8 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
         ratio = (1.0 - sign * prediction) / width
         return -sign * (1.0 if ratio > 1.0 else (0.0 if ratio < 0.0 else ratio))
 
-    return Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, **_MARGIN)
+    made = Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, **_MARGIN)
+    return register(made, smoothed_hinge, width)
 
 
 @compiled
@@ -199,13 +214,15 @@ def _squared_hinge_slope_bound(largest_prediction: float, largest_target: float)
     return 1.0 + largest_prediction
 
 
-squared_hinge = Loss(
-    "squared_hinge",
-    _squared_hinge_value,
-    _squared_hinge_slope,
-    slope_bound=_squared_hinge_slope_bound,
-    curvature=1.0,
-    **_MARGIN,
+squared_hinge = _registered(
+    Loss(
+        "squared_hinge",
+        _squared_hinge_value,
+        _squared_hinge_slope,
+        slope_bound=_squared_hinge_slope_bound,
+        curvature=1.0,
+        **_MARGIN,
+    )
 )
 """Squared hinge loss, half of the square, targets as for logistic: what scikit-learn's LinearSVC minimises.
 
@@ -224,7 +241,8 @@ def quantile(level: float = 0.5) -> Loss:
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"Expected 0 < level={level} < 1: pass a quantile such as 0.5 for the median.")
-    return _pinball(f"quantile({level:g})", above=1.0 - float(level), below=float(level))
+    level = float(level)
+    return register(_pinball(f"quantile({level:g})", above=1.0 - level, below=level), quantile, level)
 
 
 @compiled
@@ -270,7 +288,7 @@ def multinomial(n_classes: int) -> Loss:
     if not (isinstance(n_classes, int) and n_classes >= 2):
         raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
     name, bound = f"multinomial({n_classes})", math.sqrt(2.0)
-    return Loss(
+    made = Loss(
         name,
         _multinomial_value,
         _multinomial_slope,
@@ -279,3 +297,4 @@ def multinomial(n_classes: int) -> Loss:
         n_outputs=n_classes,
         may_raise=False,
     )
+    return register(made, multinomial, n_classes)

@@ -38,11 +38,17 @@ class Halted(RuntimeError):
         super().__init__(f"{reason} What was released before stands; the budget of this step is spent.")
 
 
-def check_counts(at_least: int = 1, **numbers: object) -> None:
-    """Refuse anything but large enough whole numbers: half a round would be charged as half and released as one."""
+def check_counts(at_least: int = 1, **numbers: object) -> tuple[int, ...]:
+    """The numbers as plain ints, in order: products of a few bits' integers would wrap around.
+
+    Refuses anything but large enough whole numbers: half a round would be charged as half and released as one.
+    """
+    counts = []
     for name, number in numbers.items():
         if not (isinstance(number, (int, np.integer)) and number >= at_least):
             raise ValueError(f"Expected {name}={number!r} to be a whole number >= {at_least}.")
+        counts.append(int(number))
+    return tuple(counts)
 
 
 def settle(
@@ -73,8 +79,8 @@ def settle(
             raise ValueError(f"Expected 0 < {name}={number} < 1.")
         object.__setattr__(record, name, number)
     for name in counts:
-        check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
-        object.__setattr__(record, name, int(getattr(record, name)))
+        (count,) = check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
+        object.__setattr__(record, name, count)
 
 
 class Session(Protocol):

@@ -19,7 +19,6 @@ from dp_accounting.pld import pld_pmf
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
-from scipy.stats import binom
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
 
@@ -27,6 +26,7 @@ Numbers = NDArray[np.float64]
 
 _FAR = 10.0  # standard deviations that hold all but 1e-22
 _RARE = 1e-20  # chance of numbers of rows that are not looked at, but charged
+_LOG_RARER = 48.0  # 2 e^-48 < 3e-21
 _SPLITS = np.linspace(0.1, 0.95, 35)  # shares of epsilon for the removal
 _CELLS = 1 << 12  # of privacy loss in one round: instead of more of them, wider ones, which costs epsilon only
 LEAST_MULTIPLIER = 1e-3  # in units of all rows of a user: less noise is asked for by no budget
@@ -46,9 +46,10 @@ def swap_delta(rows_per_user: int, probability: float, multiplier: float, rounds
     epsilon = min(epsilon, _LARGEST_EPSILON)  # what holds there holds beyond
     grid = epsilon / 500
     with_user, without = _pair(rows_per_user, probability, multiplier, rounds, grid)
+    off = rounds * _kept_rows(rows_per_user, probability)[2]
     first = _SPLITS * epsilon
-    removal = np.maximum(0.0, with_user.get_delta_for_epsilon(first))
-    addition = np.maximum(0.0, without.get_delta_for_epsilon((epsilon - first)[::-1]))[::-1]
+    removal = math.exp(off) * np.maximum(0.0, with_user.get_delta_for_epsilon(first - off))
+    addition = np.maximum(0.0, without.get_delta_for_epsilon((epsilon - first - off)[::-1]))[::-1]
     missed = rounds * (_RARE + 64 * 2.0**-53) + 1e-13  # rare counts, and rounding: see `accounting`
     return float(min(1.0, np.min(removal + missed + np.exp(first) * (addition + missed))))
 
@@ -88,8 +89,7 @@ def likely_multiplier(budget: Budget, rows_per_user: int, probability: float, ro
     mu^2 of half a swap.
     """
     target = 1 / (4 * gaussian_multiplier(budget) ** 2 * rounds)
-    counts = np.arange(int(binom.isf(_RARE, rows_per_user, probability)) + 1.0)
-    chances = binom.pmf(counts, rows_per_user, probability)
+    counts, chances, _ = _kept_rows(rows_per_user, probability)
 
     def excess(log_multiplier: float) -> float:
         tilted = np.log1p(probability * np.expm1(np.minimum(700.0, counts * math.exp(-2 * log_multiplier))))
@@ -113,13 +113,36 @@ def claimed_epsilon(budget: Budget) -> float:
 
 
 @lru_cache(maxsize=64)
+def _kept_rows(m: int, q: float) -> tuple[Numbers, Numbers, float]:
+    """Numbers of kept rows, their chances, and a bound on how far the logarithms of these are off.
+
+    Counts that are rarer than `_RARE` together are left out. Chances are products of their ratios from the likeliest
+    count on, so that every one is exact to a few roundings a step; docs/proofs.md, section 20.
+
+    >>> counts, chances, off = _kept_rows(2, 0.25)
+    >>> counts, chances
+    (array([0., 1., 2.]), array([0.5625, 0.375 , 0.0625]))
+    """
+    if q == 1:
+        return np.array([float(m)]), np.ones(1), 0.0
+    likeliest, odds = min(m, int((m + 1) * q)), q / (1 - q)
+    # Bernstein: Bin(m, q) is farther than this from its mean with a chance below 2 e^-48.
+    away = _LOG_RARER / 3 + math.sqrt((_LOG_RARER / 3) ** 2 + 2 * _LOG_RARER * m * q * (1 - q))
+    least, most = max(0, math.floor(m * q - away) - 1), min(m, math.ceil(m * q + away) + 1)
+    below, above = np.arange(likeliest, least, -1.0), np.arange(likeliest, most + 0.0)
+    falling = np.cumprod(below / (m - below + 1) / odds)[::-1]
+    chances = np.concatenate((falling, [1.0], np.cumprod((m - above) / (above + 1) * odds)))
+    rare = _RARE / 4 * chances.sum()
+    kept = (np.cumsum(chances) > rare) & (np.cumsum(chances[::-1])[::-1] > rare)
+    counts, chances = np.arange(least, most + 1.0)[kept], chances[kept]
+    return counts, chances / chances.sum(), 2.0**-53 * (16 * counts.size + 8192)
+
+
+@lru_cache(maxsize=64)
 def _pair(m: int, q: float, z: float, rounds: int, grid: float) -> tuple[pld_pmf.PLDPmf, pld_pmf.PLDPmf]:
     """The composed privacy losses of P against Q, and of Q against P."""
-    most = int(binom.isf(_RARE, m, q))
-    counts = np.arange(most + 1.0)
-    logs = binom.logpmf(counts, m, q)
-    counts, logs = counts[logs > -math.inf], logs[logs > -math.inf]
-    logs = logs - _log_sum(logs)
+    counts, chances, _ = _kept_rows(m, q)
+    most, logs = float(counts[-1]), np.log(chances)
 
     def loss(x: Numbers) -> Numbers:
         return _log_sum(logs + (np.multiply.outer(x, counts) - counts**2 / 2) / z**2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget, Cost, certify
-from userdp.privacy.mechanism import Mechanism, check_counts, settle
+from userdp.privacy.mechanism import Mechanism, settle
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        check_counts(n_users=self.n_users)
-        object.__setattr__(self, "n_users", int(self.n_users))
+        settle(self, counts=("n_users",))
         if not isinstance(self.steps, tuple) or not all(isinstance(step, Step) for step in self.steps):
             raise TypeError("Expected steps to be a tuple of Step, such as (Step(...),).")
         if not self.steps:

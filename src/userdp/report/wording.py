@@ -30,6 +30,8 @@ _MECHANISMS = {
     "Winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
     "LocalVotes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
     "LocalReports": "Each person tells one number with noise of its own, before anyone adds up.",
+    "Perturbation": "One vector, computed so that no person can move it far, whatever their data; released with noise.",
+    "SampledRows": "Random rows of all people; what each person adds is shortened to its rows taken, then a noisy sum.",
     "PaperOutlierRemoval": "Outlier removal, test and noise as the paper prints them.",
 }
 _COLUMNS = {

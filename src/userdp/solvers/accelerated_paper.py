@@ -13,7 +13,7 @@ from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
 from userdp.solvers.phased_sgd_paper import (
-    check_assumptions,
+    checked_counts,
     exponent_q,
     least_number,
     n_phases,
@@ -162,7 +162,7 @@ def fewest_users_of_a_phase(n_users: int, rows_per_user: int, dimension: int, bu
 
 def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> AcceleratedPlan:
     """Alg. 3 as printed; with l2 > 0 its reruns. Raises `BudgetExceeded` with the smallest feasible n_users."""
-    check_assumptions("Theorem 3.1", n_users, rows_per_user, budget)
+    n_users, rows_per_user = checked_counts("Theorem 3.1", n_users, rows_per_user, budget)
     if not feasible(problem, n_users, rows_per_user, budget):
         least = smallest_n_users(problem, rows_per_user, budget)
         need = "enough of them for its test"

@@ -113,7 +113,7 @@ def plan_accelerated(
 
     Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)

@@ -49,7 +49,9 @@ def plan_asi_liu(
 
     Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user, most_steps=most_steps)
+    n_users, rows_per_user, most_steps = check_counts(
+        n_users=n_users, rows_per_user=rows_per_user, most_steps=most_steps
+    )
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     n_rows = n_users * rows_per_user

@@ -83,7 +83,7 @@ def plan_bassily_sun(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> BassilySunPlan:
     """The plan with the fewest gradients whose bound is within 10% of the least, over steps and shares of the users."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     box = coordinates(problem, n_users, rows_per_user)

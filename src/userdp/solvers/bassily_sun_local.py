@@ -76,7 +76,7 @@ def plan_bassily_sun_local(problem: Problem, n_users: int, rows_per_user: int, b
 
     Raises `BudgetExceeded`, with a number that would do, if there are not users enough for one.
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     box = coordinates(problem, n_users, rows_per_user)

@@ -28,6 +28,7 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.perturbation import Perturbation
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.safe_passes import SafeBatchPass
 from userdp.solvers import output_perturbation as shared
@@ -119,7 +120,8 @@ class _Filter:
 
 def plan_disjoint_batches(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> BatchPlan:
     """The plan with the least bound over phases, batches and step sizes."""
-    multiplier = shared.noise_multiplier(problem, n_users, rows_per_user, budget)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    multiplier = shared.noise_multiplier(problem, budget)
     setting = _Setting.of(problem, rows_per_user, multiplier)
     bound, users, batch, longest, shrink = min(
         (_walk_through(setting, *choice)[0], *choice) for choice in _choices(setting, n_users)

@@ -80,7 +80,7 @@ def plan_example_level(
 
     Any number of users will do; `rows_per_user` is enforced: further rows of a user are never looked at.
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     choices = [

@@ -19,6 +19,7 @@ import numpy as np
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.perturbation import Perturbation
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.safe_passes import SafeRowPass
 from userdp.solvers import output_perturbation as shared
@@ -63,7 +64,8 @@ class GroupPlan:
 
 def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> GroupPlan:
     """The plan with the least bound over step sizes and numbers of phases."""
-    multiplier = shared.noise_multiplier(problem, n_users, rows_per_user, budget)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    multiplier = shared.noise_multiplier(problem, budget)
     splits = [users for n in range(1, _MOST_PHASES + 1) if (users := shared.halves(n_users, n))]
     scale = problem.reach / (shared.usual_gradient(problem) * math.sqrt(n_users * rows_per_user))
     sizes = sorted({min(float(bold) * scale, shared.longest_step(problem)) for bold in _BOLDNESS})

@@ -17,14 +17,12 @@ from __future__ import annotations
 import math
 
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.privacy.mechanism import check_counts
 from userdp.safe_passes import SafeRows, check_loss
 from userdp.solvers.problem import Problem
 
 
-def noise_multiplier(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> float:
-    """The multiplier of one release for the whole budget; refuses what cannot be planned for."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+def noise_multiplier(problem: Problem, budget: Budget) -> float:
+    """The multiplier of one release for the whole budget; refuses losses that cannot be planned for."""
     check_loss(problem.loss)
     return gaussian_multiplier(budget) * (1 + 1e-9)  # rounding of shares
 

@@ -122,7 +122,7 @@ def risk_bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budge
 
 def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> PhasedPlan:
     """Alg. 1 as printed; raises `BudgetExceeded` with the smallest feasible n_users unless C <= n_l."""
-    check_assumptions("Theorem 2.1", n_users, rows_per_user, budget)
+    n_users, rows_per_user = checked_counts("Theorem 2.1", n_users, rows_per_user, budget)
     if not feasible(n_users, rows_per_user, budget):
         need = f"C = {n_groups(max(n_users, 2), rows_per_user, budget):,} users"
         raise too_few("phased SGD", n_users, rows_per_user, budget, smallest_n_users(rows_per_user, budget), need)
@@ -146,14 +146,15 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
     return PhasedPlan(plan, tuple(phases), rows_per_user, bound, faithful=True)
 
 
-def check_assumptions(theorem: str, n_users: int, rows_per_user: int, budget: Budget) -> None:
-    """Refuse what is no count, and budgets that the theorem says nothing about."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+def checked_counts(theorem: str, n_users: int, rows_per_user: int, budget: Budget) -> tuple[int, ...]:
+    """Both counts as plain ints; refuses what is none, and budgets that the theorem says nothing about."""
+    counts = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if not (budget.delta > 0 and budget.epsilon <= _LARGEST_EPSILON):
         raise ValueError(
             f"Expected epsilon={budget.epsilon:g} <= {_LARGEST_EPSILON:g} and delta={budget.delta:g} > 0, as "
             f'{theorem} assumes: use mode="tight".'
         )
+    return counts
 
 
 def too_few(

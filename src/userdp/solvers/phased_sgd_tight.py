@@ -87,7 +87,7 @@ def plan_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: 
 
     `rows_per_user` is how many rows a user has, at most or typically; public.
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     choice = _best(problem, n_users, rows_per_user, budget)
     if choice is None:
         raise _too_few(n_users, budget)

@@ -10,6 +10,7 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss
+from userdp.privacy.mechanism import settle
 from userdp.privacy.statement import Statement
 
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
@@ -20,7 +21,8 @@ _TYPICAL_LOGIT = 3.0
 class Problem:
     """What is minimised: mean loss + l2/2 |w|^2 over the domain, with public bounds on the data.
 
-    None of it affects privacy.
+    None of it affects privacy, with two exceptions: the solvers group-privacy and disjoint-batches calibrate their
+    noise to the loss's constants, row_norm and target_bound. They take losses of userdp only, and enforce both bounds.
 
     row_norm: how long a row may be, the intercept's 1 counted in;
     target_bound: how large |target| may be (regression only);
@@ -59,6 +61,10 @@ class Problem:
             raise ValueError(f"Expected l2={self.l2} to be a finite number >= 0.")
         if not (isinstance(self.row_similarity, (int, float, np.number)) and 0 <= self.row_similarity <= 1):
             raise ValueError(f"Expected 0 <= row_similarity={self.row_similarity} <= 1.")
+        for name in ("row_norm", "target_bound", "prediction_scale", "l2", "row_similarity"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else float(value))
+        settle(self, counts=("n_features",))
         if self.target_bound is None and not self.loss.classifies:
             raise ValueError(
                 f"Expected a target_bound for the {self.loss.name} loss: a public bound on |target|, such as the end "
@@ -71,7 +77,9 @@ class Problem:
                 f"Expected a domain of {self.dimension} dimensions, one a weight ({self.n_features} features, the "
                 f"intercept counted in, and {self.loss.n_outputs} outputs)."
             ) from error
-        object.__setattr__(self, "start", nearest if self.warm_start is None else self._checked_start())
+        start = np.array(nearest if self.warm_start is None else self._checked_start())
+        start.flags.writeable = False
+        object.__setattr__(self, "start", start)
 
     def _checked_start(self) -> np.ndarray:
         try:

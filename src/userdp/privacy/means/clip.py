@@ -52,6 +52,7 @@ class Clip:
 class _Session:
     def __init__(self, record: Clip, noise: Noise) -> None:
         self._record, self._noise = record, noise
+        self._rounds_left = record.rounds
         self._begin()
 
     def _begin(self) -> None:
@@ -71,6 +72,9 @@ class _Session:
         self._total = self._total + shortened_sum(vectors, radius)
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
+        if self._rounds_left == 0:
+            raise RuntimeError("These means were released and paid for.")
+        self._rounds_left -= 1
         self.add(vectors, radius)
         record, seen, total = self._record, self._seen, self._total
         self._begin()

@@ -82,6 +82,7 @@ class _Session:
 
     def __init__(self, record: SampledRows, noise: Noise) -> None:
         self._record, self._noise = record, noise
+        self._rounds_left = record.rounds
         self.kept_rows: NDArray[np.bool_] = np.zeros((0, record.rows_per_user), dtype=bool)
         self._open = False
 
@@ -124,6 +125,9 @@ class _Session:
             self._total = self._total + shortened_sum(vectors[lengths == length], radius * float(length))
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
+        if self._rounds_left == 0:
+            raise RuntimeError("These means were released and paid for.")
+        self._rounds_left -= 1
         self.add(vectors, radius)
         self._open = False
         if self._seen != len(self._lengths):
