@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         "narrow integers stay in records",
         "privacy/mechanism.py",
-        "        object.__setattr__(record, name, int(getattr(record, name)))\n",
+        "        object.__setattr__(record, name, count)\n",
         "",
         "privacy/test_mechanism.py::test_narrow_integers_do_not_wrap_around_in_costs",
     ),
