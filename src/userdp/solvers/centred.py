@@ -138,7 +138,7 @@ def plan_centred(
     `schedule` is "accelerated" or "falling"; by default the noise number decides. Steps take all users, or as many as
     `max_gradients` allows.
     """
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if schedule not in (None, ACCELERATED, FALLING):
         raise ValueError(f'Expected schedule={schedule!r} to be "{ACCELERATED}", "{FALLING}" or None.')
     if budget.delta == 0:

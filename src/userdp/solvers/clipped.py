@@ -91,7 +91,7 @@ def plan_clipped(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> ClippedPlan:
     """The plan with the least bound over shares of the budget for the preconditioner, steps and samples."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     shapes = list(_shapes(n_users, rows_per_user, max_gradients))

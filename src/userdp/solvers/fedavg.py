@@ -87,7 +87,7 @@ def plan_fedavg(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> FedAvgPlan:
     """The number of rounds with the least bound, samples being as large as 20 passes, or `max_gradients`, allow."""
-    check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
     choices = {rounds: _sampled(n_users, rows_per_user, rounds, max_gradients) for rounds in _ROUNDS}
