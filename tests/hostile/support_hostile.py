@@ -156,7 +156,7 @@ class TapedCurator(Curator):
             answer = halted
         finally:
             complaints, self._tape.complaints = self._tape.complaints, []
-            assert complaints == []
+            assert not complaints, complaints[0]
         if self._replay:
             said, answer = self._tape.releases[self._at]
             assert said == (label, radius), "the solver went another way after the same answers"
