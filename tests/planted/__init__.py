@@ -4,6 +4,7 @@ from planted import (
     clip,
     curator,
     estimators,
+    files,
     gaussian_outlier_removal,
     local,
     noise,
@@ -32,4 +33,5 @@ MUTANTS = [
     *curator.MUTANTS,
     *plans.MUTANTS,
     *estimators.MUTANTS,
+    *files.MUTANTS,
 ]
