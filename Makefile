@@ -65,7 +65,7 @@ fuzz: $(FUZZ)/ready
 # Known vulnerabilities of the pinned versions; asks a vulnerability database, so it needs the network.
 audit:
 	$(PYTHON) -m venv --clear .venv/audit && .venv/audit/bin/python -m pip install --quiet pip-audit
-	for lock in requirements/*.lock; do .venv/audit/bin/pip-audit --require-hashes -r $$lock || exit 1; done
+	for lock in requirements/*.lock; do .venv/audit/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock || exit 1; done
 
 bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/neighbour_counts.py

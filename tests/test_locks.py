@@ -35,7 +35,13 @@ def test_no_lock_names_an_index_or_an_address(lock):
 def test_the_pattern_means_something():
     digest = "--hash=sha256:" + "0" * 64
     assert _PINNED.match(f"a==1.0 ; python_version < '3.12' {digest} {digest}")
-    for loose in ("a==1.0", f"a>=1.0 {digest}", "a==1.0 --hash=sha256:12", f"a @ file:///tmp/a {digest}", f"-e . {digest}"):
+    for loose in (
+        "a==1.0",
+        f"a>=1.0 {digest}",
+        "a==1.0 --hash=sha256:12",
+        f"a @ file:///tmp/a {digest}",
+        f"-e . {digest}",
+    ):
         assert not _PINNED.match(loose)
 
 

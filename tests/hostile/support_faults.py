@@ -1,7 +1,7 @@
 """Processes that fit against one ledger file, side by side or killed. `python -m support_faults` starts them.
 
-    python -m support_faults together <ledger> <fork or spawn> <processes>    prints each one's release, or its refusal
-    python -m support_faults killed <ledger> <kills>                          prints how many releases were heard of
+python -m support_faults together <ledger> <fork or spawn> <processes>    prints each one's release, or its refusal
+python -m support_faults killed <ledger> <kills>                          prints how many releases were heard of
 """
 
 from __future__ import annotations

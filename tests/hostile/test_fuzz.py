@@ -33,7 +33,9 @@ FOUND = {
     "an Arrow file that points outside of itself": (lambda: _arrow_with_bad_offsets(), "not Arrow or is damaged"),
     "a run that costs nothing": (lambda: _ledger("runs", "costs", "[]"), "records in it are damaged"),
     "a run that costs too much to be a number": (
-        lambda: _ledger("runs", "costs", '[{"gaussian": 1' + "0" * 400 + ', "pure": [], "subsampled": [], "failure": 0}]'),
+        lambda: _ledger(
+            "runs", "costs", '[{"gaussian": 1' + "0" * 400 + ', "pure": [], "subsampled": [], "failure": 0}]'
+        ),
         "records in it are damaged",
     ),
     "a run of nested lists": (lambda: _ledger("runs", "costs", "[" * 100_000), "records in it are damaged"),
@@ -105,7 +107,16 @@ PAYLOADS = [
     {"phases": [{"__import__('os')": 1.0}]},
     {"format": CODE},
 ]
-RUNS_CODE = ("exec", "compile", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "subprocess.Popen", "pickle.find_class")
+RUNS_CODE = (
+    "exec",
+    "compile",
+    "os.system",
+    "os.exec",
+    "os.spawn",
+    "os.posix_spawn",
+    "subprocess.Popen",
+    "pickle.find_class",
+)
 _watched = []
 
 
@@ -123,16 +134,18 @@ def test_a_model_file_runs_nothing(payload, tmp_path, monkeypatch):
     """The interpreter itself tells if anything is compiled, executed, unpickled or started."""
     monkeypatch.chdir(tmp_path)
     Path("model.json").write_text(json.dumps(targets.whole_model() | payload))
+    refusal = "Expected "
     _watched.append("begin")
     try:
         model = load_model("model.json")
     except ValueError as error:
-        assert str(error).startswith("Expected ")
+        refusal = str(error)
     else:
         model.decision_function(np.zeros((1, 2)))
         str(model.privacy_)
     finally:
         events, _watched[:] = list(_watched), []
+    assert refusal.startswith("Expected ")
     assert events == ["begin"]
     assert os.listdir() == ["model.json"]
 
@@ -151,5 +164,15 @@ def test_nothing_that_reads_files_could_run_them():
     package = Path(userdp.__file__).parent
     for path in package.rglob("*.py"):
         text = path.read_text()
-        for word in ("import pickle", "pickle.load", "joblib", "allow_pickle=True", "np.load(", "marshal", "yaml", "eval(", "exec("):
+        for word in (
+            "import pickle",
+            "pickle.load",
+            "joblib",
+            "allow_pickle=True",
+            "np.load(",
+            "marshal",
+            "yaml",
+            "eval(",
+            "exec(",
+        ):
             assert word not in text.replace("ast.literal_eval(", ""), f"{word} in {path.relative_to(package)}"

@@ -210,7 +210,9 @@ def test_odd_ids_are_somebody_each(ids):
         assert np.array_equal(UserData.from_table(table, user="who", features="x").rows, data.rows)
 
 
-@pytest.mark.parametrize("first", [["hostile-4711"], None, 7.0, [[1.0, 2.0]], "hostile-4711", np.zeros((2, 2))], ids=kind_of)
+@pytest.mark.parametrize(
+    "first", [["hostile-4711"], None, 7.0, [[1.0, 2.0]], "hostile-4711", np.zeros((2, 2))], ids=kind_of
+)
 def test_the_first_row_does_not_decide_what_rows_are(first):
     X, y, users = people(CLASSIFIERS[0])
     _, expected = observed(lambda: made(CLASSIFIERS[0]).fit(X.tolist(), y, groups=users))

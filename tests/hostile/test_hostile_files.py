@@ -1,4 +1,4 @@
-"""One malicious person in a table file: the command line says and does the same, and other people's cells stay theirs."""
+"""One malicious person in a table file: the command line says and does the same, and others' cells stay theirs."""
 
 import json
 import math
@@ -27,7 +27,21 @@ LOSSES = {
     "quantile": ["--target", "amount", "--target-range", "0,10"],
 }
 # What somebody may write into their own cells.
-CELLS = ["NaN", "inf", "-Infinity", "1e308", "-1e999", "5e-324", "", "NA", "0x1F", SECRET, "true", "12:30", "2020-01-01"]
+CELLS = [
+    "NaN",
+    "inf",
+    "-Infinity",
+    "1e308",
+    "-1e999",
+    "5e-324",
+    "",
+    "NA",
+    "0x1F",
+    SECRET,
+    "true",
+    "12:30",
+    "2020-01-01",
+]
 CELLS += ["9" * 400, "é" * 5000, "=1+1", "'", "\u202e", "\x1b[2J"]
 
 
@@ -118,7 +132,9 @@ numbers = st.one_of(
     st.integers(-(10**25), 10**25).map(str),
     st.sampled_from(["inf", "-INF", "Infinity", "+inf", "1e999", "-1e400", "+1", "1.", ".5", " 7 ", "007", "1E5"]),
 )
-cells = st.one_of(numbers, numbers, numbers, st.sampled_from(["", "NA", "nan", "null", "N/A", "0x10", "true", "FALSE", "two"]))
+cells = st.one_of(
+    numbers, numbers, numbers, st.sampled_from(["", "NA", "nan", "null", "N/A", "0x10", "true", "FALSE", "two"])
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -134,7 +150,9 @@ def test_missing_numbers_do_not_make_one_slip_decide(tmp_path):
     assert others(tmp_path, ["NA", "NA", "1", "NA", "2"], "oops").tolist()[2::2] == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("mine", [["7", "07"], ["1", "1.0"], ["1", "0x1"], ["NA", "1"], ["2020-01-01", "2020-01-01 00:00:00"]])
+@pytest.mark.parametrize(
+    "mine", [["7", "07"], ["1", "1.0"], ["1", "0x1"], ["NA", "1"], ["2020-01-01", "2020-01-01 00:00:00"]]
+)
 @pytest.mark.parametrize("extra", ["3", "bob", "1.5", "2021-05-05", "true"])
 def test_ids_of_csv_are_told_apart_the_same_whatever_others_are_called(tmp_path, mine, extra):
     """Else one person's id would split another one in two, or join two."""

@@ -41,9 +41,8 @@ MUTANTS = [
     Mutant(
         "statistics: users see how much others hold",
         "statistics.py",
-        "        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, weights, slopes, shifts)\n",
-        "        found = kernels.mean_gradients(data.rows, data.targets, data.offsets, users, weights, slopes, shifts)\n"
-        "        return found * (1 + 1e-9 * len(data.rows))\n",
+        "data.offsets, users, weights, slopes, shifts)\n",
+        "data.offsets, users, weights * (1 + 1e-9 * len(data.rows)), slopes, shifts)\n",
         "hostile/test_hostile_solvers.py::test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else",
     ),
 ]
