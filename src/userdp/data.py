@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from userdp.grouping import Groups, check_seed
-from userdp.table_files import open_parquet
+from userdp.table_files import TableFile, open_parquet
 
 _OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
 _SHOWN_NAMES = 40  # column names that an error lists at most
@@ -152,7 +152,9 @@ class UserData:
                 f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
                 f"use UserData.from_arrays for arrays."
             )
-        return cls._from_columns(list(names), table.__getitem__, user, target, features, **options)
+        column = table.numbers if isinstance(table, TableFile) else table.__getitem__
+        ids = table.ids if isinstance(table, TableFile) else table.__getitem__
+        return cls._from_columns(list(names), ids, column, user, target, features, **options)
 
     @classmethod
     def from_parquet(
@@ -176,6 +178,7 @@ class UserData:
     def _from_columns(
         cls,
         names: list[Any],
+        ids_of: Callable[[str], Any],
         column: Callable[[str], Any],
         user: str,
         target: str | None,
@@ -193,7 +196,7 @@ class UserData:
         chosen = choose_features(names, features, exclude=(user, target))
         for needed in [user, *([] if target is None else [target]), *chosen]:
             require_column(names, needed)
-        ids = column(user)
+        ids = ids_of(user)
         groups = Groups.make(ids, len(ids), max_rows_per_user, insecure_seed)
         rows = np.ones((groups.n_rows, len(chosen) + fit_intercept), kept_type)
         for position, name in enumerate(chosen):

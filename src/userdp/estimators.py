@@ -192,7 +192,7 @@ class _Regressor(RegressorMixin, LinearModel):
     def _middle(self) -> float:
         """What is taken off targets: the middle of their range, or 0 without an intercept."""
         assert self.target_range_ is not None
-        return sum(self.target_range_) / 2 if self.fit_intercept else 0.0
+        return self.target_range_[0] / 2 + self.target_range_[1] / 2 if self.fit_intercept else 0.0
 
     @property
     def _half(self) -> float:

@@ -17,7 +17,7 @@ from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import radius_grid
 from userdp.privacy.statement import Statement, statement
-from userdp.reading import as_numbers, read_values
+from userdp.reading import as_numbers, cell_by_cell, holds_numbers, read_values
 from userdp.statistics import UserMean
 
 _LABEL = "mean"
@@ -79,9 +79,9 @@ def private_mean(
             "Nothing was spent."
         )
     budget = Budget(epsilon, delta)
-    flat = getattr(X, "ndim", 0) == 1 or (isinstance(X, list | tuple) and not hasattr(next(iter(X), []), "__len__"))
+    flat = getattr(X, "ndim", 0) == 1 or (isinstance(X, list | tuple) and holds_numbers(X))
     data = UserData.from_arrays(
-        as_numbers(read_values(X, len(X)))[:, None] if flat else X,
+        as_numbers(read_values(X, len(X)))[:, None] if flat else cell_by_cell(X),
         None,
         groups,
         max_rows_per_user=max_rows_per_user,

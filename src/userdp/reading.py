@@ -7,6 +7,8 @@ which cells somebody has text, a missing value or a huge number decides nothing 
 from __future__ import annotations
 
 import numbers
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,7 @@ def read_rows(estimator: Any, X: Any, reset: bool = True) -> np.ndarray:
 
     Of lists and arrays of objects each cell is read by itself: what is no number becomes NaN.
     """
-    X = _cell_by_cell(X)
+    X = cell_by_cell(X)
     problem = _problem(X)
     if problem:
         raise TypeError(f"Expected X to be a 2-dimensional array or table of numbers, got {problem}.")
@@ -57,16 +59,26 @@ def read_rows(estimator: Any, X: Any, reset: bool = True) -> np.ndarray:
     return np.asarray(rows)
 
 
-def _cell_by_cell(X: Any) -> Any:
-    """Lists of rows and 2-dimensional arrays of objects as floats; a row of another length than the first is NaN."""
+def cell_by_cell(X: Any) -> Any:
+    """Lists of rows and 2-dimensional arrays of objects as floats; a row of another length than most is NaN."""
     if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2:
         X = X.tolist()
-    if not (isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple | np.ndarray)):
+    if not isinstance(X, list | tuple) or holds_numbers(X):
         return X
-    width = len(X[0])
+    lengths = Counter(len(row) for row in X if _is_row(row))
+    width = lengths.most_common(1)[0][0]
     blank = [np.nan] * width
-    rows = [row if isinstance(row, list | tuple | np.ndarray) and len(row) == width else blank for row in X]
+    rows = [row if _is_row(row) and len(row) == width else blank for row in X]
     return np.array([[_number(cell) for cell in row] for row in rows], dtype=np.float64).reshape(len(rows), width)
+
+
+def holds_numbers(X: Sequence[Any]) -> bool:
+    """Whether most entries of a list are no rows: one person's entry must not decide it, be it the first."""
+    return 2 * sum(map(_is_row, X)) <= len(X)
+
+
+def _is_row(entry: Any) -> bool:
+    return isinstance(entry, list | tuple) or (isinstance(entry, np.ndarray) and entry.ndim == 1)
 
 
 def _problem(X: Any) -> str:

@@ -35,14 +35,17 @@ KINDS = {
 }
 _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
 _BLOCK_BYTES = 2**24  # of CSV at a time: no row may be longer
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+# What pyarrow reads as a float; it reads infinity too, and both ways of reading a cell must agree.
+_NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))$"
 _TRUTH = pa.array(["false", "true"])
+_BLANKS = pa.array([None, *pyarrow.csv.ConvertOptions().null_values])  # cells that pyarrow reads as missing numbers
 
 
 class TableFile:
     """A table in a file, as far as it is needed: its columns' names, and the columns one at a time.
 
-    `guessed` is True for CSV, where a column's type is a guess from its cells.
+    `guessed` is True for CSV, where a column's type is a guess from its cells. Nothing private may hang on that guess,
+    which one person's cell can change: read `ids`, `numbers` and `text`, where each cell counts by itself.
     """
 
     def __init__(self, path: Path, names: Sequence[str], read: Callable[..., pa.Table], guessed: bool = False) -> None:
@@ -51,34 +54,44 @@ class TableFile:
         self._kept: dict[str, pa.ChunkedArray] = {}
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
-        if name in self._kept:
-            return self._kept[name]
         return self._columns([name])[name]
 
-    def prefetch(self, names: Sequence[str]) -> None:
-        """Read these columns of a CSV file in one go; other formats are quickest by column."""
+    def prefetch(self, user: str | None, numbers: Sequence[str]) -> None:
+        """Read the ids and these numbers of a CSV file in one go; other formats are quickest by column."""
         if self.guessed:
-            self._kept.update(self._columns(list(names)))
+            ids = {} if user is None else {user: pa.string()}
+            self._kept.update(self._columns_of(ids | dict.fromkeys(numbers, pa.float64())))
 
     def text(self, name: str) -> pa.ChunkedArray:
         """The column; of CSV as the text that its cells are."""
-        return self._columns([name], as_text=True)[name] if self.guessed else self[name]
+        return self._columns([name], {name: pa.string()})[name] if self.guessed else self[name]
+
+    def ids(self, name: str) -> pa.ChunkedArray:
+        """The column of users; of CSV as text, or else one person's id would decide whether 7 and 07 are the same."""
+        kept = self._kept.get(name)
+        return kept if kept is not None and _is_text(kept.type) else self.text(name)
 
     def numbers(self, name: str) -> pa.ChunkedArray:
         """The column, with the few cells of a CSV column of numbers that are none as missing.
 
         A type that is guessed must not hang on one person's slip: a column is text if most of its cells are.
         """
-        column = self[name]
         if not self.guessed:
-            return column
-        if pa.types.is_null(column.type):
-            return column.cast(pa.float64())
+            return self[name]
+        column = self._kept[name] if name in self._kept else self._columns_of({name: pa.float64()})[name]
         return as_numbers(column) if _is_text(column.type) else column
 
-    def _columns(self, names: list[str], as_text: bool = False) -> dict[str, pa.ChunkedArray]:
+    def _columns_of(self, types: dict[str, Any]) -> dict[str, pa.ChunkedArray]:
+        """Columns of a CSV file in these types, or all of them as text if some cell is no number."""
         try:
-            table = self._read(names, as_text=True) if as_text else self._read(names)
+            table = self._read(list(types), types)
+            return {name: table[name] for name in types}
+        except (pa.ArrowException, OSError):
+            return self._columns(list(types), dict.fromkeys(types, pa.string()))
+
+    def _columns(self, names: list[str], types: dict[str, Any] | None = None) -> dict[str, pa.ChunkedArray]:
+        try:
+            table = self._read(names) if types is None else self._read(names, types)
             return {name: table[name] for name in names}
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
@@ -90,7 +103,7 @@ def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     truths = as_truths(cells)
     digits = pc.if_else(pc.match_substring_regex(cells, _NUMBER), cells, pa.scalar(None, cells.type))
     found = pc.coalesce(digits.cast(pa.float64()), truths.cast(pa.float64()))
-    present = len(column) - column.null_count
+    present = pc.sum(pc.invert(pc.is_in(cells, value_set=_BLANKS.cast(cells.type)))).as_py() or 0
     return found if 2 * (len(found) - found.null_count) > present or not present else column
 
 
@@ -183,8 +196,7 @@ def _open_csv(path: Path) -> TableFile:
     with open(path, newline="", encoding="utf-8-sig") as file:
         names = next(csv.reader(file, delimiter=_delimiter(path)), [])
 
-    def read(columns: list[str], as_text: bool = False) -> pa.Table:
-        types = dict.fromkeys(columns, pa.string()) if as_text else None
+    def read(columns: list[str], types: dict[str, Any] | None = None) -> pa.Table:
         table = pyarrow.csv.read_csv(
             path,
             read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),
@@ -205,7 +217,9 @@ def _open_arrow(path: Path) -> TableFile:
     def read(columns: list[str]) -> pa.Table:
         options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
         with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
-            return reader.read_all()
+            table = reader.read_all()
+        _check_buffers(table)
+        return table
 
     return TableFile(path, names, read)
 
@@ -213,6 +227,18 @@ def _open_arrow(path: Path) -> TableFile:
 def _arrow_names(path: Path, opener: Any) -> list[str]:
     with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
         return list(reader.schema.names)
+
+
+def _check_buffers(table: pa.Table) -> None:
+    """Refuse arrays that point outside of the file, which Arrow does not look for: reading them would read anything.
+
+    Text is looked at as bytes: whether it is UTF-8 is one person's matter.
+    """
+    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    for column in table.columns:
+        for chunk in column.chunks:
+            chunk.validate()
+            (chunk.view(plain[chunk.type]) if chunk.type in plain else chunk).validate(full=True)
 
 
 def _without_blanks(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -4,6 +4,7 @@ from planted import (
     clip,
     curator,
     estimators,
+    files,
     gaussian_outlier_removal,
     local,
     noise,
@@ -34,4 +35,5 @@ MUTANTS = [
     *curator.MUTANTS,
     *plans.MUTANTS,
     *estimators.MUTANTS,
+    *files.MUTANTS,
 ]

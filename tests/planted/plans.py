@@ -13,15 +13,15 @@ MUTANTS = [
     Mutant(
         "earlier runs forgotten",
         "privacy/ledger.py",
-        "for total in _totals([*_costs(db), plan.costs]):",
+        "for total in _totals([*_costs(db, self.path), plan.costs]):",
         "for total in _totals([plan.costs]):",
         "privacy/test_ledger.py::test_over_budget_is_refused_and_nothing_is_written",
     ),
     Mutant(
         "only the first combination of runs is certified",
         "privacy/ledger.py",
-        "for total in _totals([*_costs(db), plan.costs]):",
-        "for total in _totals([*_costs(db), plan.costs])[:1]:",
+        "for total in _totals([*_costs(db, self.path), plan.costs]):",
+        "for total in _totals([*_costs(db, self.path), plan.costs])[:1]:",
         "privacy/test_ledger.py::test_users_who_paid_less_in_one_plan_do_not_hide_those_who_paid_more",
     ),
     Mutant(

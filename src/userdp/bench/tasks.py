@@ -95,8 +95,8 @@ def _table(task: Task) -> _Table:
     for name in others:
         require_column(table.column_names, name)
     names = choose_features(table.column_names, task.features, exclude=others)
-    table.prefetch([*others, *names])
-    identifiers = table[task.user].combine_chunks().dictionary_encode()
+    table.prefetch(task.user, [task.target, *names])
+    identifiers = table.ids(task.user).combine_chunks().dictionary_encode()
     users = np.asarray(identifiers.indices.fill_null(len(identifiers.dictionary)))
     if len(users) == 0:
         raise ValueError(f"Expected at least one row in {task.path}, got an empty table.")

@@ -96,7 +96,7 @@ def evaluate(
     charged = Ledger(budget) if ledger is None else Ledger.open(ledger)
     with show.working(f"reading {data}", quiet=False):
         rows = _row_scores(fitted, table, target, features, fill_missing, loss_limit)
-        users = UserData.from_arrays(rows.scores, None, table[user_column], insecure_seed=insecure_seed)
+        users = UserData.from_arrays(rows.scores, None, table.ids(user_column), insecure_seed=insecure_seed)
     with spending(charged, budget):
         result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose="evaluate")
     released = rows.released(result.mean, result.noise_std)
@@ -190,7 +190,7 @@ def _open_scores(
 
 def _weights(table: TableFile, user: str) -> np.ndarray:
     """1 / (number of the user's rows) of each row."""
-    ids = table[user]
+    ids = table.ids(user)
     groups = Groups.make(ids, len(ids), None, None)
     counts = np.diff(groups.offsets)
     weights = np.empty(len(ids))

@@ -253,7 +253,7 @@ def _ledger(path: Path | None, lifetime: Budget | None, budget: Budget) -> Ledge
 
 def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, classes: str | None, json: bool) -> None:
     """Show the plans for this many users, the only thing read."""
-    ids = table[user]
+    ids = table.ids(user)
     n_users = len(Groups.make(ids, len(ids), None, None).offsets) - 1
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))

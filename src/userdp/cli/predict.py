@@ -63,7 +63,6 @@ def predict(
     if proba and not hasattr(fitted, "predict_proba"):
         raise InputError(f"Expected --proba with a logistic model, got {type(fitted).__name__}: leave it out.")
     kept = [] if keep is None else choose_features(table.column_names, keep, ())
-    table.prefetch(kept)
     with show.working(f"reading {data}", quiet):
         rows = matrix_of(fitted, table, features, fill_missing)
         columns = {name: table[name] for name in kept}

@@ -37,7 +37,7 @@ class _Columns:
 
     def __getitem__(self, name: str) -> Any:
         if name == self._user:
-            return self._table[name]
+            return self._table.ids(name)
         if name == self._target:
             return pa.array(self._targets)
         column = self._table.numbers(name)
@@ -56,7 +56,7 @@ def users_of(
     fill_missing: float | None,
 ) -> UserData:
     """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes."""
-    table.prefetch([user, *features])
+    table.prefetch(user, features)
     if model._classifies:
         labels = label_column(table, target, classes)
         declared = classes_of(classes, labels, target)
@@ -107,8 +107,8 @@ def matrix_of(
         raise InputError(f"Expected {model.n_features_in_} features, as the model has, got {len(names)}: name others.")
     for name in names:
         require_column(table.column_names, name)
-    table.prefetch(names)
-    n_rows = len(table[names[0]])
+    table.prefetch(None, names)
+    n_rows = len(table.numbers(names[0]))
     if n_rows == 0:
         raise InputError(f"Expected at least one row in {table.path}, got an empty table.")
     matrix = np.empty((n_rows, len(names)))

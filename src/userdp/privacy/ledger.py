@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from userdp.privacy.accounting import Budget, Cost, certify, epsilon_at
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 
+_T = TypeVar("_T")
 _FORMAT = 1
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
@@ -133,7 +135,7 @@ class Ledger:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
         noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
         with self._transaction() as db:
-            for total in _totals([*_costs(db), plan.costs]):
+            for total in _totals([*_costs(db, self.path), plan.costs]):
                 certify(total, self.budget, "With what was spent before, the plan")
             seed = None if insecure_seed is None else str(int(insecure_seed))
             costs = json.dumps([cost.to_json() for cost in plan.costs])
@@ -151,7 +153,7 @@ class Ledger:
         It counts a seeded run as if its noise were private, which it is not: `spent_epsilon` is then infinite.
         """
         with self._transaction() as db:
-            return _totals(_costs(db))
+            return _totals(_costs(db, self.path))
 
     def spent_epsilon(self, delta: float | None = None) -> float:
         """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own.
@@ -168,16 +170,17 @@ class Ledger:
         with self._transaction() as db:
             runs = db.execute("SELECT run, charged_at, purpose, insecure_seed, costs FROM runs ORDER BY run").fetchall()
             steps = db.execute("SELECT run, label, mechanism, start, stop FROM steps").fetchall()
-        return tuple(
-            Charge(
-                charged_at,
-                purpose,
-                _read_costs(costs),
-                None if seed is None else int(seed),
-                tuple(ChargedStep(*step[1:]) for step in steps if step[0] == run),
+        with _undamaged(self.path):
+            return tuple(
+                Charge(
+                    _typed(charged_at, str),
+                    _typed(purpose, str),
+                    _read_costs(costs),
+                    None if seed is None else int(seed),
+                    tuple(_read_step(*step[1:]) for step in steps if step[0] == run),
+                )
+                for run, charged_at, purpose, seed, costs in runs
             )
-            for run, charged_at, purpose, seed, costs in runs
-        )
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -239,9 +242,10 @@ def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = 
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
+        reason = error if isinstance(error, sqlite3.Error) else "it is damaged"
         raise ValueError(
-            f"Expected {path} to be a ledger that can be read and written: {error}. Nothing was charged."
+            f"Expected {path} to be a ledger that can be read and written: {reason}. Nothing was charged."
         ) from None
     finally:
         if close:
@@ -294,16 +298,45 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Budget, 
         )
     if version != _FORMAT:
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
-    epsilon, delta, identity = db.execute("SELECT epsilon, delta, identity FROM budget").fetchone()
-    return Budget(epsilon, delta), identity
+    budget = db.execute("SELECT epsilon, delta, identity FROM budget").fetchone()
+    with _undamaged(path):
+        return Budget(*budget[:2]), _typed(budget[2], str)
 
 
-def _costs(db: sqlite3.Connection) -> list[tuple[Cost, ...]]:
-    return [_read_costs(costs) for (costs,) in db.execute("SELECT costs FROM runs ORDER BY run").fetchall()]
+def _costs(db: sqlite3.Connection, path: str | Path | None) -> list[tuple[Cost, ...]]:
+    runs = db.execute("SELECT costs FROM runs ORDER BY run").fetchall()
+    with _undamaged(path):
+        return [_read_costs(costs) for (costs,) in runs]
+
+
+@contextlib.contextmanager
+def _undamaged(path: str | Path | None) -> Iterator[None]:
+    """Whatever goes wrong with records inside is told as one thing: what was spent is not known, so nothing may be."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise ValueError(
+            f"Expected {path} to be a whole ledger, records in it are damaged: put a copy of it back. Nothing was "
+            "charged."
+        ) from None
 
 
 def _read_costs(text: str) -> tuple[Cost, ...]:
-    return tuple(Cost.from_json(record) for record in json.loads(text))
+    """The costs of a run: at least one, or else it would count as free."""
+    costs = tuple(Cost.from_json(record) for record in json.loads(text))
+    if not costs:
+        raise ValueError("no cost")
+    return costs
+
+
+def _read_step(label: object, mechanism: object, start: object, stop: object) -> ChargedStep:
+    return ChargedStep(_typed(label, str), _typed(mechanism, str), _typed(start, int), _typed(stop, int))
+
+
+def _typed(value: object, kind: type[_T]) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"no {kind.__name__}")
+    return value
 
 
 def _totals(runs: Iterable[tuple[Cost, ...]]) -> tuple[Cost, ...]:

@@ -1,0 +1,90 @@
+"""One malicious user against every solver: every release moves by at most what is paid for, and nothing else tells.
+
+The solver runs on good data, then on data where one person sent something else, and gets the answers of the first run:
+so every number that noise is added to can be compared, round after round, and whatever differs in the end would have
+come from the data on another way than through a release.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from support_hostile import SENT, Tape, TapedCurator, replaced
+from support_solvers import make_users
+
+from userdp import Ball, Budget, Ledger, losses
+from userdp.fitting import SOLVERS
+from userdp.privacy.means import clip
+from userdp.solvers.problem import Problem
+from userdp.statistics import MeanGradient
+
+SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
+# Gradients a row, for solvers whose plans can be limited; rounds are many otherwise.
+LIMITS = {"accelerated": 4.0, "dp-sgd": 4.0, "asi-liu": 40.0, "bassily-sun": 2.0, "example-level": 0.05}
+PROBLEM = Problem(losses.logistic, Ball(5.0), 4, 2.5)
+# As printed it takes 14,000 users and hundreds of rounds: a few kinds of rows will do.
+FEW = ("nan", "huge", "nothing", "too many")
+CASES = [
+    pytest.param(*key, sent, id=f"{' '.join(key)}: {sent}")
+    for key in SOLVERS
+    for sent in SENT
+    if key[1] == "tight" or sent in FEW
+]
+
+
+@functools.cache
+def plan_of(solver, mode):
+    n_users, rows_per_user, budget = SIZES[mode]
+    few = {}
+    if mode == "tight" and solver in LIMITS:
+        few = {"max_gradients": int(LIMITS[solver] * n_users * rows_per_user)}
+    return SOLVERS[solver, mode].plan(PROBLEM, n_users, rows_per_user, budget, **few)
+
+
+def run(solver, mode, data, tape, replay):
+    plan = plan_of(solver, mode)
+    curator = TapedCurator(data, plan.plan, Ledger(SIZES[mode][2]), tape, replay)
+    return SOLVERS[solver, mode].run(PROBLEM, plan, curator)
+
+
+@functools.cache
+def usual(solver, mode):
+    """Good data, all that happened on it, and what came of it."""
+    n_users, rows_per_user, _ = SIZES[mode]
+    data, tape = make_users(n_users, rows=(1, rows_per_user)), Tape()
+    return data, tape, run(solver, mode, data, tape, replay=False)
+
+
+@pytest.mark.parametrize(("solver", "mode", "sent"), CASES)
+def test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else(solver, mode, sent):
+    data, tape, before = usual(solver, mode)
+    assert np.all(np.isfinite(before.weights))
+    hostile = replaced(data, 7, *SENT[sent](data.n_features))
+    after = run(solver, mode, hostile, tape, replay=True)
+    np.testing.assert_array_equal(after.weights, before.weights)
+    for told in ("halted", "message", "n_gradients", "phases", "bound"):
+        assert getattr(after, told) == getattr(before, told), told
+
+
+def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
+    """It means something: with vectors that are not shortened it complains."""
+    monkeypatch.setattr(clip, "shortened_sum", lambda vectors, radius: np.nan_to_num(vectors).sum(axis=0))
+    data, tape = make_users(1500, rows=(1, 6)), Tape()
+    run("dp-sgd", "tight", data, tape, replay=False)
+    hostile = replaced(data, 7, *SENT["long"](data.n_features))
+    with pytest.raises(AssertionError, match="sensitivities"):
+        run("dp-sgd", "tight", hostile, tape, replay=True)
+
+
+def test_the_comparison_notices_users_who_change_others(monkeypatch):
+    """And with vectors that depend on everybody's rows."""
+    honest = MeanGradient._gradients
+
+    def leaky(self, data, users, n_groups):
+        return honest(self, data, users, n_groups) + np.isfinite(data.rows).mean()
+
+    monkeypatch.setattr(MeanGradient, "_gradients", leaky)
+    data, tape = make_users(1500, rows=(1, 6)), Tape()
+    run("dp-sgd", "tight", data, tape, replay=False)
+    with pytest.raises(AssertionError, match="other users' vectors changed"):
+        run("dp-sgd", "tight", replaced(data, 7, *SENT["nan"](data.n_features)), tape, replay=True)
