@@ -43,8 +43,8 @@ def plot_records(records: Sequence[Record], folder: Path) -> list[Path]:
 
 
 def risk_against_epsilon(records: Sequence[Record], path: Path) -> Path:
-    """Excess log loss without a limit on passes: one panel a number of users."""
-    chosen = [r for r in records if r["settings"]["passes"] is None]
+    """Excess log loss within as many passes as were tried with each solver: one panel a number of users."""
+    chosen = _least_limited(records)
     epsilons = sorted({r["settings"]["epsilon"] for r in chosen} - {None})
 
     def lines(panel: Sequence[Record]) -> Line:
@@ -55,6 +55,19 @@ def risk_against_epsilon(records: Sequence[Record], path: Path) -> Path:
         return found
 
     return _panels(_by_users(chosen), lines, "epsilon", "log loss above no privacy, all users", path)
+
+
+def _least_limited(records: Sequence[Record]) -> list[Record]:
+    """Of records that differ in their limit on passes alone, the one with the highest, or with none."""
+
+    def limit(record: Record) -> float:
+        passes = record["settings"]["passes"]
+        return math.inf if passes is None else float(passes)
+
+    best: dict[tuple[Any, ...], Record] = {}
+    for record in sorted(records, key=limit):
+        best[tuple(record["settings"][key] for key in ("users", "solver", "epsilon"))] = record
+    return list(best.values())
 
 
 def risk_against_passes(records: Sequence[Record], path: Path) -> Path:
