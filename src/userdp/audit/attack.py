@@ -1,4 +1,4 @@
-"""An attack carried out: run both versions, learn on the first runs what to look at, and bound epsilon on the others."""
+"""An attack carried out: run both versions, learn on the first runs what to look at, bound epsilon on the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding:
 
     what, mode, attack: what was attacked, and how; claim: epsilon at `delta` that it promises;
     bound: lower bound on epsilon at that delta, without any assumption;
-    shaped: lower bound if the privacy curve has the shape that is claimed (see docs/audit.md); None where there is none;
+    shaped: lower bound if the privacy curve has the shape that is claimed (docs/audit.md); None where there is none;
     runs: of each version; seconds: how long it took.
     """
 
@@ -78,7 +78,7 @@ def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: f
 
 def _distance(rates: Rates) -> float:
     """mu of mu-GDP at which these rates are just allowed."""
-    return float(norm.isf(rates.most) - norm.isf(rates.least)) if 0 < rates.least and rates.most < 1 else 0.0
+    return float(norm.isf(rates.most) - norm.isf(rates.least)) if rates.least > 0 and rates.most < 1 else 0.0
 
 
 def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:

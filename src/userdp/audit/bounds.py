@@ -2,7 +2,7 @@
 
 An attack says of an output "this was D" or "this was D'". If a mechanism is (epsilon, delta)-DP, then
 P(says D | D) <= e^epsilon P(says D | D') + delta, so rates that were counted bound epsilon from below. Which outputs
-count as D is chosen on one part of the runs, and the bound is computed on the others, so the choice costs no confidence.
+count as D is chosen on one part of the runs, and the bound is computed on the rest: choosing costs no confidence.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Many users planted in one training, each with a coin that says in which of two versions; then guess the coins.
 
-Each planted user pulls along a coordinate of its own, up or down by its coin. What was released in that coordinate tells
-the coin, more or less. Guesses of all coins together bound epsilon (Steinke, Nasr and Jagielski 2023), so one training
-does where the other attacks take thousands. Independent trainings with coins of their own add up: each coin is in one of
-them.
+Each planted user pulls along a coordinate of its own, up or down by its coin. What was released in that coordinate
+tells the coin, more or less. Guesses of all coins together bound epsilon (Steinke, Nasr and Jagielski 2023), so a few
+trainings do where the other attacks take thousands. Guesses of several trainings add up: a coin is in one of them.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def _means(name: str, mechanism: Mechanism) -> list[Pair]:
         _of(name, "missing", mechanism, _others(mechanism, far), _others(mechanism, math.nan), weight=_SANITY),
     ]
     if mechanism.n_vectors > 1:
-        copies = [_others(mechanism, own, place=far) for own in (far, -far)]
-        pairs.append(_of(name, "duplicates", mechanism, *copies, weight=_SANITY))
+        same, apart = (_others(mechanism, own, place=far) for own in (far, -far))
+        pairs.append(_of(name, "duplicates", mechanism, same, apart, weight=_SANITY))
     return pairs
 
 

@@ -56,9 +56,7 @@ def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     test = 2 * _TEST_SHARE * budget.epsilon
     failure = _FAILURE_SHARE * budget.delta
     multiplier = gaussian(budget, rounds, Cost(pure=(test,), failure=failure))
-    record: OutlierRemoval = _sized(
-        lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_HALT, rounds)
-    )
+    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_HALT, rounds))
     return record
 
 

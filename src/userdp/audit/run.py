@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from userdp.audit.attack import Finding, attacked
@@ -36,6 +37,7 @@ class AuditReport:
     findings: tuple[Finding, ...]
     confidence: float
     secure: bool
+    date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     @property
     def holds(self) -> bool:
@@ -45,7 +47,8 @@ class AuditReport:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         lines = [finding.to_dict() for finding in self.findings]
-        return {"confidence": self.confidence, "secure_noise": self.secure, "holds": self.holds, "findings": lines}
+        numbers = {"date": self.date, "confidence": self.confidence, "secure_noise": self.secure, "holds": self.holds}
+        return numbers | {"findings": lines}
 
     def __str__(self) -> str:
         head = f"{'what':<34}{'mode':<7}{'attack':<12}{'claim':>7}{'bound':>8}{'shaped':>8}  verdict"
@@ -149,7 +152,9 @@ def _pair_job(pair: Pair, budget: Budget, runs: int, seed: int | None) -> tuple[
     return f"{pair.what}: {pair.attack}", job
 
 
-def _solver_jobs(key: tuple[str, str], budget: Budget, runs: int, fast: bool, seed: int | None) -> list[tuple[str, Job]]:
+def _solver_jobs(
+    key: tuple[str, str], budget: Budget, runs: int, fast: bool, seed: int | None
+) -> list[tuple[str, Job]]:
     """Canaries, and unless `fast` or slow also repeated trainings with one user at an edge or replaced."""
     trainings = max(60, math.ceil(_TRAININGS * runs))
     slow = key in _SLOW

@@ -1,8 +1,8 @@
 """Claims as curves: at which scale of its own noise a claim would just allow the rates that an attack reached.
 
-A claim is not one (epsilon, delta) but a whole curve. Rates that the curve does not allow refute the claim, without any
-further assumption. To say by how much, the claim is scaled: as if all its noise were 1/s of what it is. The least s that
-allows the rates gives epsilon at any delta. For Gaussian noise this is the bound on mu of mu-GDP (Nasr et al. 2023).
+A claim is not one (epsilon, delta) but a whole curve. Rates that the curve does not allow refute the claim, without
+any further assumption. To say by how much, the claim is scaled: as if all its noise were 1/s of what it is. The least s
+that allows the rates gives epsilon at any delta. For Gaussian noise that is a bound on mu of mu-GDP (Nasr et al. 2023).
 """
 
 from __future__ import annotations
