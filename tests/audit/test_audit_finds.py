@@ -1,5 +1,6 @@
 """The audit holds for what is shipped, reaches most of the claim, and fails where noise is missing."""
 
+import numpy as np
 import pytest
 
 from userdp.audit import pairs, priced
@@ -7,7 +8,7 @@ from userdp.audit.attack import attacked
 from userdp.audit.canaries import audit_canaries
 from userdp.audit.membership import audit_edges, audit_membership
 from userdp.planner import SOLVERS
-from userdp.privacy import noise
+from userdp.privacy import concentration, noise
 from userdp.privacy.accounting import Budget
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
@@ -49,7 +50,19 @@ class HalvedNoise(SeededNoise):
 def found(key, source, runs, alpha=0.001):
     pair = PAIRS[key]
     names = (pair.what, pair.mode, pair.attack)
-    return attacked(names, pair.cost, pair.play, source, runs, BUDGET.delta, alpha)
+    with pairs.remembered_counts():
+        return attacked(names, pair.cost, pair.play, source, runs, BUDGET.delta, alpha)
+
+
+def test_remembered_counts_are_the_counts():
+    before = concentration.neighbour_counts
+    vectors = np.random.default_rng(0).normal(size=(30, 2))
+    with pairs.remembered_counts():
+        for _ in range(2):
+            for radius in np.linspace(0.5, 2, 70):
+                again = concentration.neighbour_counts(vectors, float(radius))
+                np.testing.assert_array_equal(again, before(vectors, float(radius)))
+    assert concentration.neighbour_counts is before
 
 
 @pytest.mark.parametrize("key", QUICK, ids=" ".join)

@@ -11,7 +11,8 @@ A mechanism is priced for the budget, then run again and again on D and on D', w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.audit import priced
+from userdp.privacy import concentration
 from userdp.privacy.accounting import Budget, Cost
 from userdp.privacy.gates import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.privacy.means.local import LocalReports, LocalVotes
@@ -32,6 +34,7 @@ Features = NDArray[np.float64]
 _FAR = 1e6  # of everyone, but finite
 _SANITY = 0.05  # weight of attacks that find little, and would find a lot if something were wrong
 _FLIPS = 0.25
+_REMEMBERED = 64
 _WITHIN = 1 - 1e-9  # rounding must not put an edge outside
 
 
@@ -80,6 +83,24 @@ def play_mechanism(mechanism: Mechanism, versions: tuple[Vectors, Vectors], nois
     except Halted:
         pass
     return [float(told[0]) if passed else 0.0, *map(float, told[1:] if passed else ()), float(passed)]
+
+
+@contextmanager
+def remembered_counts() -> Iterator[None]:
+    """Neighbours of the same vectors are counted once, which is most of the work and no noise depends on."""
+    count, known = concentration.neighbour_counts, dict[tuple[bytes, float], concentration.Counts]()
+
+    def remembered(vectors: Vectors, radius: float) -> concentration.Counts:
+        key = (vectors.tobytes(), radius)
+        if key not in known and len(known) < _REMEMBERED:
+            known[key] = count(vectors, radius)
+        return known[key] if key in known else count(vectors, radius)
+
+    concentration.neighbour_counts = remembered
+    try:
+        yield
+    finally:
+        concentration.neighbour_counts = count
 
 
 def _of(name: str, attack: str, mechanism: Mechanism, one: Vectors, other: Vectors, weight: float = 1.0) -> Pair:

@@ -24,9 +24,10 @@ from userdp.privacy.means.winsorized import Winsorized
 from userdp.privacy.mixtures import row_multiplier
 from userdp.privacy.radius import RadiusSearch
 
-_TEST_SHARE = 0.1  # of the Gaussian budget, or of epsilon
+_TEST_SHARE = 0.04  # of the Gaussian budget
+_PURE_SHARE = 0.1  # of epsilon
 _FAILURE_SHARE = 0.05  # of delta
-_SLACKS = 25  # vectors / slack
+_SLACKS = 40  # vectors / slack
 _FALSE_HALT = 0.02
 _MANY = 10**7
 
@@ -53,7 +54,7 @@ def _sized(make: Callable[[int], Any]) -> Any:
 
 
 def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
-    test = 2 * _TEST_SHARE * budget.epsilon
+    test = (1 if rounds == 1 else 3) * _PURE_SHARE * budget.epsilon  # AboveThreshold asks for far more vectors
     failure = _FAILURE_SHARE * budget.delta
     multiplier = gaussian(budget, rounds, Cost(pure=(test,), failure=failure))
     record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_HALT, rounds))
@@ -83,14 +84,14 @@ def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
     joint = subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6)
     mean, test = joint / math.sqrt(1 - _TEST_SHARE), joint / math.sqrt(_TEST_SHARE)
     record: SampledOutlierRemoval = _sized(
-        lambda size: SampledOutlierRemoval(round(size / chance), chance, mean, test, failure, _FALSE_HALT)
+        lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_HALT)
     )
     return record
 
 
 def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemoval:
     """The printed mechanism, with the noise that its own analysis needs for the budget."""
-    scale = (1 if rounds == 1 else 4) * 2 / (2 * _TEST_SHARE * budget.epsilon)
+    scale = (1 if rounds == 1 else 4) * 2 / (_PURE_SHARE * budget.epsilon)
     selection = _FAILURE_SHARE * budget.delta / rounds
 
     def make(size: int, multiplier: float = 1.0) -> PaperOutlierRemoval:
@@ -112,7 +113,7 @@ def radius_search(budget: Budget, n_radii: int) -> RadiusSearch:
 
 def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:
     """Enough vectors for the interval to be found, so that nearly all of the budget is seen in the mean."""
-    size = 200
+    size = 400
     if sampling_probability == 1:
         multiplier = gaussian(budget)
     else:

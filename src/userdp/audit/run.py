@@ -11,7 +11,7 @@ from typing import Any
 from userdp.audit.attack import Finding, attacked
 from userdp.audit.canaries import audit_canaries
 from userdp.audit.membership import audit_edges, audit_membership
-from userdp.audit.pairs import Pair, mechanism_pairs, tested_pairs
+from userdp.audit.pairs import Pair, mechanism_pairs, remembered_counts, tested_pairs
 from userdp.planner import SOLVERS
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanism import check_counts
@@ -147,7 +147,8 @@ def _pair_job(pair: Pair, budget: Budget, runs: int, seed: int | None) -> tuple[
     names, number = (pair.what, pair.mode, pair.attack), max(100, math.ceil(pair.weight * runs))
 
     def job(alpha: float) -> Finding:
-        return attacked(names, pair.cost, pair.play, noise_source(seed), number, budget.delta, alpha)
+        with remembered_counts():
+            return attacked(names, pair.cost, pair.play, noise_source(seed), number, budget.delta, alpha)
 
     return f"{pair.what}: {pair.attack}", job
 
