@@ -92,7 +92,7 @@ def table() -> str:
     lines = [
         "# Planted bugs",
         "",
-        f"{len(MUTANTS)} privacy bugs, planted one by one into a copy of the package, each with the test that must then",
+        f"{len(MUTANTS)} privacy bugs, planted one by one in a copy of the package, each with the test that must then",
         "fail. Made by `python tests/mutants.py --table`; `make mutants` plants them all. Tests are within `tests/`.",
     ]
     for file in sorted({mutant.file for mutant in MUTANTS}):

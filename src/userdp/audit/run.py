@@ -160,7 +160,7 @@ def _solver_jobs(
     trainings = max(60, math.ceil(_TRAININGS * runs))
     slow = key in _SLOW
     weights = 8 if slow else _CANARIES.get(key[0], _MANY_WEIGHTS)
-    few = 1 if slow else max(1, math.ceil(trainings / (200 if fast else 40)))
+    few = 1 if slow else math.ceil(trainings / (40 if fast else 8))
     jobs: list[tuple[str, Job]] = [
         (f"{key[0]}, {key[1]}: canaries", lambda alpha: audit_canaries(*key, budget, alpha, weights, few, seed))
     ]
