@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binom, norm
 
 from userdp.audit.attack import both_bounds, learned_scores
-from userdp.audit.bounds import Rates, audited_epsilon, best_rates, clopper_pearson, one_run_epsilon
+from userdp.audit.bounds import Rates, audited_epsilon, best_advantage, best_rates, clopper_pearson, one_run_epsilon
 from userdp.audit.canaries import count_guesses
-from userdp.audit.shapes import allows, curve_of, least_scale, scaled, shaped_epsilon
+from userdp.audit.shapes import allows, curve_of, least_scale, scale_of_advantage, scaled, shaped_epsilon
 from userdp.privacy.accounting import Budget, Cost, Subsampled, epsilon_at, gaussian_multiplier
 
 
@@ -43,6 +43,18 @@ def test_rates_of_gaussians_give_mu_and_epsilon():
         assert least_scale(curve_of(cost), turned) == pytest.approx(1.0, abs=0.01)
     assert shaped_epsilon(cost, 1.0, 1e-3) == pytest.approx(epsilon_at(cost, 1e-3), abs=1e-6)
     assert shaped_epsilon(cost, 0.0, 1e-3) == 0
+
+
+def test_an_advantage_gives_the_same_scale_as_its_rates():
+    mu = 0.7
+    curve = curve_of(Cost(gaussian=mu**2))
+    assert scale_of_advantage(curve, 2 * float(norm.cdf(mu / 2)) - 1) == pytest.approx(1.0, abs=0.01)
+    assert scale_of_advantage(curve, 0.0) == 0
+    rng = np.random.default_rng(4)
+    found = best_advantage(rng.normal(mu, 1, 40_000), rng.normal(0, 1, 40_000), 0.05)
+    assert found < 2 * norm.cdf(mu / 2) - 1 < 1.05 * found
+    assert best_advantage(rng.normal(0, 1, 400), rng.normal(mu, 1, 400), 0.05) > 0
+    assert best_advantage(np.zeros(400), np.zeros(400), 0.05) == 0
 
 
 def test_scales_are_bounded():

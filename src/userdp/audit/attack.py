@@ -8,15 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 
-from userdp.audit.bounds import MIDDLE, Rates, Scores, best_rates
-from userdp.audit.shapes import curve_of, least_scale, shaped_epsilon
+from userdp.audit.bounds import FEW, Scores, best_advantage, best_rates
+from userdp.audit.shapes import curve_of, least_scale, scale_of_advantage, shaped_epsilon
 from userdp.privacy.accounting import Cost, epsilon_at
 from userdp.privacy.noise import Noise
 
 TRAIN = 0.25  # of the runs, for choosing
-_FEW_VALUES = 64
 
 Play = Callable[[Noise, int], list[float]]
 
@@ -71,14 +69,11 @@ def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: f
     scores = learned_scores(ones, others)
     rates = best_rates(*scores, alpha / 2, lambda rates: rates.epsilon(delta), TRAIN)
     plain = rates.epsilon(delta)
-    if cost.gaussian or cost.subsampled:
-        rates = best_rates(*scores, alpha / 2, _distance, TRAIN, MIDDLE)
-    return plain, shaped_epsilon(cost, least_scale(curve_of(cost), rates), delta)
-
-
-def _distance(rates: Rates) -> float:
-    """mu of mu-GDP at which these rates are just allowed."""
-    return float(norm.isf(rates.most) - norm.isf(rates.least)) if rates.least > 0 and rates.most < 1 else 0.0
+    if (cost.gaussian or cost.subsampled) and len(np.unique(scores[0])) > FEW:
+        scale = scale_of_advantage(curve_of(cost), best_advantage(*scores, alpha / 2, TRAIN))
+    else:
+        scale = least_scale(curve_of(cost), rates)
+    return plain, shaped_epsilon(cost, scale, delta)
 
 
 def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:
@@ -88,7 +83,7 @@ def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:
     """
     first, second = ones[: int(TRAIN * len(ones))], others[: int(TRAIN * len(others))]
     values = np.unique(np.concatenate([first, second]), axis=0)
-    if len(values) <= _FEW_VALUES:
+    if len(values) <= FEW:
         table = {tuple(value): _log_ratio(first, second, value) for value in values}
         one, other = (np.array([table.get(tuple(row), 0.0) for row in rows]) for rows in (ones, others))
         return one, other

@@ -18,7 +18,7 @@ from scipy.stats import beta, binom
 from userdp.privacy.accounting import Cost, epsilon_at
 
 Scores = NDArray[np.float64]
-_FEW = 64
+FEW = 64  # values: scores that have no more are looked at one by one
 # Where thresholds are tried, as shares of the pooled scores: both directions are, so tails are on the upper side.
 TAILS = tuple(1 - 0.5 * (k / 40) ** 2 for k in range(4, 41))
 MIDDLE = (0.4, 0.45, 0.5, 0.55, 0.6)
@@ -68,7 +68,6 @@ def best_rates(
     alpha: float,
     value: Callable[[Rates], float],
     train: float = 0.25,
-    shares: tuple[float, ...] = TAILS,
 ) -> Rates:
     """Rates on the later runs of the one-sided threshold that is worth most on the first ones.
 
@@ -81,7 +80,7 @@ def best_rates(
     for swapped in (False, True):
         one, other = (others[:second], ones[:first]) if swapped else (ones[:first], others[:second])
         for sign in (1.0, -1.0):
-            for cut in _cuts(sign * np.concatenate([one, other]), shares):
+            for cut in _cuts(sign * np.concatenate([one, other]), TAILS):
                 worth = value(rates_above(sign * one, sign * other, float(cut), alpha, (1 - train) / train))
                 if worth > best:
                     best, chosen = worth, (sign, swapped, float(cut))
@@ -90,10 +89,26 @@ def best_rates(
     return rates_above(sign * one, sign * other, cut, alpha)
 
 
+def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = 0.25) -> float:
+    """A lower bound on P(says D | D) - P(says D | D') of a threshold in the middle of the scores.
+
+    Right guesses of both versions, equally many, are counted together. Their chances differ, which makes their number
+    less spread than a binomial one of the same mean (Hoeffding 1956), so Clopper and Pearson's bound holds for it.
+    """
+    first = int(train * len(ones))
+    cuts = _cuts(np.concatenate([ones[:first], others[:first]]), MIDDLE)
+    gains = [float(np.mean(ones[:first] >= cut) - np.mean(others[:first] >= cut)) for cut in cuts]
+    place = int(np.argmax(np.abs(gains)))
+    right = (ones[first:] >= cuts[place]).sum() + (others[first:] < cuts[place]).sum()
+    trials = 2 * (len(ones) - first)
+    least, _ = clopper_pearson(int(right if gains[place] > 0 else trials - right), trials, alpha)
+    return max(0.0, 2 * least - 1)
+
+
 def _cuts(pooled: Scores, shares: tuple[float, ...]) -> Scores:
     """All values if they are few, else those at these shares of the sorted scores."""
     values = np.unique(pooled)
-    if len(values) <= _FEW:
+    if len(values) <= FEW:
         return values
     return np.quantile(pooled, shares, method="lower")
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from userdp.audit.attack import Finding
-from userdp.audit.bounds import Rates, clopper_pearson, one_run_epsilon
+from userdp.audit.bounds import clopper_pearson, one_run_epsilon
 from userdp.audit.made_up import coins
 from userdp.audit.planted import made_up, releases, training
-from userdp.audit.shapes import curve_of, least_scale, shaped_epsilon
+from userdp.audit.shapes import curve_of, scale_of_advantage, shaped_epsilon
 from userdp.privacy.accounting import Budget
 
 _GUESSED = 0.3  # of the coins are guessed for the bound without assumptions: those that show most
-_LARGEST_DELTA = 1e-5  # the bound multiplies delta by the number of coins
+_LARGEST_DELTA = 1e-7  # the bound multiplies delta by the number of coins
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,6 @@ def audit_canaries(
     n_coins, n_guesses, n_right = guesses.n_coins, guesses.n_guesses, guesses.n_right
     bound = one_run_epsilon(n_coins, n_guesses, n_right, budget.delta, alpha / 2)
     least, _ = clopper_pearson(guesses.right_of_all, n_coins, alpha / 2)
-    scale = least_scale(curve_of(run.cost), Rates(least, 1 - least)) if least > 0.5 else 0.0
+    scale = scale_of_advantage(curve_of(run.cost), 2 * least - 1)
     shaped, spent = shaped_epsilon(run.cost, scale, budget.delta), time.perf_counter() - began
     return Finding(solver, mode, "canaries", budget.epsilon, budget.delta, bound, shaped, trainings, spent)

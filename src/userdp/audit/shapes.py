@@ -56,18 +56,27 @@ def allows(curve: Curve, scale: float, rates: Rates) -> bool:
 
 def least_scale(curve: Curve, rates: Rates, steps: int = 12) -> float:
     """The least scale at which the claim allows the rates, from below; above 1 the claim itself is refuted."""
+    return _least(lambda scale: allows(curve, scale, rates), steps) if rates.least > rates.most else 0.0
+
+
+def scale_of_advantage(curve: Curve, advantage: float, steps: int = 12) -> float:
+    """The same for a difference of rates: no attack's is above delta at epsilon 0, the total variation."""
+    return _least(lambda scale: advantage <= curve(scale, 0.0), steps) if advantage > 0 else 0.0
+
+
+def _least(allowed: Callable[[float], bool], steps: int) -> float:
     low, high = _SCALES
-    if rates.least <= rates.most or allows(curve, low, rates):
+    if allowed(low):
         return 0.0
-    if not allows(curve, 1.0, rates):
-        low = 1.0
-        if not allows(curve, high, rates):
-            return high
-    else:
+    if allowed(1.0):
         high = 1.0
+    else:
+        low = 1.0
+        if not allowed(high):
+            return high
     for _ in range(steps):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if allows(curve, middle, rates) else (middle, high)
+        low, high = (low, middle) if allowed(middle) else (middle, high)
     return low
 
 
