@@ -25,6 +25,7 @@ SECTIONS = {
     "Functions": ["minimize", "private_mean", "plan", "plan_means"],
     "Data and problems": ["UserData", "Ball", "Box", "Problem", "Result", "MeanResult"],
     "Budget": ["Budget", "Ledger", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"],
+    "Audit": ["audit", "AuditReport", "Finding"],
     "Releases": [
         *("Curator", "Plan", "Step", "Halted", "OutlierRemoval", "GaussianOutlierRemoval", "SearchedOutlierRemoval"),
         *("SampledOutlierRemoval", "Clip", "SampledClip", "RadiusSearch", "radius_grid"),

@@ -1,6 +1,7 @@
 """Plants privacy bugs: each must make the tests that are named beside it fail (`planted/`).
 
 `python tests/mutants.py` plants them one after the other in a copy of the package and prints which were caught;
+`python tests/mutants.py --table` writes docs/mutants.md, the list of them;
 `test_mutants.py` does the same within the test suite. Every bug gets a process of its own, forked from one that has
 already imported what the package needs: that saves most of the time.
 """
@@ -83,7 +84,30 @@ def run_tests(folder: str, tests: list[str]) -> None:
     sys.exit(int(code))
 
 
+TABLE = TESTS.parent / "docs" / "mutants.md"
+
+
+def table() -> str:
+    """Every planted bug and the test that notices it, by file."""
+    lines = [
+        "# Planted bugs",
+        "",
+        f"{len(MUTANTS)} privacy bugs, planted one by one in a copy of the package, each with the test that must then",
+        "fail. Made by `python tests/mutants.py --table`; `make mutants` plants them all. Tests are within `tests/`.",
+    ]
+    for file in sorted({mutant.file for mutant in MUTANTS}):
+        lines += ["", f"## {file}", "", "| bug | noticed by |", "|---|---|"]
+        for mutant in MUTANTS:
+            if mutant.file == file:
+                tests = "<br>".join(f"`{name}`" for name in mutant.tests.split())
+                lines.append(f"| {mutant.name} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
+    if "--table" in sys.argv[1:]:
+        TABLE.write_text(table())
+        return 0
     missed = 0
     for mutant in MUTANTS:
         caught = is_caught(mutant)

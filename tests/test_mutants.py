@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from mutants import MUTANTS, PACKAGE, TESTS, is_caught
+from mutants import MUTANTS, PACKAGE, TABLE, TESTS, is_caught, table
 
 
 def test_every_planted_bug_has_its_place():
@@ -31,6 +31,22 @@ def test_every_planted_bug_has_its_own_name_and_tests_that_exist():
         for name in mutant.tests.split():
             file, test = name.split("::")
             assert f"\ndef {test}(" in (TESTS / file).read_text(), f"{mutant.name}: {name}"
+
+
+def test_the_table_of_planted_bugs_is_up_to_date():
+    """Checked by name and place of each bug, in docs/mutants.md."""
+    assert TABLE.read_text() == table(), "run python tests/mutants.py --table"
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        *("Gaussian noise halved", "test skipped", "user sampled twice", "sensitivity without the slack's share"),
+        *("ledger not charged", "seed reused: every curator draws the same noise"),
+    ],
+)
+def test_the_bugs_that_everyone_makes_are_planted_by_name(bug):
+    assert bug in {mutant.name for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -1,5 +1,6 @@
 """Convex learning with user-level differential privacy: the whole person is protected, not one row."""
 
+from userdp.audit import AuditReport, Finding, audit
 from userdp.data import UserData
 from userdp.domains import Ball, Box
 from userdp.estimators import HuberRegressor, LinearRegression, LinearSVC, LogisticRegression, QuantileRegressor
@@ -28,6 +29,7 @@ from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradie
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditReport",
     "Ball",
     "Box",
     "Budget",
@@ -35,6 +37,7 @@ __all__ = [
     "Clip",
     "Cost",
     "Curator",
+    "Finding",
     "GaussianOutlierRemoval",
     "Halted",
     "HuberRegressor",
@@ -62,6 +65,7 @@ __all__ = [
     "UserGradients",
     "UserMean",
     "UtilityWarning",
+    "audit",
     "gaussian_multiplier",
     "load_model",
     "minimize",

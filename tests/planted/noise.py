@@ -4,6 +4,13 @@ from planted.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "seed reused: every curator draws the same noise",
+        "privacy/noise.py",
+        "        return SecureNoise()\n",
+        "        return SeededNoise(0)\n",
+        "privacy/test_curator.py::test_releases_are_close_to_the_truth_and_random",
+    ),
+    Mutant(
         "Gaussian noise halved",
         "privacy/noise.py",
         '(_measurement("gaussian", std, query.size)(query.tolist()), dtype=np.float64)',

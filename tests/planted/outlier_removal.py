@@ -4,6 +4,13 @@ from planted.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "user sampled twice",
+        "privacy/means/sampled_outlier_removal.py",
+        "        return users[coins]\n",
+        "        return np.concatenate([users[coins], users[coins][:1]])\n",
+        "privacy/test_sampled_outlier_removal.py::test_batches_are_poisson_samples",
+    ),
+    Mutant(
         "released mean gets half its noise multiplier",
         "privacy/means/tight.py",
         "record.noise_multiplier)\n",

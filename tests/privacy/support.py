@@ -1,4 +1,4 @@
-"""Tools shared by the privacy tests: brute force, adversarial neighbours, noise that records, and a small audit."""
+"""Tools shared by the privacy tests: brute force, adversarial neighbours, and noise that records."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import contextlib
 import math
 
 import numpy as np
-from scipy.stats import beta
 
-from userdp.privacy.accounting import Cost, epsilon_at
 from userdp.privacy.mechanism import Halted
 
 
@@ -99,40 +97,3 @@ def passes(record, vectors, noise):
             session.release(vectors, 1.0)
             passed += 1
     return passed
-
-
-def audited_epsilon(outcomes, others, delta, confidence=0.999):
-    """Lower bound on epsilon, at this confidence, from two samples of a scalar output on neighbouring data sets.
-
-    The best of a few one-sided threshold attacks; the threshold is chosen on the first half, the bound is computed on
-    the second (Clopper-Pearson).
-    """
-    half = len(outcomes) // 2
-    best = 0.0
-    for first, second in ((outcomes, others), (others, outcomes)):
-        for sign in (1.0, -1.0):
-            x, y = sign * first, sign * second
-            cuts = np.quantile(np.concatenate([x[:half], y[:half]]), np.linspace(0.02, 0.98, 49), method="lower")
-            gains = [
-                math.log(max(np.mean(x[:half] >= cut) - delta, 1e-9) / (np.mean(y[:half] >= cut) + 1 / half))
-                for cut in cuts
-            ]
-            cut = cuts[int(np.argmax(gains))]
-            hits, misses = int(np.sum(x[half:] >= cut)), int(np.sum(y[half:] >= cut))
-            trials, alpha = len(x) - half, (1 - confidence) / 8
-            low = beta.ppf(alpha, hits, trials - hits + 1) if hits else 0.0
-            high = beta.ppf(1 - alpha, misses + 1, trials - misses) if misses < trials else 1.0
-            if low > delta:
-                best = max(best, math.log((low - delta) / high))
-    return best
-
-
-def audited_gaussian_epsilon(outcomes, others, delta, sigmas=4.0):
-    """Lower bound on epsilon for outputs that are Gaussian with equal spread: the shift in standard deviations.
-
-    Far stronger than thresholds for few runs: mu is estimated to sqrt(2/runs), then converted at `delta`.
-    """
-    x, y = outcomes[np.isfinite(outcomes)], others[np.isfinite(others)]
-    spread = math.sqrt((x.var() + y.var()) / 2)
-    mu = abs(x.mean() - y.mean()) / spread - sigmas * math.sqrt(1 / len(x) + 1 / len(y))
-    return epsilon_at(Cost(gaussian=max(0.0, mu) ** 2), delta)

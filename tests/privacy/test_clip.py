@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
-from support import SilentNoise, audited_gaussian_epsilon, climb
+from support import SilentNoise, climb
 
+from userdp.audit.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.means.clip import Clip, shortened_sum
 from userdp.privacy.noise import SecureNoise, SeededNoise

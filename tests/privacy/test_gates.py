@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from support import SilentNoise, audited_epsilon, laplace_mass
+from support import SilentNoise, laplace_mass
 
+from userdp.audit.bounds import audited_epsilon
 from userdp.privacy import gates
 from userdp.privacy.noise import SecureNoise, SeededNoise
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest, norm
-from support import SilentNoise, audited_epsilon, audited_gaussian_epsilon
+from support import SilentNoise
 
+from userdp.audit.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.means.local import LocalReports, LocalVotes, own_values
 from userdp.privacy.noise import SecureNoise, SeededNoise

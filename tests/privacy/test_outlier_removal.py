@@ -3,8 +3,9 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, audited_gaussian_epsilon, passes, with_h_index
+from support import SilentNoise, passes, with_h_index
 
+from userdp.audit.bounds import audited_gaussian_epsilon
 from userdp.privacy import accounting, gates
 from userdp.privacy import concentration as c
 from userdp.privacy.means.outlier_removal import OutlierRemoval

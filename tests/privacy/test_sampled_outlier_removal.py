@@ -4,8 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binom, kstest, norm
-from support import SilentNoise, audited_epsilon, with_h_index
+from support import SilentNoise, with_h_index
 
+from userdp.audit.bounds import audited_epsilon
 from userdp.privacy import accounting
 from userdp.privacy import concentration as c
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval

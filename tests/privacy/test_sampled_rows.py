@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, kstest, norm
-from support import SilentNoise, audited_epsilon
+from support import SilentNoise
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
+from userdp.audit.bounds import audited_epsilon
 from userdp.privacy.accounting import Cost
 from userdp.privacy.means import sampled_rows
 from userdp.privacy.means.sampled_rows import SampledRows

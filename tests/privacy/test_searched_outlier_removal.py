@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, audited_gaussian_epsilon, brute_counts, climb, passes, with_h_index
+from support import SilentNoise, brute_counts, climb, passes, with_h_index
 
+from userdp.audit.bounds import audited_gaussian_epsilon
 from userdp.privacy import concentration as c
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
-from support import SilentNoise, audited_epsilon, audited_gaussian_epsilon
+from support import SilentNoise
 
+from userdp.audit.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.means.winsorized import Winsorized, bin_counts, bins_of, finite_rows
 from userdp.privacy.noise import SecureNoise, SeededNoise

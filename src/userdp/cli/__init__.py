@@ -1,4 +1,4 @@
-"""The command line: `userdp fit`, `predict`, `evaluate`, `plan`, `ledger`, `report`, `bench`, `demo`."""
+"""The command line: `userdp fit`, `predict`, `evaluate`, `plan`, `ledger`, `report`, `bench`, `audit`, `demo`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import userdp
-from userdp.cli import bench, evaluate, fit, ledgers, plan, predict
+from userdp.cli import audit, bench, evaluate, fit, ledgers, plan, predict
 from userdp.cli.errors import guarded
 
 app = typer.Typer(
@@ -69,6 +69,7 @@ app.command()(guarded(plan.plan))
 app.add_typer(ledgers.app, name="ledger")
 app.command()(guarded(predict.report))
 app.add_typer(bench.app, name="bench")
+app.command()(guarded(audit.audit))
 app.command()(guarded(demo))
 
 

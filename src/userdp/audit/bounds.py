@@ -1,0 +1,161 @@
+"""From what an attack saw to a lower bound on epsilon, at a stated confidence.
+
+An attack says of an output "this was D" or "this was D'". If a mechanism is (epsilon, delta)-DP, then
+P(says D | D) <= e^epsilon P(says D | D') + delta, so rates that were counted bound epsilon from below. Which outputs
+count as D is chosen on one part of the runs, and the bound is computed on the rest: choosing costs no confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, binom
+
+from userdp.privacy.accounting import Cost, epsilon_at
+
+Scores = NDArray[np.float64]
+FEW = 64  # values: scores that have no more are looked at one by one
+# Where thresholds are tried, as shares of the pooled scores: both directions are, so tails are on the upper side.
+TAILS = tuple(1 - 0.5 * (k / 40) ** 2 for k in range(4, 41))
+MIDDLE = (0.4, 0.45, 0.5, 0.55, 0.6)
+_LARGEST_EPSILON = 50.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often an attack says D: on D at least `least`, on D' at most `most`."""
+
+    least: float
+    most: float
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon at which (epsilon, delta)-DP allows these rates; no assumption is made.
+
+        >>> round(Rates(0.75, 0.25).epsilon(0.0), 4)
+        1.0986
+        """
+        if self.least <= delta or self.least - delta <= self.most:
+            return 0.0
+        return math.log((self.least - delta) / self.most)
+
+
+def clopper_pearson(hits: float, trials: float, alpha: float) -> tuple[float, float]:
+    """A lower and an upper bound on a chance, each wrong with a chance of at most `alpha`.
+
+    >>> low, high = clopper_pearson(0, 10, 0.05)
+    >>> low, round(high, 4)
+    (0.0, 0.2589)
+    """
+    low = float(beta.ppf(alpha, hits, trials - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - alpha, hits + 1, trials - hits)) if hits < trials else 1.0
+    return low, high
+
+
+def rates_above(ones: Scores, others: Scores, cut: float, alpha: float, times: float = 1.0) -> Rates:
+    """The rates of "score >= cut", both right with a chance of at least 1 - alpha, as if runs were `times` as many."""
+    least, _ = clopper_pearson(times * np.sum(ones >= cut), times * len(ones), alpha / 2)
+    _, most = clopper_pearson(times * np.sum(others >= cut), times * len(others), alpha / 2)
+    return Rates(least, most)
+
+
+def best_rates(
+    ones: Scores,
+    others: Scores,
+    alpha: float,
+    value: Callable[[Rates], float],
+    train: float = 0.25,
+) -> Rates:
+    """Rates on the later runs of the one-sided threshold that is worth most on the first ones.
+
+    `ones` and `others` are scores of outputs on D and on D'. Both directions and both roles are tried: only the
+    choice made on the first `train` of the runs is counted on the rest. A threshold is worth what it would be if the
+    rest were like the first.
+    """
+    first, second = int(train * len(ones)), int(train * len(others))
+    best, chosen = -1.0, (1.0, False, math.inf)
+    for swapped in (False, True):
+        one, other = (others[:second], ones[:first]) if swapped else (ones[:first], others[:second])
+        for sign in (1.0, -1.0):
+            for cut in _cuts(sign * np.concatenate([one, other]), TAILS):
+                worth = value(rates_above(sign * one, sign * other, float(cut), alpha, (1 - train) / train))
+                if worth > best:
+                    best, chosen = worth, (sign, swapped, float(cut))
+    sign, swapped, cut = chosen
+    one, other = (others[second:], ones[first:]) if swapped else (ones[first:], others[second:])
+    return rates_above(sign * one, sign * other, cut, alpha)
+
+
+def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = 0.25) -> float:
+    """A lower bound on P(says D | D) - P(says D | D') of a threshold in the middle of the scores.
+
+    Right guesses of both versions, equally many, are counted together. Their chances differ, which makes their number
+    less spread than a binomial one of the same mean (Hoeffding 1956), so Clopper and Pearson's bound holds for it.
+    """
+    first = int(train * len(ones))
+    cuts = _cuts(np.concatenate([ones[:first], others[:first]]), MIDDLE)
+    gains = [float(np.mean(ones[:first] >= cut) - np.mean(others[:first] >= cut)) for cut in cuts]
+    place = int(np.argmax(np.abs(gains)))
+    right = (ones[first:] >= cuts[place]).sum() + (others[first:] < cuts[place]).sum()
+    trials = 2 * (len(ones) - first)
+    least, _ = clopper_pearson(int(right if gains[place] > 0 else trials - right), trials, alpha)
+    return max(0.0, 2 * least - 1)
+
+
+def _cuts(pooled: Scores, shares: tuple[float, ...]) -> Scores:
+    """All values if they are few, else those at these shares of the sorted scores."""
+    values = np.unique(pooled)
+    if len(values) <= FEW:
+        return values
+    return np.quantile(pooled, shares, method="lower")
+
+
+def audited_epsilon(outcomes: Scores, others: Scores, delta: float, confidence: float = 0.999) -> float:
+    """Lower bound on epsilon, at this confidence, from two samples of a scalar output on neighbouring data sets."""
+    rates = best_rates(outcomes, others, 1 - confidence, lambda rates: rates.epsilon(delta), train=0.5)
+    return rates.epsilon(delta)
+
+
+def audited_gaussian_epsilon(outcomes: Scores, others: Scores, delta: float, sigmas: float = 4.0) -> float:
+    """Lower bound on epsilon for outputs that are Gaussian with equal spread: the shift in standard deviations.
+
+    Far stronger than thresholds for few runs: mu is estimated to sqrt(2/runs), then converted at `delta`. Assumes the
+    shape of the outputs, so it is for tests of mechanisms whose noise is known to be Gaussian.
+    """
+    x, y = outcomes[np.isfinite(outcomes)], others[np.isfinite(others)]
+    spread = math.sqrt((x.var() + y.var()) / 2)
+    mu = abs(x.mean() - y.mean()) / spread - sigmas * math.sqrt(1 / len(x) + 1 / len(y))
+    return epsilon_at(Cost(gaussian=max(0.0, mu) ** 2), delta)
+
+
+def one_run_epsilon(n_coins: int, n_guesses: int, n_right: int, delta: float, alpha: float) -> float:
+    """Lower bound on epsilon from guesses of coins that decided which of two versions of each user was in one run.
+
+    Wrong with a chance of at most `alpha`. For an (epsilon, delta)-DP mechanism the number of right guesses exceeds a
+    binomial one of chance e^epsilon/(1 + e^epsilon) by little (Steinke, Nasr and Jagielski 2023, theorem 5.2).
+
+    >>> one_run_epsilon(100, 100, 50, 0.0, 0.05)
+    0.0
+    >>> round(one_run_epsilon(100, 100, 90, 0.0, 0.05), 2)
+    1.6
+    """
+    low, high = 0.0, _LARGEST_EPSILON
+    if n_guesses == 0 or _chance_of_guesses(n_coins, n_guesses, n_right, low, delta) >= alpha:
+        return 0.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        refuted = _chance_of_guesses(n_coins, n_guesses, n_right, middle, delta) < alpha
+        low, high = (middle, high) if refuted else (low, middle)
+    return low
+
+
+def _chance_of_guesses(n_coins: int, n_guesses: int, n_right: int, epsilon: float, delta: float) -> float:
+    """An upper bound on the chance of so many right guesses under (epsilon, delta)-DP."""
+    chance = 1 / (1 + math.exp(-epsilon))
+    below = np.arange(1, n_right + 1)
+    sums = np.cumsum(binom.pmf(n_right - below, n_guesses, chance))
+    steepest = float(np.max(sums / below, initial=0.0))
+    return min(1.0, float(binom.sf(n_right - 1, n_guesses, chance)) + 2 * n_coins * delta * steepest)

@@ -1,0 +1,145 @@
+"""`userdp audit`: attack what is claimed to be private, and see how much of the claim an attack can prove."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from userdp.audit.run import AuditReport, Progress
+from userdp.audit.run import audit as run_audit
+from userdp.cli import options as o
+from userdp.cli import show
+from userdp.cli.errors import WRONG, InputError
+from userdp.whole_files import check_place, whole_file
+
+_PICTURES = (".svg", ".png", ".pdf")
+ATTACK = "What is attacked"
+
+
+def audit(
+    *,
+    solver: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One solver.", show_default=False, rich_help_panel=ATTACK)
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="One mechanism, such as Clip.", show_default=False, rich_help_panel=ATTACK),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every mechanism and every solver: hours.", rich_help_panel=ATTACK)
+    ] = False,
+    mode: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="tight or paper; else both.", show_default=False, rich_help_panel=ATTACK),
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="What is claimed.", rich_help_panel=o.PRIVACY)] = 1.0,
+    delta: Annotated[
+        float, typer.Option(help="What is claimed; a small one needs more runs.", rich_help_panel=o.PRIVACY)
+    ] = 1e-2,
+    runs: Annotated[int, typer.Option(help="Of each of two data sets.", rich_help_panel=o.MODEL)] = 20_000,
+    confidence: Annotated[
+        float, typer.Option(help="That no bound of the table is wrong.", rich_help_panel=o.MODEL)
+    ] = 0.95,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="The strongest attack on each only.", rich_help_panel=o.MODEL)
+    ] = False,
+    seeded: Annotated[
+        bool, typer.Option("--seeded", help="Repeatable noise, not the shipped one: faster.", rich_help_panel=o.MODEL)
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="File for the results.", show_default=False, rich_help_panel=o.OUTPUT)
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Picture to draw (SVG, PNG, PDF).", show_default=False, rich_help_panel=o.OUTPUT),
+    ] = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Attack mechanisms and solvers, and compare what attacks prove with what is claimed.
+
+    Ends with exit code 1 if a lower bound on epsilon is above its claim, which shows a bug.
+
+    Protected: nobody has to be, the users are made up.
+
+    [bold]Example[/bold]
+
+    userdp audit --mechanism Clip --epsilon 1 --delta 1e-2
+
+    userdp audit --solver accelerated --epsilon 1 --fast
+
+    userdp audit --all --json audit.json --plot audit.svg
+    """
+    if sum((solver is not None, mechanism is not None, everything)) != 1:
+        raise InputError("Expected one of --solver, --mechanism and --all: try --mechanism Clip.")
+    if plot is not None and plot.suffix.lower() not in _PICTURES:
+        raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {plot}.")
+    for place in (json, plot):
+        if place is not None:
+            check_place(place)
+    with _bar(quiet) as progress:
+        report = run_audit(
+            epsilon,
+            delta,
+            solver=solver,
+            mechanism=mechanism,
+            mode=mode,
+            runs=runs,
+            confidence=confidence,
+            fast=fast,
+            insecure_seed=0 if seeded else None,
+            progress=progress,
+        )
+    _write(report, json, plot)
+    if not quiet:
+        _show(report)
+    if not report.holds:
+        raise typer.Exit(WRONG)
+
+
+def _write(report: AuditReport, json: Path | None, plot: Path | None) -> None:
+    if json is not None:
+        with whole_file(json) as new:
+            Path(new).write_text(json_format.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n")
+    if plot is not None:
+        from userdp.audit.picture import plot_audit
+
+        with whole_file(plot) as new:
+            plot_audit(report, new)
+
+
+def _show(report: AuditReport) -> None:
+    rows = []
+    for finding in report.findings:
+        shaped = "-" if finding.shaped is None else f"{finding.shaped:.3f}"
+        numbers = (f"{finding.claim:.3f}", f"{finding.bound:.3f}", shaped, f"{finding.runs:,}")
+        rows.append((finding.what, finding.mode, finding.attack, *numbers, "holds" if finding.holds else "EXCEEDED"))
+    show.grid(("what", "mode", "attack", "claim", "bound", "shaped", "runs", "verdict"), rows)
+    show.paragraph(
+        f"Bounds are lower bounds on epsilon; none is wrong with a confidence of {report.confidence:g}. "
+        "Shaped ones assume the shape of the claimed curve (docs/audit.md)."
+    )
+    if not report.secure:
+        show.note("Noise was seeded: not that which is shipped.", "bold red")
+    if not report.holds:
+        show.note("A bound is above its claim: there is a bug.", "bold red")
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Progress]:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("attacks", total=None)
+
+        def tell(name: str, done: int, total: int) -> None:
+            bar.update(task, description=name, completed=done, total=total)
+
+        yield tell

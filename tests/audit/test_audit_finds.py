@@ -1,0 +1,145 @@
+"""The audit holds for what is shipped, reaches most of the claim, and fails where noise is missing."""
+
+import numpy as np
+import pytest
+
+from userdp.audit import pairs, priced
+from userdp.audit.attack import attacked
+from userdp.audit.canaries import audit_canaries
+from userdp.audit.membership import audit_edges, audit_membership
+from userdp.planner import SOLVERS
+from userdp.privacy import concentration, noise
+from userdp.privacy.accounting import Budget
+from userdp.privacy.noise import SecureNoise, SeededNoise
+
+BUDGET = Budget(1.0, 1e-2)
+PAIRS = {(pair.what, pair.attack): pair for pair in pairs.mechanism_pairs(BUDGET)}
+# What is quick, at how many runs it reaches .7, and how many it takes to see that noise was halved.
+QUICK = {
+    ("Clip", "edges"): 20_000,
+    ("SampledClip", "edges"): 20_000,
+    ("Perturbation", "edges"): 20_000,
+    ("LocalVotes", "edges"): 4000,
+    ("LocalReports", "edges"): 20_000,
+    ("AboveThresholdOnce", "flips"): 20_000,
+    ("GaussianTest", "flips"): 40_000,
+}
+MAIN = [
+    *(key for key in QUICK if key[0] != "GaussianTest"),
+    ("OutlierRemoval", "edges"),
+    ("GaussianOutlierRemoval", "edges"),
+    ("Winsorized", "edges"),
+]
+MAIN += [("SearchedOutlierRemoval", "edges"), ("SampledRows", "edges")]
+
+
+class HalvedNoise(SeededNoise):
+    """Draws half of what is asked for."""
+
+    def gaussian(self, query, sensitivity, multiplier):
+        return query + (super().gaussian(query, sensitivity, multiplier) - query) / 2
+
+    def integer_laplace(self, query, scale):
+        return super().integer_laplace(query, scale / 2)
+
+    def coins(self, probabilities):
+        # Half of the chance not to tell the truth.
+        return super().coins((1 + probabilities) / 2)
+
+
+def found(key, source, runs, alpha=0.001):
+    pair = PAIRS[key]
+    names = (pair.what, pair.mode, pair.attack)
+    with pairs.remembered_counts():
+        return attacked(names, pair.cost, pair.play, source, runs, BUDGET.delta, alpha)
+
+
+def test_remembered_counts_are_the_counts():
+    before = concentration.neighbour_counts
+    vectors = np.random.default_rng(0).normal(size=(30, 2))
+    with pairs.remembered_counts():
+        for _ in range(2):
+            for radius in np.linspace(0.5, 2, 70):
+                again = concentration.neighbour_counts(vectors, float(radius))
+                np.testing.assert_array_equal(again, before(vectors, float(radius)))
+    assert concentration.neighbour_counts is before
+
+
+@pytest.mark.parametrize("key", QUICK, ids=" ".join)
+def test_most_of_a_claim_is_found_and_no_more(key):
+    finding = found(key, SeededNoise(5), QUICK[key])
+    assert finding.holds
+    assert finding.best >= 0.7
+
+
+def test_the_noise_that_is_shipped_is_audited():
+    finding = found(("Clip", "edges"), SecureNoise(), 3000, alpha=0.05)
+    assert finding.holds
+    assert finding.best >= 0.4
+
+
+@pytest.mark.parametrize("key", MAIN, ids=" ".join)
+def test_halved_noise_is_found_out(key):
+    if key[0] in ("SampledRows", "SampledClip"):
+
+        class Halved(HalvedNoise):
+            coins = SeededNoise.coins  # these are samples, not noise
+
+        source = Halved(6)
+    else:
+        source = HalvedNoise(6)
+    finding = found(key, source, 1000 if "Outlier" in key[0] else 3000, alpha=0.05)
+    assert not finding.holds
+    assert finding.best > finding.claim
+
+
+@pytest.mark.parametrize("key", [key for key in PAIRS if key not in QUICK], ids=" ".join)
+def test_no_bound_exceeds_its_claim(key):
+    assert found(key, SeededNoise(7), 60).holds
+
+
+def test_every_mechanism_is_attacked():
+    """Whatever is in privacy/means, and the search."""
+    attacked_names = {what.split(",")[0].split(" with")[0] for what, _ in PAIRS}
+    from pathlib import Path
+
+    import userdp.privacy.means as means
+
+    files = {path.stem.replace("_", "") for path in Path(means.__file__).parent.glob("*.py")} - {"init", "tight"}
+    names = {name.lower() for name in attacked_names}
+    missing = {file for file in files if file.strip() and not any(file in name or name in file for name in names)}
+    assert missing - {"local"} == set()
+    assert {"LocalVotes", "LocalReports", "RadiusSearch", "AboveThreshold", "PaperOutlierRemoval"} <= attacked_names
+
+
+def test_mechanisms_cost_the_whole_budget():
+    for pair in PAIRS.values():
+        assert pair.cost.failure <= BUDGET.delta
+    assert priced.clip(BUDGET).cost.gaussian == pytest.approx(priced.gaussian(BUDGET) ** -2)
+
+
+FEW = [("dp-sgd", "tight"), ("bassily-sun-local", "tight"), ("group-privacy", "tight")]
+
+
+@pytest.mark.parametrize("key", FEW, ids=" ".join)
+def test_trainings_hold(key):
+    assert key in SOLVERS
+    assert audit_edges(*key, BUDGET, 0.01, 20, insecure_seed=1).holds
+    assert audit_membership(*key, BUDGET, 0.01, 20, insecure_seed=1).holds
+    assert audit_canaries(*key, BUDGET, 0.01, 4, 2, insecure_seed=1).holds
+
+
+def test_canaries_find_noise_that_is_missing(monkeypatch):
+    """Two trainings do; with all its noise the same two find less than is claimed."""
+    assert audit_canaries("dp-sgd", "tight", BUDGET, 0.01, 128, 2, insecure_seed=3).holds
+    drawn = noise.gaussian_std
+    monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 5)
+    finding = audit_canaries("dp-sgd", "tight", BUDGET, 0.01, 128, 2, insecure_seed=3)
+    assert finding.bound > finding.claim
+    assert finding.shaped > finding.claim
+
+
+def test_an_edge_finds_noise_that_is_missing_in_a_training(monkeypatch):
+    drawn = noise.gaussian_std
+    monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 5)
+    assert not audit_edges("group-privacy", "tight", BUDGET, 0.01, 150, insecure_seed=1).holds

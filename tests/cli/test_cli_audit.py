@@ -1,0 +1,62 @@
+"""`userdp audit`: the table, its files, and the exit code that says a claim was exceeded."""
+
+import json
+import re
+
+import pytest
+from support_cli import run
+
+from userdp.privacy import noise
+
+QUICK = ("audit", "--mechanism", "Clip", "--fast", "--seeded", "--runs", "600")
+
+
+def test_a_table_and_its_files(tmp_path):
+    result = run(*QUICK, "--json", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
+    assert result.exit_code == 0, result.output
+    assert "holds" in result.output
+    assert "claim" in result.output
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert record["holds"] is True
+    assert record["secure_noise"] is False
+    assert {finding["what"] for finding in record["findings"]} == {"Clip", "Clip, 3 rounds"}
+    assert re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}$", record["date"])
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_bound_above_its_claim_ends_with_exit_code_1(monkeypatch):
+    drawn = noise.gaussian_std
+    monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 4)
+    result = run(*QUICK)
+    assert result.exit_code == 1
+    assert "EXCEEDED" in result.output
+    assert "bug" in result.output
+    assert run(*QUICK, "--quiet").output == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Expected one of --solver, --mechanism and --all"),
+        (("--all", "--solver", "dp-sgd"), "Expected one of --solver, --mechanism and --all"),
+        (("--mechanism", "Clap"), "Expected a mechanism of Clip, "),
+        (("--solver", "nobody"), "Expected a solver of accelerated, "),
+        (("--solver", "dp-sgd", "--mode", "paper"), "Expected a solver of"),
+        (("--mechanism", "Clip", "--mode", "loose"), "tight"),
+        (("--mechanism", "Clip", "--runs", "3"), "runs=3"),
+        (("--mechanism", "Clip", "--confidence", "2"), "confidence=2"),
+        (("--mechanism", "Clip", "--epsilon", "-1"), "--epsilon -1"),
+        (("--mechanism", "Clip", "--plot", "a.txt"), "Expected --plot to end in .svg"),
+        (("--mechanism", "Clip", "--json", "/nowhere/a.json"), "/nowhere"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, message):
+    result = run("audit", *arguments)
+    assert result.exit_code == 1
+    assert message in " ".join(result.output.split())
+
+
+def test_the_shipped_noise_is_the_default():
+    result = run("audit", "--mechanism", "LocalVotes", "--fast", "--runs", "400")
+    assert result.exit_code == 0, result.output
+    assert "seeded" not in result.output
