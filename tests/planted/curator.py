@@ -135,8 +135,8 @@ MUTANTS = [
     Mutant(
         "blocks of users overlap",
         "privacy/curator.py",
-        "users[first : first + block], block)\n",
-        "users[:block], block)\n",
+        "users[first : first + block], block), radius)\n",
+        "users[:block], block), radius)\n",
         "privacy/test_curator_blocks.py::test_blocks_of_users_give_the_mean_of_all",
     ),
     Mutant(

@@ -146,7 +146,7 @@ def _panel(axes: Any, lines: Line) -> None:
         axes.plot(*zip(*points, strict=True), **_style(name))
     axes.set(xscale="log", yscale="log")
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}" if 1e-5 <= value < 1e5 else f"{value:.0e}")
-    ticks = sorted({x for points in shown.values() for x, _ in points})
+    ticks = sorted({float(f"{x:.1g}") for points in shown.values() for x, _ in points})  # 4.98 of 5 passes: 5
     if 0 < len(ticks) <= 8:
         axes.set_xticks(ticks)
         axes.xaxis.set_minor_locator(NullLocator())
