@@ -117,9 +117,9 @@ class MeanGradient:
 
 @dataclass(frozen=True, eq=False)
 class FlaggedGradient:
-    """Mean gradient of each user, and one coordinate more: 1 for a user whose gradient is not finite, else 0.
+    """Mean gradient of each user, and one coordinate more: `flag` for a user whose gradient is not finite, else 0.
 
-    Such a user's gradient counts as 0. After shortening to at most 1 both kinds of users have a vector of the same
+    Such a user's gradient counts as 0. After shortening to at most `flag` both kinds of users have a vector of the same
     length at most, so that the share of unusable users is known without more noise.
 
     Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
@@ -128,11 +128,12 @@ class FlaggedGradient:
     needs_targets: ClassVar[bool] = True
     takes_groups: ClassVar[bool] = False
     gradient: MeanGradient
+    flag: float = 1.0
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         gradients = self.gradient(data, users, n_groups)
         unusable = ~np.isfinite(gradients).all(axis=1)
-        return np.column_stack([np.where(unusable[:, None], 0.0, gradients), unusable.astype(np.float64)])
+        return np.column_stack([np.where(unusable[:, None], 0.0, gradients), self.flag * unusable])
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)

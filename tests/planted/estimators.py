@@ -20,8 +20,8 @@ MUTANTS = [
     Mutant(
         "DP-SGD: a lost user pulls as well",
         "statistics.py",
-        "np.where(unusable[:, None], 0.0, gradients), unusable.astype(np.float64)])",
-        "np.nan_to_num(gradients, nan=1.0), unusable.astype(np.float64)])",
+        "np.where(unusable[:, None], 0.0, gradients), self.flag * unusable])",
+        "np.nan_to_num(gradients, nan=1.0), self.flag * unusable])",
         "solvers/test_clipped.py::test_a_flag_takes_the_place_of_the_gradient",
     ),
     Mutant(

@@ -60,6 +60,16 @@ def test_users_without_a_gradient_are_counted_privately():
     np.testing.assert_array_equal(many.weights, np.zeros(4))
 
 
+def test_users_are_counted_where_gradients_are_long():
+    """A clip above 1: the vote of an unusable user must be as long."""
+    data = with_missing(0.5)
+    data = UserData(data.rows, 100 * data.targets, data.offsets)
+    arguments = PUBLIC | {"target_bound": 100.0, "insecure_seed": 1}
+    result = minimize("squared", data, Ball(10.0), 2.0, 1e-6, **arguments)
+    assert result.phases[0]["radius"] > 3
+    assert result.halted
+
+
 def test_noise_alone_does_not_halt():
     halts = [minimize("logistic", make_users(40), Ball(10.0), 0.1, 1e-6, **PUBLIC).halted for _ in range(5)]
     assert not any(halts)

@@ -211,7 +211,8 @@ def run(problem: Problem, plan: ClippedPlan, curator: Curator, progress: Progres
         report("gradient step", number, phase.n_steps)
         weights = point if whitening is None else whitening.to_weights(point)
         gradient = MeanGradient(problem.loss, weights, None if whitening is None else whitening.basis)
-        released = curator.release(phase.label, FlaggedGradient(gradient), phase.radius) / phase.radius
+        flagged = FlaggedGradient(gradient, phase.radius)
+        released = curator.release(phase.label, flagged, phase.radius) / phase.radius
         unusable += float(released[-1]) / phase.n_steps
         length = 2 * (1 - number / phase.n_steps) * phase.path / phase.n_steps
         point = domain.project(point - length * released[:-1])
