@@ -140,7 +140,7 @@ def one_run_epsilon(n_coins: int, n_guesses: int, n_right: int, delta: float, al
     >>> one_run_epsilon(100, 100, 50, 0.0, 0.05)
     0.0
     >>> round(one_run_epsilon(100, 100, 90, 0.0, 0.05), 2)
-    1.6
+    1.63
     """
     low, high = 0.0, _LARGEST_EPSILON
     if n_guesses == 0 or _chance_of_guesses(n_coins, n_guesses, n_right, low, delta) >= alpha:
