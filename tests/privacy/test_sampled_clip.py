@@ -8,9 +8,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
-from support import SilentNoise, audited_epsilon, audited_gaussian_epsilon
+from support import SilentNoise
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
+from userdp.audit.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip, n_short
