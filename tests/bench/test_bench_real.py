@@ -84,7 +84,7 @@ def test_limits_on_passes_hold(file, tmp_path):
     out, limited = tmp_path / "r.json", ("--passes", "3", "--repeats", "1", "--epsilon", "4", "--users", "all")
     assert run("bench", "real", *reading(file), *limited, "--solvers", "dp-sgd", "--out", out, "-q").exit_code == 0
     (cell,) = json.loads(out.read_text())["cells"]
-    assert cell["result"]["passes"] == 3
+    assert 2 < cell["result"]["passes"] <= 3
     assert cell["result"]["excess"]["spread"] is None
 
 

@@ -164,7 +164,7 @@ def test_plans_and_their_picture(tmp_path, monkeypatch):
 )
 def test_plans_of_other_losses(arguments):
     record = json.loads(run("plan", "--users", "20000", *PUBLIC, *arguments, "--json").stdout)
-    assert record["choice"] in ("accelerated", "phased-sgd")
+    assert record["choice"] in ("accelerated", "dp-sgd", "phased-sgd")
     assert record["n_weights"] == (18 if "3" in arguments else 5 if "--no-intercept" in arguments else 6)
 
 
