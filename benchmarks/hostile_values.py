@@ -20,8 +20,9 @@ import numpy as np
 from common import run_parts
 
 from userdp import UserData, kernels, losses
+from userdp.moments import SecondMoment
 from userdp.privacy.means.clip import shortened_sum
-from userdp.statistics import MeanGradient, SecondMoment
+from userdp.statistics import MeanGradient
 
 VALUES = {"ordinary": 0.3, "zero": 0.0, "subnormal": 1e-310, "small": 1e-160, "nan": math.nan, "infinite": math.inf}
 VALUES |= {"huge": 1e308, "long": 1e6}

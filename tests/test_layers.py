@@ -14,7 +14,7 @@ LAYERS = [
     ["losses", "domains", "kernels", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
     ["table_files"],
     ["data"],
-    ["statistics", "row_statistics", "safe_passes", "rotated"],
+    ["statistics", "moments", "row_statistics", "safe_passes", "wrapped"],
     ["engines"],
     ["privacy"],
     ["planning"],

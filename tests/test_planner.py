@@ -9,7 +9,8 @@ from scipy.stats import spearmanr
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
-from userdp.planner import SOLVERS, choose, consider, drowned, public_problem
+from userdp.planner import choose, consider, drowned, public_problem
+from userdp.solvers.registry import SOLVERS
 
 LOGISTIC = public_problem("logistic", 5)
 

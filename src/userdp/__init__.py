@@ -7,6 +7,7 @@ from userdp.estimators import HuberRegressor, LinearRegression, LinearSVC, Logis
 from userdp.fitting import minimize
 from userdp.linear_model import UtilityWarning
 from userdp.model_files import load_model, save_model
+from userdp.moments import SecondMoment, UserMean
 from userdp.planner import plan
 from userdp.planning import plan_means
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
@@ -24,7 +25,7 @@ from userdp.privacy.radius import RadiusSearch, radius_grid
 from userdp.private_mean import MeanResult, private_mean
 from userdp.scaling import PrivateStandardScaler, PublicScaler
 from userdp.solvers.problem import Problem, Result
-from userdp.statistics import MeanGradient, OnePassSGD, SecondMoment, UserGradients, UserMean
+from userdp.statistics import MeanGradient, OnePassSGD, UserGradients
 
 __version__ = "0.1.0"
 

@@ -13,7 +13,7 @@ from userdp.data import UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
-from userdp.planner import DROWNED_ADVICE, SOLVERS, choose, drowned
+from userdp.planner import DROWNED_ADVICE, choose, drowned
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
@@ -21,6 +21,7 @@ from userdp.privacy.mechanism import check_counts
 from userdp.privacy.statement import statement
 from userdp.solvers import phased_sgd
 from userdp.solvers.problem import Problem, Result
+from userdp.solvers.registry import SOLVERS
 
 
 def minimize(

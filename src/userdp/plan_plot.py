@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from userdp.planner import SOLVERS, Comparison, consider
+from userdp.planner import Comparison, consider
 from userdp.privacy.accounting import Budget
+from userdp.solvers.registry import SOLVERS
 
 _COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
 

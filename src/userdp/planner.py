@@ -8,7 +8,6 @@ measured, but they order the solvers rightly, once their looseness is taken into
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,24 +18,9 @@ from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
-from userdp.solvers import (
-    accelerated,
-    accelerated_paper,
-    accelerated_tight,
-    asi_liu,
-    bassily_sun,
-    bassily_sun_local,
-    centred,
-    clipped,
-    disjoint_batches,
-    example_level,
-    fedavg,
-    group_privacy,
-    phased_sgd,
-    phased_sgd_paper,
-    phased_sgd_tight,
-)
-from userdp.solvers.problem import Problem, Result
+from userdp.solvers import clipped, phased_sgd
+from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 
 # A bound this many times the loss of knowing nothing: measured models were then hardly better than a constant.
 _DROWNED = 3.5
@@ -44,70 +28,6 @@ _DROWNED = 3.5
 # Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
 # weight's noise; what a release takes by itself.
 _GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 3e-6, 4e-8, 2e-5, 2e-3
-
-
-@dataclass(frozen=True)
-class Solver:
-    """How to plan from public numbers and carry the plan out, and whether there are users enough for that.
-
-    `looseness`: how much looser its bound is than that of phased SGD, as measured (benchmarks/planner.py);
-    `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
-    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it.
-    """
-
-    plan: Callable[..., Any]
-    feasible: Callable[[Problem, int, int, Budget], bool]
-    run: Callable[..., Result]
-    looseness: float = 1.0
-    fits_gradients: bool = False
-    penalizes: bool = False
-    rival: bool = False
-
-
-SOLVERS = {
-    ("accelerated", "tight"): Solver(
-        accelerated_tight.plan_accelerated,
-        accelerated_tight.feasible,
-        accelerated.run,
-        looseness=1.6,
-        fits_gradients=True,
-        penalizes=True,
-    ),
-    ("dp-sgd", "tight"): Solver(
-        clipped.plan_clipped, clipped.feasible, clipped.run, looseness=4.0, fits_gradients=True
-    ),
-    ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
-    ("asi-liu", "tight"): Solver(
-        asi_liu.plan_asi_liu, asi_liu.feasible, accelerated.run, fits_gradients=True, rival=True
-    ),
-    ("example-level", "tight"): Solver(
-        example_level.plan_example_level, example_level.feasible, example_level.run, fits_gradients=True, rival=True
-    ),
-    ("dp-fedavg", "tight"): Solver(fedavg.plan_fedavg, fedavg.feasible, fedavg.run, fits_gradients=True, rival=True),
-    ("centred-clip", "tight"): Solver(
-        centred.plan_centred, centred.feasible, centred.run, fits_gradients=True, rival=True
-    ),
-    ("accelerated", "paper"): Solver(
-        accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True
-    ),
-    ("phased-sgd", "paper"): Solver(
-        phased_sgd_paper.plan_paper_phased_sgd,
-        lambda problem, *numbers: phased_sgd_paper.feasible(*numbers),
-        phased_sgd.run,
-    ),
-    ("disjoint-batches", "tight"): Solver(
-        disjoint_batches.plan_disjoint_batches, disjoint_batches.feasible, disjoint_batches.run, rival=True
-    ),
-    ("group-privacy", "tight"): Solver(
-        group_privacy.plan_group_privacy, group_privacy.feasible, group_privacy.run, rival=True
-    ),
-    ("bassily-sun", "tight"): Solver(
-        bassily_sun.plan_bassily_sun, bassily_sun.feasible, bassily_sun.run, fits_gradients=True, rival=True
-    ),
-    ("bassily-sun-local", "tight"): Solver(
-        bassily_sun_local.plan_bassily_sun_local, bassily_sun_local.feasible, bassily_sun_local.run, rival=True
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -318,7 +238,8 @@ DROWNED_ADVICE = (
 
 def drowned(problem: Problem, option: Option) -> bool:
     """Whether a useful model is unlikely: a bound far above the loss of knowing nothing, or no room for the noise."""
-    cramped = isinstance(option.plan, clipped.ClippedPlan) and option.plan.phases[0].room < 1
+    last = option.plan.phases[-1]
+    cramped = isinstance(last, clipped.Phase) and last.room < 1
     return cramped or option.likely > _DROWNED * problem.loss_at_zero
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from userdp.data import UserData
+from userdp.moments import UserMean
 from userdp.planning import enough_users
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator, Engine
@@ -18,7 +19,6 @@ from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import radius_grid
 from userdp.privacy.statement import Statement, statement
 from userdp.reading import as_numbers, cell_by_cell, holds_numbers, read_values
-from userdp.statistics import UserMean
 
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried

@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,14 @@ class Statistic(Protocol):
         """Raise a clear error if the statistic fails on made-up rows of this shape and type."""
 
 
+@runtime_checkable
+class RowStatistic(Statistic, Protocol):
+    """A statistic of some of each user's rows, as the curator's coins decide."""
+
+    def keeping(self, kept: np.ndarray) -> Statistic:
+        """The same of the kept rows: one row of coins a user that is asked."""
+
+
 @dataclass(frozen=True, eq=False)
 class MeanGradient:
     """Mean gradient of a loss over each user's rows, at given weights.
@@ -69,7 +77,7 @@ class MeanGradient:
 
     def __post_init__(self) -> None:
         _check_loss(self.loss)
-        object.__setattr__(self, "weights", _weights(self.weights))
+        object.__setattr__(self, "weights", weights_vector(self.weights))
         object.__setattr__(self, "basis", _square_basis(self.basis))
         if self.smoothing is not None and self.loss.n_outputs > 1:
             raise ValueError(f"Expected no smoothing of the {self.loss.name} loss: it has several outputs.")
@@ -79,7 +87,7 @@ class MeanGradient:
         return gradients if self.basis is None else sgd.change_basis(gradients, self.basis)
 
     def _gradients(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = _one_user_a_group(data, users, n_groups)
+        users = one_user_a_group(data, users, n_groups)
         self._check_size(data.n_features)
         if not self.loss.compiled:
             slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing)
@@ -92,7 +100,7 @@ class MeanGradient:
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self._check_size(n_features)
-        made_up = _made_up_data(n_features, dtype)
+        made_up = made_up_data(n_features, dtype)
         predictions = (0.5, -0.5) if self.loss.n_outputs == 1 else (np.linspace(-1, 1, self.loss.n_outputs),)
         try:
             for prediction in predictions:
@@ -113,65 +121,6 @@ class MeanGradient:
                 f"{self.weights.size}: count the intercept's feature, and all outputs."
             )
         _check_basis(self.basis, n_features)
-
-
-@dataclass(frozen=True, eq=False)
-class FlaggedGradient:
-    """Mean gradient of each user, and one coordinate more: `flag` for a user whose gradient is not finite, else 0.
-
-    Such a user's gradient counts as 0. After shortening to at most `flag` both kinds of users have a vector of the same
-    length at most, so that the share of unusable users is known without more noise.
-
-    Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
-    """
-
-    needs_targets: ClassVar[bool] = True
-    takes_groups: ClassVar[bool] = False
-    gradient: MeanGradient
-    flag: float = 1.0
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        gradients = self.gradient(data, users, n_groups)
-        unusable = ~np.isfinite(gradients).all(axis=1)
-        return np.column_stack([np.where(unusable[:, None], 0.0, gradients), self.flag * unusable])
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        self.gradient.check(n_features, dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Offset:
-    """Another statistic's vectors less a given one, x_j - center; a vector that is not finite stays so.
-
-    Guarantee: vector j depends on the data of group j's users as the other statistic's does, if `center` is public or
-    was released.
-    """
-
-    statistic: Statistic
-    center: np.ndarray
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "center", _weights(self.center))
-
-    @property
-    def needs_targets(self) -> bool:
-        return self.statistic.needs_targets
-
-    @property
-    def takes_groups(self) -> bool:
-        return self.statistic.takes_groups
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        vectors = self.statistic(data, users, n_groups)
-        if vectors.shape[1] != self.center.size:
-            raise ValueError(f"Expected a center of length {vectors.shape[1]}, got {self.center.size}.")
-        offsets: np.ndarray = vectors - self.center
-        return offsets
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        self.statistic.check(n_features, dtype)
-        made_up = _made_up_data(n_features, dtype)
-        self(made_up, np.arange(made_up.n_users), made_up.n_users)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +150,7 @@ class OnePassSGD:
 
     def __post_init__(self) -> None:
         _check_loss(self.loss)
-        object.__setattr__(self, "start", _weights(self.start))
+        object.__setattr__(self, "start", weights_vector(self.start))
         if not (math.isfinite(self.step_size) and self.step_size > 0):
             raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
         if not 0 <= self.average_from <= 1:
@@ -226,7 +175,7 @@ class OnePassSGD:
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self._check_size(n_features)
-        made_up = _made_up_data(n_features, dtype)
+        made_up = made_up_data(n_features, dtype)
         if not np.all(np.isfinite(self(made_up, np.arange(made_up.n_users), 2))):
             raise ValueError(
                 f"Expected finite steps of the {self.loss.name} loss on made-up rows with targets 0 and 1: "
@@ -265,74 +214,6 @@ class OnePassSGD:
         _check_basis(self.basis, n_features)
 
 
-@dataclass(frozen=True)
-class UserMean:
-    """Mean of each user's rows, for private means; NaN for a user without rows.
-
-    Guarantee: vector j is a function of user users[j]'s rows.
-    """
-
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = _one_user_a_group(data, users, n_groups)
-        nowhere = np.zeros((1, data.n_features))
-        slopes = kernels.block_slopes(kernels.slope_of_one, may_raise=False)
-        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, nowhere, slopes)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        _made_up_data(n_features, dtype)
-
-
-@dataclass(frozen=True)
-class SecondMoment:
-    """Second moment of each user's rows, as a vector whose norm is the matrix's Frobenius norm.
-
-    M_u = (1/m_u) sum of x x^T; the upper triangle row by row, off-diagonal entries times sqrt(2): d(d+1)/2 numbers.
-
-    Guarantee: vector j is a function of user users[j]'s rows.
-    """
-
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = _one_user_a_group(data, users, n_groups)
-        return kernels.second_moments(data.rows, data.offsets, users)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        _made_up_data(n_features, dtype)
-
-
-@dataclass(frozen=True)
-class SecondMomentShape:
-    """Second moment of each user's rows divided by its length, followed by that length as a share of `largest`.
-
-    With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
-    shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
-    scale counts more than another's; the second part tells how long moments are on average.
-
-    Guarantee: vector j is a function of user users[j]'s rows. Its length is at most sqrt(2), unless rows are so tiny
-    that squares of their squares underflow; the mechanism shortens it then.
-    """
-
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
-    largest: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.largest) and self.largest > 0):
-            raise ValueError(f"Expected largest={self.largest} to be finite and > 0: the square of a row's norm.")
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = _one_user_a_group(data, users, n_groups)
-        return kernels.second_moments(data.rows, data.offsets, users, self.largest)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        _made_up_data(n_features, dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class UserGradients:
     """Your own vector a user: function(weights, rows, targets) -> vector as long as the weights.
@@ -351,10 +232,10 @@ class UserGradients:
     weights: np.ndarray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", _weights(self.weights))
+        object.__setattr__(self, "weights", weights_vector(self.weights))
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = _one_user_a_group(data, users, n_groups)
+        users = one_user_a_group(data, users, n_groups)
         out = np.full((users.size, self.weights.size), math.nan)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -373,7 +254,7 @@ class UserGradients:
         return out
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up = _made_up_data(n_features, dtype)
+        made_up = made_up_data(n_features, dtype)
         name = getattr(self.function, "__name__", type(self.function).__name__)
         for user in range(made_up.n_users):
             rows, targets = made_up.rows_of(user)
@@ -414,7 +295,7 @@ def _check_loss(loss: Any) -> None:
         raise TypeError(f"Expected a Loss, got {type(loss).__name__}: use userdp.losses.loss('logistic').")
 
 
-def _weights(weights: npt.ArrayLike) -> np.ndarray:
+def weights_vector(weights: npt.ArrayLike) -> np.ndarray:
     """A read-only float64 copy, checked. Weights are public, so an error may speak of them."""
     vector = np.array(weights, dtype=np.float64)
     if vector.ndim != 1:
@@ -429,7 +310,7 @@ def _square_basis(basis: npt.ArrayLike | None) -> np.ndarray | None:
     """A read-only float64 copy of a basis, checked."""
     if basis is None:
         return None
-    matrix = _weights(np.ravel(basis)).reshape(np.shape(basis))
+    matrix = weights_vector(np.ravel(basis)).reshape(np.shape(basis))
     if matrix.ndim != 2 or len(matrix) != len(matrix.T):
         raise ValueError(f"Expected a square basis, got shape {matrix.shape}.")
     return matrix
@@ -440,7 +321,7 @@ def _check_basis(basis: np.ndarray | None, n_features: int) -> None:
         raise ValueError(f"Expected a basis of {n_features} features, got {len(basis)}.")
 
 
-def _one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
+def one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
     indices = checked_users(data, users)
     if n_groups != indices.size:
         raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector a user here.")
@@ -457,7 +338,7 @@ def checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
     return np.ascontiguousarray(indices, dtype=np.int64)
 
 
-def _made_up_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
+def made_up_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
     """Three users with 1, 2 and 3 fixed small rows, targets 0 and 1: to try a statistic without any data."""
     rows = 0.1 * np.cos(np.arange(1.0, 6 * n_features + 1).reshape(6, n_features))
     return UserData(rows.astype(dtype), np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0]), np.array([0, 1, 3, 6]))

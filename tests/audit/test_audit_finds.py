@@ -7,10 +7,10 @@ from userdp.audit import pairs, priced
 from userdp.audit.attack import attacked
 from userdp.audit.canaries import audit_canaries
 from userdp.audit.membership import audit_edges, audit_membership
-from userdp.planner import SOLVERS
 from userdp.privacy import concentration, noise
 from userdp.privacy.accounting import Budget
 from userdp.privacy.noise import SecureNoise, SeededNoise
+from userdp.solvers.registry import SOLVERS
 
 BUDGET = Budget(1.0, 1e-2)
 PAIRS = {(pair.what, pair.attack): pair for pair in pairs.mechanism_pairs(BUDGET)}

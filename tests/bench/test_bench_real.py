@@ -11,8 +11,8 @@ from userdp.bench.oracle import Tuning, candidates, dp_sgd, noise_multiplier, or
 from userdp.bench.real import competitors, real_cells
 from userdp.bench.references import logistic_optimum, scores
 from userdp.bench.tasks import Task, known_tasks
-from userdp.planner import SOLVERS
 from userdp.privacy.accounting import Budget, Cost, Subsampled, fits
+from userdp.solvers.registry import SOLVERS
 
 
 @pytest.fixture(scope="module")

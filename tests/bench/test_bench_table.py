@@ -14,8 +14,8 @@ from userdp.bench.references import logistic_optimum, mean_loss, optimum
 from userdp.bench.summary import exponent_rows, refusals, risk_rows
 from userdp.bench.table import measure_table, slope, table_cells
 from userdp.bench.theorems import EXPONENTS, assumptions
-from userdp.planner import SOLVERS
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 
 
 def test_a_slope_is_the_exponent():

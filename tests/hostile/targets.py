@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from typer.testing import CliRunner
+from words import FIT, WORDS
 
 from userdp import Budget, Ledger, LogisticRegression, UserData, load_model, private_mean, save_model
 from userdp.cli import app
@@ -314,81 +315,6 @@ def ledger_file(data):
             use_ledger(path)
         result = CliRunner().invoke(app, ["ledger", "show", str(path)])
         check_outcome(result)
-
-
-WORDS = [
-    *(
-        "fit",
-        "predict",
-        "evaluate",
-        "plan",
-        "ledger",
-        "report",
-        "new",
-        "show",
-        "--help",
-        "--json",
-        "--quiet",
-        "--dry-run",
-    ),
-    *("data.csv", "data.parquet", "model.json", "l.db", "new.json", "nothing.csv", ".", "/dev/null", "", "-", "--"),
-    *("--user-column", "who", "--target", "x", "n", "note", "--features", "x,n", "*", "--epsilon", "--delta", "1e-5"),
-    *(
-        "--ledger",
-        "--ledger-budget",
-        "9,1e-4",
-        "--loss",
-        "squared",
-        "hinge",
-        "--target-range",
-        "0,1",
-        "--classes",
-        "0,1",
-    ),
-    *(
-        "--solver",
-        "auto",
-        "dp-sgd",
-        "--mode",
-        "paper",
-        "--insecure-seed",
-        "1",
-        "8",
-        "0",
-        "-1",
-        "nan",
-        "inf",
-        "1e999",
-        "x" * 999,
-    ),
-    *(
-        "--output",
-        "-o",
-        "--max-gradients",
-        "100",
-        "--row-norm",
-        "--l2",
-        "--fill-missing",
-        "--feature-range",
-        "x=0:1",
-        "--users",
-    ),
-    *(
-        "--rows-per-user",
-        "--check-data",
-        "--report",
-        "r.html",
-        "--proba",
-        "--keep",
-        "--quantile",
-        "\ud800",
-        "\x00",
-        "\u202e",
-    ),
-]
-FIT = ["fit", "data.csv", "--user-column", "who", "--target", "n", "--loss", "squared", "--target-range", "0,30"]
-FIT += ["--features", "x", "--epsilon", "8", "--delta", "1e-4", "--solver", "dp-sgd", "--max-gradients", "600"]
-FIT += ["--ledger", "l.db", "-o", "new.json"]
 
 
 def check_outcome(result):

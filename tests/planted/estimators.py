@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         "DP-SGD: a lost user pulls as well",
-        "statistics.py",
+        "wrapped.py",
         "np.where(unusable[:, None], 0.0, gradients), self.flag * unusable])",
         "np.nan_to_num(gradients, nan=1.0), self.flag * unusable])",
         "solvers/test_clipped.py::test_a_flag_takes_the_place_of_the_gradient",

@@ -50,7 +50,7 @@ MUTANTS = [
         "privacy/ledger.py",
         "                os.link(new, path)\n",
         "                os.replace(new, path)\n",
-        "privacy/test_ledger.py::test_a_ledger_that_another_process_has_just_made_is_used_as_it_is",
+        "privacy/test_ledger_processes.py::test_a_ledger_that_another_process_has_just_made_is_used_as_it_is",
     ),
     Mutant(
         "plan: Gaussian tests for free",

@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         "statistics that know of no kept rows",
         "privacy/curator.py",
-        '        if sampled and not hasattr(statistic, "keeping"):\n',
+        "        if sampled and not isinstance(statistic, RowStatistic):\n",
         "        if False:\n",
         _TESTS + "test_a_statistic_that_cannot_be_told_which_rows_to_keep_is_refused_before_the_round",
     ),

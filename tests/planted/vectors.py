@@ -15,7 +15,7 @@ MUTANTS = [
         "privacy/concentration.py",
         "return Ramp((n_vectors + 1) / 2, n_vectors - slack - 1)",
         "return Ramp(n_vectors / 2, n_vectors - slack - 1)",
-        "privacy/test_concentration.py::test_odd_numbers_need_the_corrected_start_of_the_ramp",
+        "privacy/test_sensitivities.py::test_odd_numbers_need_the_corrected_start_of_the_ramp",
     ),
     Mutant(
         "the paper's ramp starts at K/2",
@@ -29,14 +29,14 @@ MUTANTS = [
         "privacy/concentration.py",
         "return 2 * radius / (n_vectors - slack) * (1 + slack / (ramp.high - ramp.low))",
         "return 2 * radius / n_vectors",
-        "privacy/test_concentration.py::test_tight_sensitivity_holds_under_hill_climbing",
+        "privacy/test_sensitivities.py::test_tight_sensitivity_holds_under_hill_climbing",
     ),
     Mutant(
         "a custom loss may read beyond arrays",
         "kernels.py",
         'error_model="numpy", boundscheck=True)',
         'error_model="numpy", boundscheck=False)',
-        "test_statistics.py::test_a_loss_of_several_outputs_cannot_read_its_neighbours_predictions",
+        "test_statistics_own.py::test_a_loss_of_several_outputs_cannot_read_its_neighbours_predictions",
     ),
     Mutant(
         "arrays stay in records",

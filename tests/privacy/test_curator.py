@@ -20,6 +20,7 @@ from support_curator import (
 from userdp.data import UserData
 from userdp.domains import Ball
 from userdp.losses import logistic
+from userdp.moments import UserMean
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
@@ -30,7 +31,7 @@ from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
-from userdp.statistics import MeanGradient, OnePassSGD, UserMean
+from userdp.statistics import MeanGradient, OnePassSGD
 
 # --- charges ----------------------------------------------------------------------------------------------------------
 

@@ -8,12 +8,13 @@ from support_curator import BUDGET, SIZE, Given, RecordingEngine, make_data
 from userdp.data import UserData
 from userdp.domains import Ball
 from userdp.losses import logistic
+from userdp.moments import UserMean
 from userdp.privacy import curator as module
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.statistics import OnePassSGD, UserMean
+from userdp.statistics import OnePassSGD
 
 
 def small_data():

@@ -9,7 +9,8 @@ from userdp.privacy.accounting import fits
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.solvers.clipped import plan_clipped
 from userdp.solvers.problem import Problem
-from userdp.statistics import FlaggedGradient, MeanGradient
+from userdp.statistics import MeanGradient
+from userdp.wrapped import FlaggedGradient
 
 PUBLIC = {"row_norm": 2.5, "rows_per_user": 12, "solver": "dp-sgd"}
 PROBLEM = Problem(losses.logistic, Ball(10.0), 4, 2.5)

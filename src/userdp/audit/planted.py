@@ -16,13 +16,13 @@ from userdp.audit.made_up import made_up_users
 from userdp.audit.pairs import edge
 from userdp.domains import Ball
 from userdp.losses import logistic
-from userdp.planner import SOLVERS
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Mechanism, Users, Vectors
 from userdp.privacy.plan import Step
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 from userdp.statistics import Statistic
 
 ROWS = 2

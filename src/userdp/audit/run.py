@@ -12,11 +12,11 @@ from userdp.audit.attack import Finding, attacked
 from userdp.audit.canaries import audit_canaries
 from userdp.audit.membership import audit_edges, audit_membership
 from userdp.audit.pairs import Pair, mechanism_pairs, remembered_counts, tested_pairs
-from userdp.planner import SOLVERS
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanism import check_counts
 from userdp.privacy.noise import noise_source
 from userdp.private_mean import plan_mean
+from userdp.solvers.registry import SOLVERS
 
 PRIVATE_MEAN = "private_mean"
 _MEAN_USERS = 4000

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from userdp.planner import SOLVERS, Option, choose, consider, needs
+from userdp.planner import Option, choose, consider, needs
 from userdp.privacy.accounting import Budget
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 
 AUTO = "auto"
 _PAPER = ":paper"

@@ -153,10 +153,8 @@ def _arrays(task: Task, n_users: int | None, seed: int, envs: Path) -> Path:
         return path
     train, test = task.load(seed, n_users)
     groups = np.repeat(np.arange(train.n_users), np.diff(train.offsets))
-    arrays = {"X": train.rows, "y": train.targets, "groups": groups}
-    arrays |= {"X_test": test.rows, "y_test": test.targets}
     with whole_file(path) as new, open(new, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, X=train.rows, y=train.targets, groups=groups, X_test=test.rows, y_test=test.targets)
     return path
 
 

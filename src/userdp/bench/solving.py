@@ -11,11 +11,11 @@ import numpy as np
 
 from userdp.bench.entries import option_of, refusal_of
 from userdp.data import UserData
-from userdp.planner import SOLVERS
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 
 
 def solve_all(

@@ -23,9 +23,9 @@ from userdp.bench.store import Cell, Record
 from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH, assumptions
 from userdp.data import UserData
 from userdp.domains import Ball
-from userdp.planner import SOLVERS
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 
 PROBLEMS = {"logistic": ("logistic", 0.0), "hinge": ("hinge", 0.0), "strongly convex": ("logistic", 0.05)}
 _RADIUS, _ROW_NORM = 4.0, 2.0
@@ -50,10 +50,9 @@ def table_cells(
     repeats: int,
 ) -> list[Cell]:
     """Of each list the first number is usual; the others are tried with the usual ones of the other lists."""
-    usual = (users[0], rows[0], features[0], epsilons[0])
-    sizes = [usual]
-    for place, values in enumerate((users, rows, features, epsilons)):
-        sizes += [(*usual[:place], value, *usual[place + 1 :]) for value in values[1:]]  # type: ignore[misc]
+    usual = {"users": users[0], "rows": rows[0], "features": features[0], "epsilon": epsilons[0]}
+    lists: dict[str, Sequence[float]] = dict(zip(usual, (users, rows, features, epsilons), strict=True))
+    sizes = [usual] + [usual | {name: value} for name, values in lists.items() for value in values[1:]]
     chosen = [entry for entry in entries() if entry in set(solvers)]
     slopes = [
         Cell({"command": "table", "part": "slopes", "loss": kind, "against": against, "solver": entry})
@@ -63,10 +62,11 @@ def table_cells(
     ]
     risks = [
         Cell(
-            {"command": "table", "part": "risk", "loss": problem, "users": n, "rows": m, "features": d}
-            | {"epsilon": epsilon, "delta": delta, "solver": entry, "repeats": repeats}
+            {"command": "table", "part": "risk", "loss": problem}
+            | size
+            | {"delta": delta, "solver": entry, "repeats": repeats}
         )
-        for n, m, d, epsilon in sizes
+        for size in sizes
         for problem in PROBLEMS
         for entry in chosen
     ]

@@ -20,7 +20,7 @@ from userdp.privacy.mechanism import Halted, Session, Users, Vectors
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.quiet import QUIET
-from userdp.statistics import Statistic
+from userdp.statistics import RowStatistic, Statistic
 
 
 class Engine(Protocol):
@@ -133,7 +133,9 @@ class Curator:
         kept = getattr(session, "kept_rows", None)  # the session's coins, where rows are sampled
 
         def asked(first: int, last: int) -> Statistic:
-            return statistic if kept is None else statistic.keeping(kept[first:last])  # type: ignore[attr-defined]
+            if kept is None or not isinstance(statistic, RowStatistic):
+                return statistic
+            return statistic.keeping(kept[first:last])
 
         if step.n_groups is not None or block >= n_groups:
             vectors = self._vectors(asked(0, n_groups), users, n_groups)
@@ -165,7 +167,7 @@ class Curator:
         sampled = any(
             step.label == label and getattr(step.mechanism, "samples_rows", False) for step in self._plan.steps
         )
-        if sampled and not hasattr(statistic, "keeping"):
+        if sampled and not isinstance(statistic, RowStatistic):
             raise TypeError(
                 f"Expected a statistic of sampled rows in step {label!r}, such as ClippedRowGradients, got "
                 f"{type(statistic).__name__}."

@@ -33,19 +33,17 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy.stats import binom
-
 from userdp.losses import smoothed
 from userdp.planning import means_noise, plan_means, plan_search, sampled_multiplier
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.concentration import added_user_sensitivity
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.means.tight import TightMean
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import radius_grid
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
 from userdp.solvers.descent import steadied
+from userdp.solvers.plans import check_sizes, gradients_of_samples
 from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
 from userdp.solvers.problem import Problem
 
@@ -113,9 +111,7 @@ def plan_accelerated(
 
     Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
     """
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
     choices = [
         _choice(problem, n_users, rows_per_user, budget, share, sampled, n_steps)
@@ -189,7 +185,7 @@ def _choice(
     """The module's bound and estimate for this preconditioner, sampling and number of steps."""
     precision = 1 / gaussian_multiplier(budget) ** 2
     geometry = _geometry(problem, n_users, precision, moment_share, n_steps)
-    variance = user_variance(problem, rows_per_user, geometry.row_square)
+    variance = problem.user_variance(rows_per_user, geometry.row_square)
     if sampled == 1.0:
         noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_share)
     else:
@@ -204,16 +200,12 @@ def _choice(
     bound = _bias(problem, geometry, geometry.smoothness, n_steps, geometry.certain) + sure_price + geometry.rounding
     smoothness = steadied(geometry.smoothness, geometry.distance, step_variance, n_steps, geometry.curved)
     likely = _bias(problem, geometry, smoothness, n_steps, geometry.curved) + price + geometry.usual_rounding
-    gradients = rows_per_user * (_users_in_all(n_users, sampled, n_steps) + _searched(n_users, sampled))
+    gradients = gradients_of_samples(n_users, rows_per_user, sampled, n_steps) + rows_per_user * _searched(
+        n_users, sampled
+    )
     # Squared errors fall twice as fast.
     progress = 2 * problem.n_features * n_steps * math.sqrt(geometry.curved / smoothness)
     return _Choice(bound, likely, gradients, moment_share, sampled, n_steps, geometry, sampling_variance, progress)
-
-
-def user_variance(problem: Problem, rows_per_user: int, row_square: float) -> float:
-    """How much users' mean gradients vary, about, if a row's square is `row_square` on average."""
-    alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
-    return row_square * problem.typical_slope**2 * alike
 
 
 def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int, curved: float) -> float:
@@ -245,11 +237,6 @@ def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int)
 def _added(batch: int, slack: int, start: float) -> float:
     fits = start * batch + 1 < batch - slack - 1
     return added_user_sensitivity(batch, slack, 1.0, start) if fits else math.inf
-
-
-def _users_in_all(n_users: int, sampled: float, n_steps: int) -> int:
-    """Users that take part in the steps, counted each time: at most, but for one chance in a billion."""
-    return n_users * n_steps if sampled == 1.0 else int(binom.isf(1e-9, n_users * n_steps, sampled))
 
 
 def _searched(n_users: int, sampled: float) -> int:

@@ -24,12 +24,13 @@ import math
 from functools import lru_cache
 
 from userdp.planning import means_noise, plan_means
-from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.accounting import Budget
 from userdp.privacy.means.tight import TightMean
 from userdp.privacy.mechanism import check_counts
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
-from userdp.solvers.accelerated_tight import OUTLIERS, RADII, user_variance
+from userdp.solvers.accelerated_tight import OUTLIERS, RADII
 from userdp.solvers.descent import sgd_excess, sgd_step
+from userdp.solvers.plans import check_sizes
 from userdp.solvers.problem import Problem
 
 _FEWEST_STEPS = 32  # from which on the bound holds for kinks
@@ -49,11 +50,8 @@ def plan_asi_liu(
 
     Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
     """
-    n_users, rows_per_user, most_steps = check_counts(
-        n_users=n_users, rows_per_user=rows_per_user, most_steps=most_steps
-    )
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
+    (most_steps,) = check_counts(most_steps=most_steps)
     n_rows = n_users * rows_per_user
     # The search of the radius takes everyone's gradient once.
     allowed = most_steps if max_gradients is None else min(most_steps, max_gradients // n_rows - 1)
@@ -101,7 +99,7 @@ def _steps(most: int) -> list[int]:
 
 def _bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, n_steps: int) -> float:
     """The module's bound. Users' gradients are taken to be as far apart as typical ones are, which the search finds."""
-    variance = user_variance(problem, rows_per_user, problem.row_norm**2)
+    variance = problem.user_variance(rows_per_user)
     square = _square(problem) + problem.dimension * 2 * variance * _noise(n_users, budget, n_steps) ** 2
     if math.isinf(square):
         return math.inf

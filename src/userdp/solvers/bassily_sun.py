@@ -23,21 +23,21 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
-from userdp.planning import enough_users
+from userdp.planning import enough_users, sampled_multiplier
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.winsorized import Winsorized
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.rotated import Rotated
 from userdp.rotation import unrotate
 from userdp.solvers.outcome import summary
 from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.rotated_gradients import Coordinates, coordinates
 from userdp.statistics import MeanGradient
+from userdp.wrapped import Rotated
 
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(15)))  # .. 10, 14, 20, .. 1,280
 _SAMPLED = tuple(0.5 / 2**k for k in range(8))  # share of the users in a step
@@ -60,17 +60,6 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class BassilySunPlan:
-    """A certified plan and how to carry it out."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    n_gradients: int
-    bound: float
-    faithful: bool = False
-
-
-@dataclass(frozen=True)
 class _Choice:
     bound: float
     gradients: int
@@ -81,11 +70,9 @@ class _Choice:
 
 def plan_bassily_sun(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> BassilySunPlan:
+) -> SolverPlan[Phase]:
     """The plan with the fewest gradients whose bound is within 10% of the least, over steps and shares of the users."""
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     box = coordinates(problem, n_users, rows_per_user)
     choices = [
         _choice(problem, box, n_users, rows_per_user, budget, n_steps, sampled)
@@ -138,10 +125,8 @@ def _choice(
 ) -> _Choice:
     """The module's bound; infinite where counts would take too much."""
     precision = 1 / gaussian_multiplier(budget) ** 2
-    step_precision, users = precision / n_steps, n_users * n_steps
-    if sampled < 1:  # the central limit theorem for sampled steps, as in `accelerated_tight`
-        step_precision = math.asinh(step_precision / (4 * sampled**2))
-    gradients = rows_per_user * (users if sampled == 1.0 else int(binom.isf(1e-9, users, sampled)))
+    step_precision = precision / n_steps if sampled == 1 else sampled_multiplier(precision, sampled, n_steps) ** -2
+    gradients = gradients_of_samples(n_users, rows_per_user, sampled, n_steps)
     mean = _record(box, n_users, n_steps, sampled, step_precision)
     if mean is None:
         return _Choice(math.inf, gradients, n_steps, sampled, 0.0)
@@ -180,7 +165,7 @@ def _noise(mean: Winsorized, box: Coordinates) -> float:
     return mean.noise_multiplier * mean.sensitivity(np.full(box.size, box.reach))
 
 
-def _plan(problem: Problem, box: Coordinates, choice: _Choice, n_users: int, budget: Budget) -> BassilySunPlan:
+def _plan(problem: Problem, box: Coordinates, choice: _Choice, n_users: int, budget: Budget) -> SolverPlan[Phase]:
     """Records of the chosen numbers, calibrated exactly."""
     if choice.sampled == 1.0:
         multiplier = gaussian_multiplier(budget, choice.n_steps)
@@ -195,10 +180,10 @@ def _plan(problem: Problem, box: Coordinates, choice: _Choice, n_users: int, bud
     phase = Phase("mean", n_users, choice.n_steps, users_a_step, choice.step_size, box.radius, ratio)
     plan = Plan(n_users, (Step(phase.label, 0, n_users, mean),))
     plan.certify(budget)
-    return BassilySunPlan(plan, (phase,), choice.gradients, choice.bound)
+    return SolverPlan(plan, (phase,), choice.gradients, choice.bound)
 
 
-def run(problem: Problem, plan: BassilySunPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases

@@ -30,16 +30,16 @@ from userdp.planning import enough_users
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.local import LocalReports, LocalVotes
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.rotated import Rotated
 from userdp.rotation import unrotate
 from userdp.solvers.descent import Nesterov, steadied
 from userdp.solvers.outcome import summary
 from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import check_sizes
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.rotated_gradients import Coordinates, coordinates
 from userdp.statistics import MeanGradient
+from userdp.wrapped import Rotated
 
 _WRONG_BIN = 0.01  # chance that some empty bin wins in some step
 _TOLERANCE = 0.02  # by how much a bound may be above the least for the sake of fewer releases
@@ -76,9 +76,7 @@ def plan_bassily_sun_local(problem: Problem, n_users: int, rows_per_user: int, b
 
     Raises `BudgetExceeded`, with a number that would do, if there are not users enough for one.
     """
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     box = coordinates(problem, n_users, rows_per_user)
     most = _most_steps(box, n_users, budget)
     if most < 1:

@@ -38,14 +38,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from userdp.domains import Domain
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.accelerated_tight import user_variance
 from userdp.solvers.descent import Nesterov, steadied
 from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
 from userdp.solvers.preconditioning import (
     LABEL,
     MOST_FEATURES,
@@ -57,14 +56,12 @@ from userdp.solvers.preconditioning import (
 )
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.sampled_rounds import (
-    gradients_of_samples,
-    largest_sample,
     likely_multiplier,
     next_radius,
     sampled_clip,
-    too_few_gradients,
 )
-from userdp.statistics import MeanGradient, Offset
+from userdp.statistics import MeanGradient
+from userdp.wrapped import Offset
 
 ACCELERATED, FALLING = "accelerated", "falling"
 _STEPS = 40
@@ -104,18 +101,6 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class CentredPlan:
-    """A certified plan and how to carry it out; `moment_error` as in the other solvers' plans."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    n_gradients: int
-    bound: float
-    moment_error: float | None = None
-    faithful: bool = False
-
-
-@dataclass(frozen=True)
 class _Geometry:
     """Plain or whitened coordinates, as in `accelerated_tight`."""
 
@@ -132,31 +117,22 @@ def plan_centred(
     budget: Budget,
     max_gradients: int | None = None,
     schedule: str | None = None,
-) -> CentredPlan:
+) -> SolverPlan[Phase]:
     """The plan with the least bound over shares of the budget for the preconditioner.
 
     `schedule` is "accelerated" or "falling"; by default the noise number decides. Steps take all users, or as many as
     `max_gradients` allows.
     """
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     if schedule not in (None, ACCELERATED, FALLING):
         raise ValueError(f'Expected schedule={schedule!r} to be "{ACCELERATED}", "{FALLING}" or None.')
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
-    q: float | None = 1.0
-    if max_gradients is not None:
-        q = largest_sample(n_users, rows_per_user, _STEPS, max_gradients)
+    q = largest_sample(n_users, rows_per_user, _STEPS, max_gradients)
     if q is None:
         raise too_few_gradients(n_users, rows_per_user, _STEPS, max_gradients)
     size = (problem, n_users, rows_per_user, budget)
     shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
     share = min(shares, key=lambda one: _bound(*size, one, q, _schedule(*size, one, schedule)))
     return _plan(*size, share, q, _schedule(*size, share, schedule))
-
-
-def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
-    """Whether there is noise that the budget pays for: any number of users will do."""
-    return budget.delta > 0
 
 
 def _geometry(problem: Problem, n_users: int, budget: Budget, moment_share: float) -> _Geometry:
@@ -197,7 +173,7 @@ def _bound(
 ) -> float:
     """The module's bound."""
     geometry = _geometry(problem, n_users, budget, moment_share)
-    spread = user_variance(problem, rows_per_user, geometry.row_square)
+    spread = problem.user_variance(rows_per_user, geometry.row_square)
     multiplier = likely_multiplier((1 - moment_share) / gaussian_multiplier(budget) ** 2, q, _STEPS)
     variance = problem.dimension * (multiplier / (q * n_users)) ** 2 * spread + _sampling_variance(spread, n_users, q)
     times, slowness = (4, _STEPS**2) if schedule == ACCELERATED else (2, _STEPS)
@@ -213,7 +189,7 @@ def _plan(
     moment_share: float,
     q: float,
     schedule: str,
-) -> CentredPlan:
+) -> SolverPlan[Phase]:
     geometry = _geometry(problem, n_users, budget, moment_share)
     first: tuple[Step, ...] = ()
     spent = Cost()
@@ -223,7 +199,7 @@ def _plan(
     mean = sampled_clip(n_users, budget, q, _STEPS, _SHARE_RATIO, spent)
     plan = Plan(n_users, (*first, Step("gradients", 0, n_users, mean)))
     plan.certify(budget)
-    spread = user_variance(problem, rows_per_user, geometry.row_square)
+    spread = problem.user_variance(rows_per_user, geometry.row_square)
     number = noise_number(problem, n_users, budget, geometry.row_square)
     heavy = schedule == FALLING and number >= _HEAVY
     assert mean.share_multiplier is not None
@@ -245,7 +221,7 @@ def _plan(
         0.0 if geometry.error is None else _LEAST_CURVATURE * problem.typical_curvature,
     )
     bound = _bound(problem, n_users, rows_per_user, budget, moment_share, q, schedule)
-    return CentredPlan(plan, (phase,), gradients_of_samples(n_users, rows_per_user, q, _STEPS), bound, geometry.error)
+    return SolverPlan(plan, (phase,), gradients_of_samples(n_users, rows_per_user, q, _STEPS), bound, geometry.error)
 
 
 class _FallingSteps:
@@ -274,7 +250,7 @@ def _descent(phase: Phase, start: np.ndarray, domain: Domain) -> Nesterov | _Fal
     return _FallingSteps(start, domain, step, phase.n_steps)
 
 
-def run(problem: Problem, plan: CentredPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases

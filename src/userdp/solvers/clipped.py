@@ -28,17 +28,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scipy.stats import binom
-
 from userdp.planning import sampled_multiplier
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample
 from userdp.solvers.preconditioning import (
     LABEL,
     MOST_FEATURES,
@@ -47,7 +45,8 @@ from userdp.solvers.preconditioning import (
     release_whitening,
 )
 from userdp.solvers.problem import Problem, Result
-from userdp.statistics import FlaggedGradient, MeanGradient
+from userdp.statistics import MeanGradient
+from userdp.wrapped import FlaggedGradient
 
 _STEPS = (40, 20, 10, 5, 3, 2, 1)
 _MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the budget
@@ -75,25 +74,11 @@ class Phase:
     room: float  # below 1 noise does not let the steps lead to a good point
 
 
-@dataclass(frozen=True)
-class ClippedPlan:
-    """A certified plan and how to carry it out; `moment_error` as in the other solvers' plans."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    n_gradients: int
-    bound: float
-    moment_error: float | None = None
-    faithful: bool = False
-
-
 def plan_clipped(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> ClippedPlan:
+) -> SolverPlan[Phase]:
     """The plan with the least bound over shares of the budget for the preconditioner, steps and samples."""
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     shapes = list(_shapes(n_users, rows_per_user, max_gradients))
     if not shapes:
         least = min(n_users, _FEWEST_SAMPLED) * rows_per_user
@@ -110,13 +95,11 @@ def plan_clipped(
 def _shapes(n_users: int, rows_per_user: int, max_gradients: int | None) -> Iterator[tuple[int, float]]:
     """Numbers of steps and shares of the users in each that stay within the gradients."""
     for n_steps in _STEPS:
-        if max_gradients is None or n_steps * n_users * rows_per_user <= max_gradients:
-            yield n_steps, 1.0
-            return
-        taken = max_gradients / rows_per_user
-        sampled = (taken - 7 * math.sqrt(taken) - 30) / (n_steps * n_users)  # a sample may be larger than expected
-        if _FEWEST_SAMPLED / n_users <= sampled < 1:
+        sampled = largest_sample(n_users, rows_per_user, n_steps, max_gradients)
+        if sampled is not None and (sampled == 1 or sampled * n_users >= _FEWEST_SAMPLED):
             yield n_steps, sampled
+        if sampled == 1:
+            return
 
 
 @dataclass(frozen=True)
@@ -167,7 +150,7 @@ def _multiplier(budget: Budget, share: float) -> float:
     return gaussian_multiplier(budget) * (1 + 1e-9) / math.sqrt(share)
 
 
-def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> ClippedPlan:
+def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan[Phase]:
     """Records of the chosen numbers."""
     first: tuple[Step, ...] = ()
     error, other, n_steps, weights = None, Cost(), choice.n_steps, problem.dimension
@@ -175,28 +158,22 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         multiplier = _multiplier(budget, choice.moment_share)
         first = (moment_step(n_users, problem.n_features, multiplier),)
         error, other = moment_error(n_users, problem.n_features, multiplier), first[0].mechanism.cost
-    taken = n_users * n_steps
     mean: Clip | SampledClip
     if choice.sampled == 1:
         mean = Clip(n_users, _multiplier(budget, 1 - choice.moment_share) * math.sqrt(n_steps), rounds=n_steps)
     else:
         multiplier = subsampled_multiplier(budget, choice.sampled, n_steps, other) * (1 + 1e-9)
         mean = SampledClip(n_users, choice.sampled, multiplier, n_steps)
-        taken = int(binom.isf(1e-9, taken, choice.sampled))
     ratio = mean.noise_multiplier * mean.sensitivity(1.0, weights + 1)
     users = choice.sampled * n_users
     phase = Phase("gradients", n_users, n_steps, users, choice.radius, ratio, choice.path, choice.room)
     plan = Plan(n_users, (*first, Step(phase.label, 0, n_users, mean)))
     plan.certify(budget)
-    return ClippedPlan(plan, (phase,), taken * rows_per_user, choice.bound, error)
+    n_gradients = gradients_of_samples(n_users, rows_per_user, choice.sampled, n_steps)
+    return SolverPlan(plan, (phase,), n_gradients, choice.bound, error)
 
 
-def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
-    """Whether there is noise that the budget pays for: any number of users will do."""
-    return budget.delta > 0
-
-
-def run(problem: Problem, plan: ClippedPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases

@@ -45,8 +45,6 @@ _SHARES = (0.05, 0.1, 0.2, 0.3)  # of a filtered phase's budget, for the private
 _TAIL = 1.3  # nearly all distances / their root mean square
 _RARE = 3.0  # standard deviations by which noise may be longer than usual
 
-feasible = shared.feasible
-
 
 @dataclass(frozen=True)
 class Phase:
@@ -75,23 +73,6 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class BatchPlan:
-    """A certified plan and how to carry it out; kinks of the loss are rounded over `width`."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    rows_per_user: int
-    width: float | None
-    bound: float
-    faithful: bool = False
-
-    @property
-    def n_gradients(self) -> int:
-        """Gradients computed at most: one a row, and two more where users are compared with a private gradient."""
-        return self.rows_per_user * sum(phase.n_users * (3 if phase.filtered else 1) for phase in self.phases)
-
-
-@dataclass(frozen=True)
 class _Setting:
     """What all candidates share."""
 
@@ -104,8 +85,8 @@ class _Setting:
     @staticmethod
     def of(problem: Problem, rows_per_user: int, multiplier: float) -> _Setting:
         square = shared.usual_gradient(problem) ** 2
-        alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
-        return _Setting(problem, rows_per_user, multiplier, square, math.sqrt(square * alike))
+        apart = math.sqrt(problem.user_variance(rows_per_user))
+        return _Setting(problem, rows_per_user, multiplier, square, apart)
 
 
 @dataclass(frozen=True)
@@ -118,7 +99,9 @@ class _Filter:
     stay: float = math.inf
 
 
-def plan_disjoint_batches(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> BatchPlan:
+def plan_disjoint_batches(
+    problem: Problem, n_users: int, rows_per_user: int, budget: Budget
+) -> shared.OutputPlan[Phase]:
     """The plan with the least bound over phases, batches and step sizes."""
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     multiplier = shared.noise_multiplier(problem, budget)
@@ -143,9 +126,11 @@ def plan_disjoint_batches(problem: Problem, n_users: int, rows_per_user: int, bu
         steps.append(Step(phase.label, first, last, Perturbation(ratio), n_groups=1))
         phases.append(phase)
         first = last
-    plan = BatchPlan(Plan(n_users, tuple(steps)), tuple(phases), rows_per_user, width, bound)
-    plan.plan.certify(budget)
-    return plan
+    plan = Plan(n_users, tuple(steps))
+    plan.certify(budget)
+    # One gradient a row, and two more where users are compared with a private gradient.
+    gradients = rows_per_user * sum(phase.n_users * (3 if phase.filtered else 1) for phase in phases)
+    return shared.OutputPlan(plan, tuple(phases), gradients, bound, rows_per_user=rows_per_user, width=width)
 
 
 def _choices(setting: _Setting, n_users: int) -> Iterator[tuple[tuple[int, ...], int, float, float]]:
@@ -205,7 +190,7 @@ def _walk(
     return SafeBatchPass(*walk, usual if phase.filtered else None, phase.reach, width=width)
 
 
-def run(problem: Problem, plan: BatchPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing halts."""
     report = progress or (lambda label, done, total: None)
     weights, usual = problem.start, np.zeros(problem.dimension)

@@ -25,21 +25,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
-from scipy.stats import binom
-
-from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.sampled_rows import SampledRows
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.mixtures import claimed_epsilon, likely_multiplier, row_multiplier
 from userdp.privacy.plan import Plan, Step
 from userdp.row_statistics import ClippedRowGradients
-from userdp.solvers.accelerated_tight import user_variance
 from userdp.solvers.descent import AveragedSGD, sgd_excess, sgd_step
 from userdp.solvers.outcome import summary
 from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import MeanGradient
 
@@ -62,29 +58,16 @@ class Phase:
     step_size: float
 
 
-@dataclass(frozen=True)
-class ExampleLevelPlan:
-    """A certified plan and how to carry it out."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    n_gradients: int
-    bound: float
-    faithful: bool = False
-
-
 def plan_example_level(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> ExampleLevelPlan:
+) -> SolverPlan[Phase]:
     """The plan with the fewest gradients whose bound is within 1% of the least, over rounds and sampling.
 
     Any number of users will do; `rows_per_user` is enforced: further rows of a user are never looked at.
     """
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     choices = [
-        (_gradients(n_users, rows_per_user, q, rounds), rounds, q)
+        (gradients_of_samples(n_users * rows_per_user, 1, q, rounds), rounds, q)
         for rounds in _ROUNDS
         for q in _SAMPLED
         if q * n_users * rows_per_user >= 1
@@ -109,23 +92,11 @@ def plan_example_level(
     plan.certify(budget)
     ratio = multiplier * mean.sensitivity(1.0, problem.dimension)
     phase = Phase("gradients", n_users, rounds, q, _clip(problem), ratio, step_size)
-    return ExampleLevelPlan(plan, (phase,), gradients, bound)
-
-
-def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
-    """Whether there is noise that the budget pays for: any number of users will do."""
-    return budget.delta > 0
+    return SolverPlan(plan, (phase,), gradients, bound)
 
 
 def _clip(problem: Problem) -> float:
     return _CLIP * min(problem.lipschitz, problem.row_norm * problem.typical_slope)
-
-
-@lru_cache(maxsize=4096)
-def _gradients(n_users: int, rows_per_user: int, q: float, rounds: int) -> int:
-    """Rows kept in all rounds: at most, but for one chance in a billion."""
-    tosses = n_users * rows_per_user * rounds
-    return tosses if q == 1.0 else int(binom.isf(1e-9, tosses, q))
 
 
 def _step_and_bound(
@@ -137,12 +108,12 @@ def _step_and_bound(
     smoothness = problem.loss.smoothness(problem.row_norm) if problem.loss.smooth else 0.0
     square += 0.0 if smoothness else problem.lipschitz**2
     step = sgd_step(smoothness, problem.reach, square, rounds)
-    variance = user_variance(problem, rows_per_user, problem.row_norm**2)
+    variance = problem.user_variance(rows_per_user)
     price = 2 * problem.reach * math.sqrt(variance / n_users)
     return step, sgd_excess(step, problem.reach, square, rounds) + price
 
 
-def run(problem: Problem, plan: ExampleLevelPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases. It never halts."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases

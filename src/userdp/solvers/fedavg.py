@@ -31,22 +31,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
+from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.accelerated_tight import user_variance
 from userdp.solvers.descent import sgd_excess
 from userdp.solvers.outcome import summary
 from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.sampled_rounds import (
-    gradients_of_samples,
-    largest_sample,
     likely_multiplier,
     next_radius,
     sampled_clip,
-    too_few_gradients,
 )
 from userdp.statistics import MeanGradient
 
@@ -72,24 +68,11 @@ class Phase:
     step_size: float  # of a round; momentum multiplies it by 10 in the long run
 
 
-@dataclass(frozen=True)
-class FedAvgPlan:
-    """A certified plan and how to carry it out."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    n_gradients: int
-    bound: float
-    faithful: bool = False
-
-
 def plan_fedavg(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> FedAvgPlan:
+) -> SolverPlan[Phase]:
     """The number of rounds with the least bound, samples being as large as 20 passes, or `max_gradients`, allow."""
-    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     choices = {rounds: _sampled(n_users, rows_per_user, rounds, max_gradients) for rounds in _ROUNDS}
     precision = 1 / gaussian_multiplier(budget) ** 2
     bounds = {
@@ -109,12 +92,7 @@ def plan_fedavg(
     step, bound = _step_and_bound(problem, n_users, rows_per_user, rounds, q, mean.noise_multiplier)
     noise_ratio = mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension)
     phase = Phase("gradients", n_users, rounds, q, _FIRST_CLIP * problem.lipschitz, noise_ratio, step)
-    return FedAvgPlan(plan, (phase,), gradients_of_samples(n_users, rows_per_user, q, rounds), bound)
-
-
-def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
-    """Whether there is noise that the budget pays for: any number of users will do."""
-    return budget.delta > 0
+    return SolverPlan(plan, (phase,), gradients_of_samples(n_users, rows_per_user, q, rounds), bound)
 
 
 def _sampled(n_users: int, rows_per_user: int, rounds: int, max_gradients: int | None) -> float | None:
@@ -132,7 +110,7 @@ def _step_and_bound(
     problem: Problem, n_users: int, rows_per_user: int, rounds: int, q: float, multiplier: float
 ) -> tuple[float, float]:
     """A round's step size, and the module's bound at it."""
-    spread = user_variance(problem, rows_per_user, problem.row_norm**2)
+    spread = problem.user_variance(rows_per_user)
     variance = (problem.dimension * multiplier**2 / (q * n_users) + 1 - q) * spread / (q * n_users)
     smoothness = problem.typical_curvature * problem.row_norm**2
     lasting = min(problem.reach / math.sqrt(2 * rounds * variance), 1 / (smoothness * (1 - _MOMENTUM)))
@@ -140,7 +118,7 @@ def _step_and_bound(
     return lasting * (1 - _MOMENTUM), bound
 
 
-def run(problem: Problem, plan: FedAvgPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases. It never halts."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases

@@ -12,7 +12,7 @@ the last phase takes the users that halving leaves.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,8 +31,6 @@ _MOST_PHASES = 8
 _BOLDNESS = np.geomspace(1e-5, 4.0, 60)  # step size / (distance / (gradient sqrt(steps)))
 _SHRINK = 4.0  # step size of a phase / of the next
 
-feasible = shared.feasible
-
 
 @dataclass(frozen=True)
 class Phase:
@@ -45,24 +43,7 @@ class Phase:
     noise_ratio: float  # noise std / radius
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """A certified plan and how to carry it out; kinks of the loss are rounded over `width`."""
-
-    plan: Plan
-    phases: tuple[Phase, ...]
-    rows_per_user: int
-    width: float | None
-    bound: float
-    faithful: bool = False
-
-    @property
-    def n_gradients(self) -> int:
-        """Gradients computed at most: one a row."""
-        return self.rows_per_user * sum(phase.n_users for phase in self.phases)
-
-
-def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> GroupPlan:
+def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> shared.OutputPlan[Phase]:
     """The plan with the least bound over step sizes and numbers of phases."""
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     multiplier = shared.noise_multiplier(problem, budget)
@@ -73,9 +54,9 @@ def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budge
         (_bound(problem, users, rows_per_user, size, multiplier), users, size) for users in splits for size in sizes
     ]
     bound, users, step_size = min(choices)
-    plan = _plan(problem, users, rows_per_user, step_size, multiplier)
+    plan = _plan(problem, users, rows_per_user, step_size, multiplier, bound)
     plan.plan.certify(budget)
-    return replace(plan, bound=bound)
+    return plan
 
 
 def _bound(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float) -> float:
@@ -89,7 +70,9 @@ def _bound(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest
     return total + shared.end_error(problem, noise, longest)
 
 
-def _plan(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float) -> GroupPlan:
+def _plan(
+    problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float, bound: float
+) -> shared.OutputPlan[Phase]:
     mechanism, width = Perturbation(multiplier), shared.kink_width(problem, longest)
     phases: list[Phase] = []
     steps: list[Step] = []
@@ -100,7 +83,10 @@ def _plan(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest:
         phases.append(Phase(label, n_phase, step_size, walk.swap_sensitivity, multiplier))
         steps.append(Step(label, first, first + n_phase, mechanism, n_groups=1))
         first += n_phase
-    return GroupPlan(Plan(first, tuple(steps)), tuple(phases), rows_per_user, width, math.inf)
+    plan = Plan(first, tuple(steps))
+    return shared.OutputPlan(
+        plan, tuple(phases), first * rows_per_user, bound, rows_per_user=rows_per_user, width=width
+    )
 
 
 def _walk(
@@ -110,7 +96,7 @@ def _walk(
     return SafeRowPass(problem.loss, start, problem.domain, step_size, n_users, limits, width=width)
 
 
-def run(problem: Problem, plan: GroupPlan, curator: Curator, progress: Progress | None = None) -> Result:
+def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing halts."""
     report = progress or (lambda label, done, total: None)
     weights = problem.start

@@ -15,21 +15,29 @@ Kinks are rounded over eta (largest slope) row_norm^2 / 2, the least width that 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TypeVar
 
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.safe_passes import SafeRows, check_loss
+from userdp.solvers.plans import SolverPlan
 from userdp.solvers.problem import Problem
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class OutputPlan(SolverPlan[P]):
+    """A certified plan and how to carry it out; kinks of the loss are rounded over `width`."""
+
+    rows_per_user: int = 1
+    width: float | None = None
 
 
 def noise_multiplier(problem: Problem, budget: Budget) -> float:
     """The multiplier of one release for the whole budget; refuses losses that cannot be planned for."""
     check_loss(problem.loss)
     return gaussian_multiplier(budget) * (1 + 1e-9)  # rounding of shares
-
-
-def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
-    """Whether there is noise that the budget pays for: any number of users will do."""
-    return budget.delta > 0
 
 
 def safe_rows(problem: Problem, rows_per_user: int) -> SafeRows:

@@ -143,6 +143,15 @@ class Problem:
             return largest
         return min(largest, math.sqrt(2 * self.loss.curvature * self.loss_at_zero))
 
+    def user_variance(self, rows_per_user: int, row_square: float | None = None) -> float:
+        """How far users' mean gradients are from the average one, squared, if rows are of this mean square length.
+
+        A mean over m rows varies less than a row by 1/m + similarity (1 - 1/m).
+        """
+        alike = 1 / rows_per_user + self.row_similarity * (1 - 1 / rows_per_user)
+        square = self.row_norm**2 if row_square is None else row_square
+        return square * self.typical_slope**2 * alike
+
     @cached_property
     def loss_at_zero(self) -> float:
         """Largest loss of the prediction 0."""

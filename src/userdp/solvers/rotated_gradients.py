@@ -43,8 +43,7 @@ class Coordinates:
 
 def coordinates(problem: Problem, n_users: int, rows_per_user: int) -> Coordinates:
     """Coordinates of users' mean gradients, which are at most as long as the Lipschitz constant."""
-    alike = 1 / rows_per_user + problem.row_similarity * (1 - 1 / rows_per_user)
-    spread = problem.row_norm * problem.typical_slope * math.sqrt(alike)
+    spread = math.sqrt(problem.user_variance(rows_per_user))
     size = rotated_size(problem.dimension)
     radius = spread * min(1.0, math.sqrt(2 * math.log(2 * n_users) / size))
     return Coordinates(size, spread, radius, math.ceil(problem.lipschitz / radius))

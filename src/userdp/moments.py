@@ -1,0 +1,82 @@
+"""First and second moments of users' rows: statistics that read no targets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from userdp import kernels
+from userdp.data import UserData
+from userdp.statistics import made_up_data, one_user_a_group
+
+
+@dataclass(frozen=True)
+class UserMean:
+    """Mean of each user's rows, for private means; NaN for a user without rows.
+
+    Guarantee: vector j is a function of user users[j]'s rows.
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = one_user_a_group(data, users, n_groups)
+        nowhere = np.zeros((1, data.n_features))
+        slopes = kernels.block_slopes(kernels.slope_of_one, may_raise=False)
+        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, nowhere, slopes)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        made_up_data(n_features, dtype)
+
+
+@dataclass(frozen=True)
+class SecondMoment:
+    """Second moment of each user's rows, as a vector whose norm is the matrix's Frobenius norm.
+
+    M_u = (1/m_u) sum of x x^T; the upper triangle row by row, off-diagonal entries times sqrt(2): d(d+1)/2 numbers.
+
+    Guarantee: vector j is a function of user users[j]'s rows.
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = one_user_a_group(data, users, n_groups)
+        return kernels.second_moments(data.rows, data.offsets, users)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        made_up_data(n_features, dtype)
+
+
+@dataclass(frozen=True)
+class SecondMomentShape:
+    """Second moment of each user's rows divided by its length, followed by that length as a share of `largest`.
+
+    With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
+    shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
+    scale counts more than another's; the second part tells how long moments are on average.
+
+    Guarantee: vector j is a function of user users[j]'s rows. Its length is at most sqrt(2), unless rows are so tiny
+    that squares of their squares underflow; the mechanism shortens it then.
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+    largest: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.largest) and self.largest > 0):
+            raise ValueError(f"Expected largest={self.largest} to be finite and > 0: the square of a row's norm.")
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = one_user_a_group(data, users, n_groups)
+        return kernels.second_moments(data.rows, data.offsets, users, self.largest)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        made_up_data(n_features, dtype)
