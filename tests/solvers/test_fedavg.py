@@ -8,8 +8,8 @@ from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, 
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
 from userdp.solvers import fedavg
 from userdp.solvers.fedavg import plan_fedavg, run
-from userdp.solvers.problem import Problem
 from userdp.solvers.plans import gradients_of_samples
+from userdp.solvers.problem import Problem
 from userdp.solvers.sampled_rounds import likely_multiplier, next_radius
 
 BUDGET = Budget(4.0, 1e-5)
