@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -22,6 +24,7 @@ from userdp.privacy.statement import statement
 from userdp.solvers import phased_sgd
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.registry import SOLVERS
+from userdp.solvers.whitening import MOST_FEATURES
 
 
 def minimize(
@@ -31,8 +34,8 @@ def minimize(
     epsilon: float,
     delta: float,
     *,
-    row_norm: float,
     rows_per_user: int,
+    row_norm: float | None = None,
     target_bound: float | None = None,
     prediction_scale: float | None = None,
     solver: str = "auto",
@@ -40,6 +43,7 @@ def minimize(
     max_gradients: int | None = None,
     l2: float = 0.0,
     warm_start: np.ndarray | None = None,
+    public_X: npt.ArrayLike | None = None,
     ledger: Ledger | None = None,
     engine: Engine | None = None,
     purpose: str = "minimize",
@@ -49,10 +53,14 @@ def minimize(
     """Weights in `domain` with small expected loss, private for every user.
 
     rows_per_user: the cap the data was loaded with (`max_rows_per_user`), or how many rows users typically have;
-    row_norm, target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
-    solver: "phased-sgd" makes one pass, "accelerated" several; "auto" takes the one with the least bound on its error
-    (`userdp.plan` shows both); max_gradients limits them.
+    target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
+    row_norm: for "phased-sgd" and "accelerated" only: how long a row may be, the intercept's 1 counted in; None takes
+    sqrt(number of features), right for features of size about 1.
+    solver: "auto" takes "whitened-clip"; "phased-sgd" and "accelerated" are the paper's, calibrated (`userdp.plan`
+    shows all); max_gradients limits the work.
     l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
+    public_X: rows that are nobody's secret and about like the users', without the intercept's column: coordinates are
+    then taken from them, at no cost.
     ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
     progress: show a bar; None shows it on a terminal.
 
@@ -80,7 +88,18 @@ def minimize(
     budget = Budget(epsilon, delta)
     if isinstance(loss, str):
         loss = loss_of_name(loss)
-    problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)
+    problem = Problem(
+        loss,
+        domain,
+        data.n_features,
+        math.sqrt(data.n_features) if row_norm is None else row_norm,
+        target_bound,
+        prediction_scale,
+        warm_start,
+        l2,
+        intercept=data.has_intercept,
+        public_moment=None if public_X is None else _public_moment(public_X, data),
+    )
     ledger = Ledger(budget) if ledger is None else ledger
     with _bar(progress) as tell:
         option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
@@ -89,7 +108,24 @@ def minimize(
     message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     promise = statement(option.plan.plan, budget, ledger, seed)
-    return replace(result, message=message, bound=option.bound, solver=option.solver, mode=option.mode, privacy=promise)
+    bound = result.bound if option.estimated else option.bound
+    return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=promise)
+
+
+def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
+    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features."""
+    rows = np.asarray(public_X, dtype=np.float64)
+    expected = data.n_features - data.has_intercept
+    if rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0 or not np.isfinite(rows).all():
+        raise ValueError(
+            f"Expected public_X to be finite rows of {expected} features, got shape {rows.shape}: fill missing values. "
+            "Nothing was spent."
+        )
+    if data.has_intercept:
+        rows = np.column_stack([rows, np.ones(len(rows))])
+    if rows.shape[1] > MOST_FEATURES:
+        return np.asarray(np.mean(rows**2, axis=0))
+    return np.asarray(rows.T @ rows / len(rows))
 
 
 def _bar(wanted: bool | None) -> AbstractContextManager[phased_sgd.Progress | None]:

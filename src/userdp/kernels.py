@@ -32,6 +32,7 @@ _CHUNK_USERS = 1024
 _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
 
 NO_SHIFTS = (0.0, 0, np.zeros(2))
+NO_LENGTHS = np.zeros(0, np.float32)
 
 # predictions (n_rows x n_outputs, flat; overwritten by the slopes), targets, n_rows
 _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.intp)
@@ -184,6 +185,8 @@ def _mean_gradients(
     radius: float,
     seed: int,
     quantiles: np.ndarray,
+    lengths: np.ndarray,
+    longest: float,
     out: np.ndarray,
 ) -> None:
     n_outputs = weights.shape[0]
@@ -200,7 +203,133 @@ def _mean_gradients(
             for i in range(n_rows):
                 block_targets[i] = targets[start + i]
             slopes(predictions, block_targets, n_rows)
+            if lengths.size > 0:
+                _weigh_block(lengths, longest, start, n_rows, n_outputs, predictions)
             _add_block(rows, start, n_rows, predictions, 1.0 / (last - first), n_outputs, out[j])
+
+
+@compiled
+def _weigh_block(
+    lengths: np.ndarray, longest: float, start: int, n_rows: int, n_outputs: int, slopes: np.ndarray
+) -> None:
+    """slopes[i, c] *= min(1, longest / lengths[start + i]): rows that are longer count as if they were so long."""
+    for i in range(n_rows):
+        if lengths[start + i] > longest:
+            for c in range(n_outputs):
+                slopes[i * n_outputs + c] *= longest / lengths[start + i]
+
+
+@compiled
+def _row_lengths(rows: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
+    """|x @ basis| of each row, by the same operations whatever rows stand around it; a basis of one row is diagonal."""
+    n_features, n_directions = rows.shape[1], basis.shape[1]
+    diagonal = basis.shape[0] == 1
+    along = np.empty(n_directions)
+    for i in range(rows.shape[0]):
+        for e in range(n_directions):
+            along[e] = rows[i, e] * basis[0, e] if diagonal else 0.0
+        if not diagonal:
+            for k in range(n_features):
+                x = np.float64(rows[i, k])
+                for e in range(n_directions):
+                    along[e] += x * basis[k, e]
+        square = 0.0
+        for e in range(n_directions):
+            square += along[e] * along[e]
+        out[i] = math.sqrt(square)
+
+
+@compiled
+def _mean_curvatures(
+    rows: np.ndarray,
+    targets: np.ndarray,
+    offsets: np.ndarray,
+    users: np.ndarray,
+    weights: np.ndarray,
+    slopes: Any,
+    lengths: np.ndarray,
+    longest: float,
+    step: float,
+    out: np.ndarray,
+) -> None:
+    n_outputs = weights.shape[0]
+    here, there = np.empty(_BLOCK_ROWS * n_outputs), np.empty(_BLOCK_ROWS * n_outputs)
+    block_targets = np.empty(_BLOCK_ROWS)
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        total = math.nan if first == last else 0.0
+        for start in range(first, last, _BLOCK_ROWS):
+            n_rows = min(_BLOCK_ROWS, last - start)
+            _predict_block(rows, start, n_rows, weights, here)
+            there[:] = here
+            for i in range(n_rows):
+                block_targets[i] = targets[start + i]
+            slopes(here, block_targets, n_rows)
+            for i in range(n_rows):
+                size = 0.0
+                for c in range(n_outputs):
+                    size += here[i * n_outputs + c] * here[i * n_outputs + c]
+                size = math.sqrt(size)
+                for c in range(n_outputs):  # along the slope, or along the first output where there is none
+                    along = here[i * n_outputs + c] / size if size > 0.0 else (1.0 if c == 0 else 0.0)
+                    there[i * n_outputs + c] += step * along
+            slopes(there, block_targets, n_rows)
+            for i in range(n_rows):
+                size, change = 0.0, 0.0
+                for c in range(n_outputs):
+                    one, other = here[i * n_outputs + c], there[i * n_outputs + c]
+                    size += one * one
+                    change += one * (other - one)
+                size = math.sqrt(size)
+                curvature = (change / size if size > 0.0 else there[i * n_outputs]) / step
+                length = lengths[start + i]
+                weight = longest / length if length > longest else 1.0
+                total += weight * min(length * length / (longest * longest), 2.0) * curvature
+        out[j, 0] = total / (last - first)
+
+
+@compiled
+def _moment_shapes(
+    rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, basis: np.ndarray, out: np.ndarray
+) -> None:
+    """The upper triangle of sum (B'x)(B'x)', all in float64, divided by its length; zeros where that is extreme.
+
+    With `basis` of one row B is diagonal, and so is what is kept of the moment.
+    """
+    n_features = rows.shape[1]
+    diagonal = basis.shape[0] == 1
+    square = np.zeros((1 if diagonal else n_features, n_features))
+    along = np.empty(n_features)
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        square[:] = 0.0
+        out[j] = 0.0
+        for i in range(first, last):
+            if diagonal:
+                for e in range(n_features):
+                    x = rows[i, e] * basis[0, e]
+                    square[0, e] += x * x
+                continue
+            along[:] = 0.0
+            for k in range(n_features):
+                x = np.float64(rows[i, k])
+                for e in range(n_features):
+                    along[e] += x * basis[k, e]
+            for k in range(n_features):
+                these, x = square[k], along[k]
+                for e in range(k, n_features):
+                    these[e] += x * along[e]
+        if diagonal:
+            out[j] = square[0]
+        else:
+            _add_triangle(square, 1.0, out[j])
+        length = 0.0
+        for k in range(out.shape[1]):
+            length += out[j, k] * out[j, k]
+        length = math.sqrt(length)
+        usable = length > 2.0**-400 and length < 2.0**400
+        for k in range(out.shape[1]):
+            out[j, k] = out[j, k] / length if usable else 0.0
 
 
 @compiled
@@ -263,20 +392,82 @@ def mean_gradients(
     weights: np.ndarray,
     slopes: Any,
     shifts: tuple[float, int, np.ndarray] = NO_SHIFTS,
+    lengths: np.ndarray = NO_LENGTHS,
+    longest: float = math.inf,
 ) -> np.ndarray:
     """Mean gradient of each listed user's rows, (n_users_listed, n_outputs * n_features) in float64.
 
     `weights` is (n_outputs, n_features); `slopes` comes from `block_slopes`; `shifts` are the radius, seed and
-    quantiles of `shift_block`, for one output. Indices are not checked here.
+    quantiles of `shift_block`, for one output. With `lengths`, one a row, a row's gradient counts
+    min(1, longest / length) times. Indices are not checked here.
     """
     rows, targets, offsets, users, weights = map(read_only, (rows, targets, offsets, users, weights))
+    lengths = read_only(lengths)
     radius, seed, quantiles = shifts[0], shifts[1], read_only(shifts[2])
     out = np.empty((users.size, weights.size))
 
     def run(chunk: slice) -> None:
-        _mean_gradients(rows, targets, offsets, users[chunk], weights, slopes, radius, seed, quantiles, out[chunk])
+        listed, these = users[chunk], out[chunk]
+        shifted = (radius, seed, quantiles)
+        _mean_gradients(rows, targets, offsets, listed, weights, slopes, *shifted, lengths, longest, these)
 
     over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
+    return out
+
+
+def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix."""
+    rows, basis = read_only(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
+    out = np.empty(len(rows), np.float32)
+
+    def run(chunk: slice) -> None:
+        _row_lengths(rows[chunk], basis, out[chunk])
+
+    over_chunks(run, len(rows), rows.size * len(basis))
+    return out
+
+
+def mean_curvatures(
+    rows: np.ndarray,
+    targets: np.ndarray,
+    offsets: np.ndarray,
+    users: np.ndarray,
+    weights: np.ndarray,
+    slopes: Any,
+    lengths: np.ndarray,
+    longest: float,
+    step: float,
+) -> np.ndarray:
+    """Mean over each user's rows of weight * min(2, length^2 / longest^2) * curvature, (n_users_listed, 1).
+
+    The curvature is (slope a `step` further along the slope - slope) / step; weights as in `mean_gradients`.
+    """
+    rows, targets, offsets, users, weights = map(read_only, (rows, targets, offsets, users, weights))
+    lengths, out = read_only(lengths), np.empty((users.size, 1))
+
+    def run(chunk: slice) -> None:
+        listed, these = users[chunk], out[chunk]
+        _mean_curvatures(rows, targets, offsets, listed, weights, slopes, lengths, longest, step, these)
+
+    over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
+    return out
+
+
+def moment_shapes(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Second moment of each listed user's rows x @ basis, divided by its Frobenius norm.
+
+    The upper triangle, off-diagonal entries times sqrt(2); only the diagonal if the basis is a vector, which stands for
+    a diagonal matrix. Zeros for a user without rows, or whose moment is not finite, or extreme.
+    """
+    rows, offsets, users = map(read_only, (rows, offsets, users))
+    n_features, diagonal = rows.shape[1], basis.ndim == 1
+    basis = read_only(np.ascontiguousarray(np.atleast_2d(basis)))
+    out = np.empty((users.size, n_features if diagonal else n_features * (n_features + 1) // 2))
+
+    def run(chunk: slice) -> None:
+        _moment_shapes(rows, offsets, users[chunk], basis, out[chunk])
+
+    over_chunks(run, users.size, _entries(rows, offsets, users) * len(basis), smallest=256)
     return out
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from userdp import kernels
 from userdp.data import UserData
+from userdp.row_weights import RowWeights
 from userdp.statistics import made_up_data, one_user_a_group
 
 
@@ -80,3 +81,59 @@ class SecondMomentShape:
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         made_up_data(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class MomentShape:
+    """Second moment of each user's rows in a given basis, divided by its Frobenius norm.
+
+    A_u = B' M_u B / |B' M_u B|, M_u = (1/m_u) sum of x x^T; as `SecondMoment`, or only its diagonal if `basis` is a
+    vector, which stands for a diagonal B. Zeros for a user without rows, or whose moment is not finite.
+
+    Guarantee: vector j is a function of user users[j]'s rows. All vectors have length at most 1, and no two point
+    apart: <A_u, A_v> = tr(A_u A_v) >= 0 for positive semi-definite matrices (docs/proofs.md, section 22).
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+    basis: np.ndarray
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = one_user_a_group(data, users, n_groups)
+        return kernels.moment_shapes(data.rows, data.offsets, users, self.basis)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        if self.basis.shape not in ((n_features,), (n_features, n_features)):
+            raise ValueError(f"Expected a basis of {n_features} features, got shape {self.basis.shape}.")
+        made_up = made_up_data(n_features, dtype)
+        self(made_up, np.arange(made_up.n_users), made_up.n_users)
+
+
+@dataclass(frozen=True, eq=False)
+class RowScale:
+    """Which power of 4 the mean square length of each user's rows, as `lengths` has it, is nearest to: a 1 among zeros.
+
+    Guarantee: vector j is a function of user users[j]'s rows; entries are 0 but for at most one 1, so that no two
+    vectors point apart.
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+    SIZES: ClassVar[np.ndarray] = 4.0 ** np.arange(-64, 64)
+    lengths: RowWeights
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = one_user_a_group(data, users, n_groups)
+        out = np.zeros((users.size, self.SIZES.size))
+        lengths = self.lengths.lengths(data)
+        for j, user in enumerate(users):
+            rows = lengths[data.offsets[user] : data.offsets[user + 1]]
+            square = float(np.mean(np.square(rows, dtype=np.float64))) if len(rows) else 0.0
+            if 0 < square < math.inf:
+                place = round(0.5 * math.log2(square)) + self.SIZES.size // 2
+                out[j, min(max(place, 0), self.SIZES.size - 1)] = 1.0
+        return out
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        made_up = made_up_data(n_features, dtype)
+        self(made_up, np.arange(made_up.n_users), made_up.n_users)

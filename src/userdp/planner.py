@@ -1,8 +1,9 @@
 """Which solver for which numbers: every solver's plan side by side, from public numbers alone.
 
-`plan` tells, before any data is touched, what each solver would need, cost and promise, and which one `solver="auto"`
-takes: the one with the least bound on the excess risk. Bounds are of worst cases, often a hundred times what is
-measured, but they order the solvers rightly, once their looseness is taken into account (benchmarks/planner.py).
+`plan` tells, before any data is touched, what each solver would need, cost and promise. `solver="auto"` takes
+whitened-clip, which was the most accurate wherever it was measured (docs/which-solver.md) and never aborts on clean
+data; with mode="paper" the solver of the paper with the least bound. What is told of whitened-clip is an estimate of
+its excess risk; of the others it is a bound, of worst cases, often a hundred times what is measured.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
-from userdp.solvers import clipped, phased_sgd
+from userdp.solvers import phased_sgd
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
-# A bound this many times the loss of knowing nothing: measured models were then hardly better than a constant.
-_DROWNED = 3.5
+AUTO = "whitened-clip"
+
+# An estimate of so much of the loss of knowing nothing, or a bound of so many times it: measured models were then
+# hardly better than a constant.
+_NOISE_DOMINATED, _LOOSE = 0.1, 3.5
 
 # Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
 # weight's noise; what a release takes by itself.
@@ -34,7 +38,8 @@ _GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 
 class Option:
     """What one solver would do.
 
-    bound: on the expected excess risk, for rows, targets and weights within the declared bounds;
+    bound: on the expected excess risk, for rows, targets and weights within the declared bounds; of solvers whose
+    `estimated` is true no bound but what is expected;
     noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
     n_gradients: at most; n_releases; seconds: of training, about, on two cores;
     refusal: the error if there is no plan; enough_users, enough_epsilon: about how many users, or how large an epsilon,
@@ -57,9 +62,9 @@ class Option:
         return self.refusal is None
 
     @property
-    def likely(self) -> float:
-        """The bound, made comparable with those of other solvers."""
-        return self.bound / SOLVERS[self.solver, self.mode].looseness
+    def estimated(self) -> bool:
+        """Whether `bound` is an estimate."""
+        return SOLVERS[self.solver, self.mode].estimates
 
     @property
     def enough_users(self) -> int | None:
@@ -117,13 +122,13 @@ def choose(
     mode: str = "tight",
     max_gradients: int | None = None,
 ) -> Option:
-    """The plan of this solver, or of the one with the least bound; raises if there is none."""
-    names = [name for (name, kind), one in SOLVERS.items() if kind == mode and not one.rival]
+    """The plan of this solver, or of the one that auto takes; raises if there is none."""
+    names = [AUTO] if mode == "tight" else [name for name, kind in SOLVERS if kind == mode]
     names = names if solver == "auto" else [solver]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names]
     feasible = [option for option in options if option.feasible]
     if feasible:
-        return min(feasible, key=lambda option: option.likely)
+        return min(feasible, key=lambda option: option.bound)
     nearest = min(options, key=lambda option: option.enough_users or math.inf)
     assert nearest.refusal is not None
     raise nearest.refusal
@@ -175,26 +180,15 @@ class Comparison:
 
     @property
     def choice(self) -> Option | None:
-        return min(self._candidates, key=lambda option: option.likely) if self._candidates else None
-
-    @property
-    def _candidates(self) -> list[Option]:
-        """What auto chooses from."""
-        tight = [option for option in self.options if option.feasible and option.mode == "tight"]
-        return [option for option in tight if not SOLVERS[option.solver, option.mode].rival]
+        taken = (option for option in self.options if (option.solver, option.mode) == (AUTO, "tight"))
+        return next((option for option in taken if option.feasible), None)
 
     @property
     def why(self) -> str:
-        """The choice's reason, in a sentence; a warning with it where noise is likely to drown the model."""
+        """What to expect of the choice, in a sentence, with a warning where noise is likely to dominate."""
         if self.choice is None:
             return "No solver fits: have more users, a larger epsilon, or lower the number of features."
-        others = [option for option in self._candidates if option is not self.choice]
-        reason = (
-            f"{self.choice.solver} is likely the most accurate: its bound on the excess risk is {self.choice.bound:.3g}"
-        )
-        reason += "".join(f", that of {other.solver} {other.bound:.3g}" for other in others) + "."
-        if not others:
-            reason = f"{self.choice.solver} is the only one that fits."
+        reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
         return reason + (f" {DROWNED_ADVICE}" if drowned(self.problem, self.choice) else "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,6 +196,7 @@ class Comparison:
         rows = []
         for option in self.options:
             row = {name: None if value == math.inf else value for name, value in vars(option).items() if name != "plan"}
+            row["estimated"] = option.estimated
             row["refusal"] = None if option.feasible else str(option.refusal)
             rows.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
         return {
@@ -218,29 +213,30 @@ class Comparison:
 
     def __str__(self) -> str:
         width = max(12, *(len(option.solver) + 1 for option in self.options))
-        head = f"{'solver':<{width}}{'mode':<7}{'bound':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
+        head = (
+            f"{'solver':<{width}}{'mode':<7}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
+        )
         lines = [head]
         for option in self.options:
             name = f"{option.solver:<{width}}{option.mode:<7}"
             if option.feasible:
-                numbers = f"{option.bound:>9.3g}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
+                excess = f"{'~' if option.estimated else '<='}{option.bound:.2g}"
+                numbers = f"{excess:>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")
             else:
                 lines.append(f"{name}  {needs(option)}")
-        return "\n".join([*lines, self.why])
+        return "\n".join([*lines, "Excess risk: ~ is an estimate, <= a bound.", self.why])
 
 
 DROWNED_ADVICE = (
-    "Noise may drown the model, so that it is hardly better than knowing nothing: have more users, a larger epsilon, "
-    "or fewer features."
+    "Noise is likely to dominate, so that the model is shrunk, and hardly better than knowing nothing: have more "
+    "users, a larger epsilon, or fewer features."
 )
 
 
 def drowned(problem: Problem, option: Option) -> bool:
-    """Whether a useful model is unlikely: a bound far above the loss of knowing nothing, or no room for the noise."""
-    last = option.plan.phases[-1]
-    cramped = isinstance(last, clipped.Phase) and last.room < 1
-    return cramped or option.likely > _DROWNED * problem.loss_at_zero
+    """Whether a useful model is unlikely: an estimate near, or a bound far above, the loss of knowing nothing."""
+    return option.bound > (_NOISE_DOMINATED if option.estimated else _LOOSE) * problem.loss_at_zero
 
 
 def needs(option: Option) -> str:
@@ -273,7 +269,7 @@ def plan(
     solvers of earlier work are planned too.
 
     >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
-    dp-sgd
+    whitened-clip
     """
     n_users, rows_per_user, n_features = check_counts(
         n_users=n_users, rows_per_user=rows_per_user, n_features=n_features
@@ -281,7 +277,7 @@ def plan(
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = Budget(epsilon, delta)
-    problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2)
+    problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2, fit_intercept)
     shown = [key for key, one in SOLVERS.items() if rivals or not one.rival]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
     size = (problem, n_users, rows_per_user, budget)
@@ -295,13 +291,14 @@ def public_problem(
     domain_radius: float = 10.0,
     target_bound: float | None = None,
     l2: float = 0.0,
+    intercept: bool = True,
 ) -> Problem:
     """The problem with the defaults that estimators have; `n_weights` is of one output, the intercept counted in."""
     loss = loss_of_name(loss) if isinstance(loss, str) else loss
     if target_bound is None and not loss.classifies:
         target_bound = 1.0
     row_norm = math.sqrt(n_weights) if row_norm is None else row_norm
-    return Problem(loss, Ball(domain_radius), n_weights, row_norm, target_bound, l2=l2)
+    return Problem(loss, Ball(domain_radius), n_weights, row_norm, target_bound, l2=l2, intercept=intercept)
 
 
 def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> float | None:

@@ -28,6 +28,7 @@ from userdp import kernels, sgd
 from userdp.data import UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
+from userdp.row_weights import RowWeights
 from userdp.smoothing import BallSmoothing
 
 
@@ -62,8 +63,9 @@ class MeanGradient:
 
     g_u = (1/m_u) sum over the rows (x, y) of u of slope(<w, x>, y) x; NaN for a user without rows.
     One vector a user: n_groups must be len(users). With several outputs the weights are a flattened matrix. With a
-    `basis` (d x d) the gradient is g_u @ basis, for each output: the gradient in u where weights are basis @ u. With
-    `smoothing` each row's gradient is taken at weights drawn around the given ones (one output only).
+    `basis` (d x d, or a vector for a diagonal one) the gradient is g_u @ basis, for each output: the gradient in u
+    where weights are basis @ u. With `smoothing` each row's gradient is taken at weights drawn around the given ones
+    (one output only). With `row_weights` a row's gradient counts so many times, and the mean still divides by m_u.
 
     Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
     """
@@ -74,6 +76,7 @@ class MeanGradient:
     weights: np.ndarray
     basis: np.ndarray | None = None
     smoothing: BallSmoothing | None = None
+    row_weights: RowWeights | None = None
 
     def __post_init__(self) -> None:
         _check_loss(self.loss)
@@ -84,19 +87,27 @@ class MeanGradient:
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         gradients = self._gradients(data, users, n_groups)
-        return gradients if self.basis is None else sgd.change_basis(gradients, self.basis)
+        if self.basis is None:
+            return gradients
+        if self.basis.ndim == 1:
+            return np.asarray(gradients * np.tile(self.basis, self.loss.n_outputs))
+        return sgd.change_basis(gradients, self.basis)
 
     def _gradients(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = one_user_a_group(data, users, n_groups)
         self._check_size(data.n_features)
         if not self.loss.compiled:
-            slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing)
+            slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing, self.row_weights)
             slow = UserGradients(slope, self.weights)
             return slow(data, users, n_groups)
         slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
         weights = self.weights.reshape(self.loss.n_outputs, data.n_features)
         shifts = kernels.NO_SHIFTS if self.smoothing is None else self.smoothing.shifts(data.n_features)
-        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, weights, slopes, shifts)
+        users_rows = (data.rows, data.targets, data.offsets, users)
+        if self.row_weights is None:
+            return kernels.mean_gradients(*users_rows, weights, slopes, shifts)
+        lengths = self.row_weights.lengths(data)
+        return kernels.mean_gradients(*users_rows, weights, slopes, shifts, lengths, self.row_weights.longest)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self._check_size(n_features)
@@ -278,6 +289,7 @@ class UserGradients:
 def _python_mean_gradient(
     slope: Callable[[float, float], float],
     smoothing: BallSmoothing | None,
+    row_weights: RowWeights | None,
     weights: np.ndarray,
     rows: np.ndarray,
     targets: np.ndarray,
@@ -285,8 +297,9 @@ def _python_mean_gradient(
     """Mean gradient of one user by a slope in plain Python."""
     rows = rows.astype(np.float64)
     predictions = rows @ weights if smoothing is None else smoothing.shifted(rows @ weights, rows, targets)
-    slopes = [float(slope(p, y)) for p, y in zip(predictions.tolist(), targets.tolist(), strict=True)]
-    gradient: np.ndarray = np.array(slopes) @ rows / len(rows)
+    slopes = np.array([float(slope(p, y)) for p, y in zip(predictions.tolist(), targets.tolist(), strict=True)])
+    slopes = slopes if row_weights is None else slopes * row_weights.of(rows)
+    gradient: np.ndarray = slopes @ rows / len(rows)
     return gradient
 
 
@@ -311,8 +324,8 @@ def _square_basis(basis: npt.ArrayLike | None) -> np.ndarray | None:
     if basis is None:
         return None
     matrix = weights_vector(np.ravel(basis)).reshape(np.shape(basis))
-    if matrix.ndim != 2 or len(matrix) != len(matrix.T):
-        raise ValueError(f"Expected a square basis, got shape {matrix.shape}.")
+    if matrix.ndim != 1 and (matrix.ndim != 2 or len(matrix) != len(matrix.T)):
+        raise ValueError(f"Expected a square basis, or a diagonal, got shape {matrix.shape}.")
     return matrix
 
 

@@ -1,24 +1,30 @@
-"""Statistics made of others: flagged where they cannot be used, less a public centre, rotated."""
+"""Statistics made of others: clipped with their sizes, rotated; and a loss's curvature."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from userdp import kernels
 from userdp.data import UserData
 from userdp.rotation import rotate
-from userdp.statistics import MeanGradient, Statistic, made_up_data, weights_vector
+from userdp.statistics import MeanGradient, Statistic, made_up_data, one_user_a_group
+
+N_SIZES = 12
 
 
 @dataclass(frozen=True, eq=False)
-class FlaggedGradient:
-    """Mean gradient of each user, and one coordinate more: `flag` for a user whose gradient is not finite, else 0.
+class ClippedGradient:
+    """Gradient of each user, clipped, and which size it has: `mark` in one of 13 more coordinates, zeros in the others.
 
-    Such a user's gradient counts as 0. After shortening to at most `flag` both kinds of users have a vector of the same
-    length at most, so that the share of unusable users is known without more noise.
+    The first marks a norm above longest/2, the next above longest/4, and so on; the last but one all norms that are
+    smaller; the last a gradient that is not finite, which counts as 0. With `directions` (dimension x k) the gradient
+    is g_u @ directions. Vectors are at most `radius` = sqrt(clip^2 + mark^2) long: clipped there they stay as they are,
+    and the sizes' frequencies cost no release of their own.
 
     Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
     """
@@ -26,48 +32,65 @@ class FlaggedGradient:
     needs_targets: ClassVar[bool] = True
     takes_groups: ClassVar[bool] = False
     gradient: MeanGradient
-    flag: float = 1.0
+    clip: float
+    longest: float
+    mark: float
+    directions: np.ndarray | None = None
+
+    @property
+    def radius(self) -> float:
+        return math.hypot(self.clip, self.mark)
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        gradients = self.gradient(data, users, n_groups)
-        unusable = ~np.isfinite(gradients).all(axis=1)
-        return np.column_stack([np.where(unusable[:, None], 0.0, gradients), self.flag * unusable])
+        with np.errstate(all="ignore"):
+            gradients = self.gradient(data, users, n_groups)
+            if self.directions is not None:
+                gradients = np.einsum("ij,jk->ik", gradients, self.directions)  # row by row: no matrix product
+            norms = np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+            usable = np.isfinite(norms)
+            sizes = np.clip(np.floor(np.log2(self.longest / norms)), 0, N_SIZES - 1)
+            marks = np.zeros((len(gradients), N_SIZES + 1))
+            marks[np.arange(len(gradients)), np.where(usable, sizes, N_SIZES).astype(np.int64)] = self.mark
+            clipped = gradients * (self.clip / np.maximum(norms, self.clip))[:, None]
+        return np.column_stack([np.where(usable[:, None], clipped, 0.0), marks])
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
+        made_up = made_up_data(n_features, dtype)
+        self(made_up, np.arange(made_up.n_users), made_up.n_users)
 
 
 @dataclass(frozen=True, eq=False)
-class Offset:
-    """Another statistic's vectors less a given one, x_j - center; a vector that is not finite stays so.
+class MeanCurvature:
+    """How curved the loss is along each user's rows, as a fraction of `largest`, less a half: within [-1/2, 1/2].
 
-    Guarantee: vector j depends on the data of group j's users as the other statistic's does, if `center` is public or
-    was released.
+    Mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope), by a
+    finite difference, over 2 * largest. For compiled losses.
+
+    Guarantee: scalar j is a function of user users[j]'s rows and of the parameters.
     """
 
-    statistic: Statistic
-    center: np.ndarray
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "center", weights_vector(self.center))
-
-    @property
-    def needs_targets(self) -> bool:
-        return self.statistic.needs_targets
-
-    @property
-    def takes_groups(self) -> bool:
-        return self.statistic.takes_groups
+    needs_targets: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = False
+    gradient: MeanGradient
+    step: float
+    largest: float
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        vectors = self.statistic(data, users, n_groups)
-        if vectors.shape[1] != self.center.size:
-            raise ValueError(f"Expected a center of length {vectors.shape[1]}, got {self.center.size}.")
-        offsets: np.ndarray = vectors - self.center
-        return offsets
+        users, loss = one_user_a_group(data, users, n_groups), self.gradient.loss
+        rows = self.gradient.row_weights
+        if rows is None:
+            raise ValueError("Expected a gradient with row_weights.")
+        slopes = kernels.block_slopes(loss.slope, loss.n_outputs, loss.may_raise)
+        weights = self.gradient.weights.reshape(loss.n_outputs, data.n_features)
+        of_users = (data.rows, data.targets, data.offsets, users)
+        lengths = rows.lengths(data)
+        curvatures = kernels.mean_curvatures(*of_users, weights, slopes, lengths, rows.longest, self.step)
+        fractions: np.ndarray = np.clip(curvatures / (2 * self.largest), 0.0, 1.0) - 0.5
+        return fractions
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        self.statistic.check(n_features, dtype)
+        self.gradient.check(n_features, dtype)
         made_up = made_up_data(n_features, dtype)
         self(made_up, np.arange(made_up.n_users), made_up.n_users)
 

@@ -68,7 +68,7 @@ Solver = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="dp-sgd, phased-sgd, accelerated, or auto: the one expected to be most accurate.",
+        help="whitened-clip (which auto takes), phased-sgd, accelerated, or one of earlier work.",
         rich_help_panel=MODEL,
     ),
 ]

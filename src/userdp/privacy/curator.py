@@ -14,6 +14,7 @@ import numpy as np
 
 from userdp.data import UserData
 from userdp.engines.local import LocalEngine
+from userdp.moments import MomentShape, RowScale
 from userdp.privacy.concentration import check_radius
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Halted, Session, Users, Vectors
@@ -157,6 +158,8 @@ class Curator:
             )
         if any(step.label == label and step.mechanism.trusts_statistic for step in self._plan.steps):
             _check_trusted(statistic, label, radius)
+        if any(step.label == label and getattr(step.mechanism, "acute", False) for step in self._plan.steps):
+            _check_acute(statistic, label)
         if statistic.needs_targets and not self._data.has_targets:
             raise ValueError(
                 "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
@@ -215,4 +218,13 @@ def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
         raise ValueError(
             f"Expected radius={radius} in step {label!r} to be at least the statistic's swap_sensitivity={promised}: "
             "pass that as the radius."
+        )
+
+
+def _check_acute(statistic: Statistic, label: str) -> None:
+    """Refuse a statistic that is not of those proven to give no two vectors that point apart."""
+    if type(statistic) not in (MomentShape, RowScale):  # not even of a subclass, which may compute something else
+        raise TypeError(
+            f"Expected MomentShape or RowScale in step {label!r}: its noise is for vectors that are proven never to "
+            f"point apart; got {type(statistic).__name__}."
         )

@@ -31,7 +31,9 @@ class Problem:
     With a warm start: how far they are from the start's;
     warm_start: public weights to begin at instead of 0, of an earlier model say;
     l2: strength of the penalty; all weights are penalised, the intercept's too;
-    row_similarity: how alike a user's rows are: 0 if they differ as rows of different users do, 1 if all are equal.
+    row_similarity: how alike a user's rows are: 0 if they differ as rows of different users do, 1 if all are equal;
+    intercept: whether the last feature is the constant 1;
+    public_moment: second moment (d x d) of rows that are nobody's secret and about like the users', where there is one.
 
     >>> from userdp import Ball, losses
     >>> problem = Problem(losses.logistic, Ball(10.0), n_features=5, row_norm=2.0)
@@ -48,6 +50,8 @@ class Problem:
     warm_start: np.ndarray | None = None
     l2: float = 0.0
     row_similarity: float = 0.25
+    intercept: bool = False
+    public_moment: np.ndarray | None = None
     start: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,8 +14,6 @@ from userdp.solvers import (
     asi_liu,
     bassily_sun,
     bassily_sun_local,
-    centred,
-    clipped,
     disjoint_batches,
     example_level,
     fedavg,
@@ -23,6 +21,7 @@ from userdp.solvers import (
     phased_sgd,
     phased_sgd_paper,
     phased_sgd_tight,
+    whitened_clip,
 )
 from userdp.solvers.plans import any_number_of_users
 from userdp.solvers.problem import Problem, Result
@@ -32,18 +31,18 @@ from userdp.solvers.problem import Problem, Result
 class Solver:
     """How to plan from public numbers and carry the plan out, and whether there are users enough for that.
 
-    `looseness`: how much looser its bound is than that of phased SGD, as measured (benchmarks/planner.py);
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
-    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it.
+    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `estimates`: whether its
+    bound is no bound but an estimate, which a run refines by what it released.
     """
 
     plan: Callable[..., Any]
     feasible: Callable[[Problem, int, int, Budget], bool]
     run: Callable[..., Result]
-    looseness: float = 1.0
     fits_gradients: bool = False
     penalizes: bool = False
     rival: bool = False
+    estimates: bool = False
 
 
 SOLVERS = {
@@ -51,12 +50,16 @@ SOLVERS = {
         accelerated_tight.plan_accelerated,
         accelerated_tight.feasible,
         accelerated.run,
-        looseness=1.6,
         fits_gradients=True,
         penalizes=True,
     ),
-    ("dp-sgd", "tight"): Solver(
-        clipped.plan_clipped, any_number_of_users, clipped.run, looseness=4.0, fits_gradients=True
+    ("whitened-clip", "tight"): Solver(
+        whitened_clip.plan_whitened_clip,
+        any_number_of_users,
+        whitened_clip.run,
+        fits_gradients=True,
+        penalizes=True,
+        estimates=True,
     ),
     ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
     ("asi-liu", "tight"): Solver(
@@ -67,9 +70,6 @@ SOLVERS = {
     ),
     ("dp-fedavg", "tight"): Solver(
         fedavg.plan_fedavg, any_number_of_users, fedavg.run, fits_gradients=True, rival=True
-    ),
-    ("centred-clip", "tight"): Solver(
-        centred.plan_centred, any_number_of_users, centred.run, fits_gradients=True, rival=True
     ),
     ("accelerated", "paper"): Solver(
         accelerated_paper.plan_paper_accelerated, accelerated_paper.feasible, accelerated.run, penalizes=True

@@ -12,6 +12,7 @@ from userdp.privacy.mechanism import Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
+_ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two acute vectors below 0
 
 
 @dataclass(frozen=True)
@@ -22,28 +23,35 @@ class Clip:
     Vectors come in `block` at a time, which is about memory only. There is no test, so nothing ever halts; where
     vectors are long compared with how far they are apart, `OutlierRemoval` adds less noise.
 
-    Guarantee: rounds / noise_multiplier^2 (Gaussian), for any vectors. Proof: docs/proofs.md, section 13.
+    With `acute` the noise is noise_multiplier * sqrt(2) r/K: two vectors of length at most r whose angle is at most 90
+    degrees are at most sqrt(2) r apart. It takes statistics only whose vectors are proven never to point apart.
+
+    Guarantee: rounds / noise_multiplier^2 (Gaussian), for any vectors, with `acute` for those of such statistics.
+    Proof: docs/proofs.md, sections 13 and 22.
     """
 
     n_vectors: int
     noise_multiplier: float
     rounds: int = 1
     block: int = 1024
+    acute: bool = False
 
     samples_users = False
     trusts_statistic = False
 
     def __post_init__(self) -> None:
         settle(self, ("noise_multiplier",), ("n_vectors", "rounds", "block"))
+        object.__setattr__(self, "acute", self.acute is True)
 
     @property
     def cost(self) -> Cost:
         return Cost(gaussian=math.nextafter(self.rounds / self.noise_multiplier**2, math.inf))
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """2r/K, and what rounding may add: to a shortened vector's length, and to the sums."""
+        """2r/K, or sqrt(2) r/K, and what rounding may add: to a vector's length and angles, and to the sums."""
         shortening = 2.0**-50 * (dimension + 8)
-        return 2 * radius / self.n_vectors * (1 + shortening + 2.0**-50 * self.n_vectors**2)
+        apart = math.sqrt(2 + _ROUNDED_ANGLE) if self.acute else 2
+        return apart * radius / self.n_vectors * (1 + shortening + 2.0**-50 * self.n_vectors**2)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)

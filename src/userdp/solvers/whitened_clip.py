@@ -1,0 +1,447 @@
+"""Clipped gradient steps in whitened coordinates, averaged, corrected, and recalibrated: the default solver.
+
+1. Whitening (`whitening`): coordinates in which rows have unit second moment, whatever the columns' units.
+2. Burn-in: steps along the mean of users' gradients, clipped. Rows are weighted by their length in these coordinates
+   (`RowWeights`): where residuals average 0 given the row, that does not move the optimum, and it bounds a gradient by
+   `longest`. Each release also tells how frequent each size of gradients is; the clip follows their root mean square.
+3. Curvature: one number, the mean of the loss's second derivative at that point; it sets the steps from there on.
+4. Steps: their points are averaged, and the average gradient, over the curvature, is subtracted from the average: one
+   correction that costs nothing. Noise of T averaged steps is that of one release with all of their budget.
+5. Shrinkage: the noise in the average is known, so that directions with little signal are shrunk by Gaussian
+   empirical Bayes in the axes of the columns' correlation matrix.
+6. Recalibration: clipping still biases the scale of predictions, and the intercept, where gradients are skewed: few
+   rows per user, a rare class. A run of the same steps in those few directions alone is nearly free of noise, and so
+   can do with a clip that hardly ever acts.
+
+All numbers below come from s = sqrt(weights) / (mu n), the noise of a mean of n users' vectors relative to their
+length, mu being the budget's (GDP). The clip grows as s falls, to where it never acts: with more users or a larger
+epsilon the result converges to the minimum of the weighted loss, and the weights to 1.
+
+There is no test, hence no abort on clean data; if a quarter of the users have no finite gradient the run is halted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from userdp.losses import Loss, smoothed
+from userdp.privacy.accounting import Budget, Cost, Subsampled, calibrate, gaussian_multiplier
+from userdp.privacy.curator import Curator
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.plan import Plan, Step
+from userdp.row_weights import RowWeights
+from userdp.solvers.outcome import halt_advice, summary
+from userdp.solvers.phased_sgd import Progress
+from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
+from userdp.solvers.problem import Problem, Result
+from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
+from userdp.statistics import MeanGradient
+from userdp.wrapped import N_SIZES, ClippedGradient, MeanCurvature
+
+CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
+_BURN_IN = 0.25  # of the steps
+_CURVATURE_FRACTION = 0.01
+_RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
+_FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
+_TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
+_MARK = 0.35  # a size's mark / clip: sizes cost 6% of the gradients' noise
+_MOMENTUM, _STEP = 0.6, 0.5  # steps of half the inverse curvature; with momentum they lead as far as whole ones
+_MOST_NOISE = 0.05  # that a step's noise may move predictions / a typical prediction
+_TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured
+_LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how much it usually differs
+# The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and what is left out.
+_USUAL_CURVATURE, _USUAL_SLOPE, _SIMILARITY, _WORSE = 0.6, 0.65, 0.06, 1.5
+_FORGET = 0.85  # of what earlier steps told about sizes
+_UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is halted; standard deviations
+# Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
+_USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
+_USUAL_ERROR = 0.15
+_NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
+
+    `clip`: in units of the gradients' root mean square; `longest`: what row weights bound a row to, in units of
+    sqrt(features).
+    """
+
+    label: str
+    n_users: int
+    n_steps: int
+    users_a_step: float
+    radius: float
+    noise_ratio: float
+    clip: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the budget (fractions of mu^2) and the steps are divided."""
+
+    s: float
+    whitening: float
+    steps: int
+    recalibration_steps: int
+    recalibration: float
+
+    @staticmethod
+    def of(problem: Problem, n_users: int, budget: Budget) -> _Layout:
+        s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
+        whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
+        few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY
+        n_steps, fraction = (0, 0.0) if few else _RECALIBRATION
+        return _Layout(
+            s,
+            0.0 if problem.public_moment is not None else whitening,
+            round(min(max(40 * math.sqrt(0.02 / s), 10), 40)),
+            n_steps,
+            (1 - whitening) * fraction,
+        )
+
+    @property
+    def burn_in_steps(self) -> int:
+        return max(1, round(_BURN_IN * self.steps))
+
+    @property
+    def parts(self) -> dict[str, tuple[int, float]]:
+        """Of each part the steps and the fraction of the budget."""
+        rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION
+        burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
+        parts = {
+            BURN_IN: (self.burn_in_steps, burn_in * rest),
+            CURVATURE: (1, _CURVATURE_FRACTION),
+            STEPS: (self.steps - self.burn_in_steps, (1 - burn_in) * rest),
+        }
+        return parts | ({RECALIBRATION: (self.recalibration_steps, self.recalibration)} if self.recalibration else {})
+
+    @property
+    def passes(self) -> int:
+        return sum(steps for steps, _ in self.parts.values())
+
+    @property
+    def longest(self) -> float:
+        """What row weights bound rows to, in units of sqrt(features); it grows until nothing is weighted."""
+        return float(min(max(0.8 * (0.003 / self.s) ** 0.25, 0.8), 4.0))
+
+    def clip(self, problem: Problem, label: str) -> float:
+        """In units of gradients' root mean square; wider for few weights, where bias costs more than noise."""
+        if label == STEPS:
+            return float(min(max(0.5 * (0.01 / self.s) ** 0.4, 0.3), 8.0) * (1 + 6 / problem.dimension))
+        few = self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
+        return float(2.5 * max(1.0, (0.01 / few) ** 0.4))
+
+
+def plan_whitened_clip(
+    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
+) -> SolverPlan[Phase]:
+    """The plan for these public numbers; within fewer gradients than full passes take, steps take Poisson samples."""
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
+    layout = _Layout.of(problem, n_users, budget)
+    sampled = largest_sample(n_users, rows_per_user, layout.passes, max_gradients)
+    if sampled is None:
+        raise too_few_gradients(n_users, rows_per_user, layout.passes, max_gradients)
+    first: tuple[Step, ...] = ()
+    one = gaussian_multiplier(budget) * (1 + 1e-9)  # room for the rounding of fractions
+    if layout.whitening:
+        multiplier = one / math.sqrt(layout.whitening)
+        first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier)
+    steps = (*first, *_steps(layout, n_users, sampled, budget, one, first))
+    plan = Plan(n_users, steps)
+    plan.certify(budget)
+    phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
+    n_gradients = gradients_of_samples(n_users, rows_per_user, sampled, layout.passes)
+    estimate = _estimate(problem, layout, n_users, rows_per_user, sampled * layout.passes)
+    return SolverPlan(plan, phases, n_gradients, estimate)
+
+
+def _steps(
+    layout: _Layout, n_users: int, sampled: float, budget: Budget, one: float, first: tuple[Step, ...]
+) -> list[Step]:
+    """Clipped means of all users, or of Poisson samples whose noise is calibrated together."""
+    if sampled == 1:
+        return [
+            Step(label, 0, n_users, Clip(n_users, one * math.sqrt(rounds / fraction), rounds))
+            for label, (rounds, fraction) in layout.parts.items()
+        ]
+    other = Cost()
+    for step in first:
+        other = other + step.mechanism.cost
+
+    def cost(z: float) -> Cost:
+        parts = (Subsampled(sampled, z * math.sqrt(rounds / f), rounds) for rounds, f in layout.parts.values())
+        return other + Cost(subsampled=tuple(parts))
+
+    z = calibrate(cost, budget) * (1 + 1e-9)
+    return [
+        Step(label, 0, n_users, SampledClip(n_users, sampled, z * math.sqrt(rounds / f), rounds))
+        for label, (rounds, f) in layout.parts.items()
+    ]
+
+
+def n_recalibrated(problem: Problem) -> int:
+    """How many directions are recalibrated: the predictions' scale, and each output's intercept."""
+    return 1 + problem.loss.n_outputs * problem.intercept
+
+
+def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Phase:
+    mechanism = step.mechanism
+    assert isinstance(mechanism, Clip | SampledClip)
+    longest = layout.longest * math.sqrt(problem.n_features)
+    if step.label == RECALIBRATION:
+        longest = 1.5 * math.sqrt(n_recalibrated(problem))
+    clip = layout.clip(problem, step.label)
+    usual = min(1.0, clip * float(np.sqrt(_USUAL_SIZES @ _NORMS**2)))
+    radius = usual * longest * _slope_scale(problem) * math.hypot(1, _MARK)
+    ratio = mechanism.noise_multiplier * mechanism.sensitivity(1.0, problem.dimension + N_SIZES + 1)
+    return Phase(step.label, step.n_users, mechanism.rounds, sampled * step.n_users, radius, ratio, clip, longest)
+
+
+def _slope_scale(problem: Problem) -> float:
+    """A slope that few rows exceed: the largest, or where that is far off, twice the typical one."""
+    return min(problem.lipschitz / problem.row_norm, 2 * problem.typical_slope)
+
+
+def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: int, passes: float) -> float:
+    """What is expected of the excess risk: noise, and what n users tell at all; no bound.
+
+    With h the curvature, g^2 the mean square of a user's gradient and c the clip: d/(2 h) (noise of the averaged
+    gradient)^2 + g^2 / (2 h n). Constants are of generated data (docs/which-solver.md).
+    """
+    curvature = _USUAL_CURVATURE * problem.typical_curvature
+    alike = 1 / rows_per_user + _SIMILARITY * (1 - 1 / rows_per_user)
+    square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike
+    longest = layout.longest * math.sqrt(problem.n_features) * _slope_scale(problem)
+    clip = min(layout.clip(problem, STEPS) * math.sqrt(square), longest)
+    fraction = layout.parts[STEPS][1]
+    noise = 2 * clip * layout.s / math.sqrt(problem.dimension * fraction)
+    sampling = square / n_users * (1 + 1 / max(passes, 1e-9) * (passes < layout.passes))
+    return min(_WORSE * (problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
+
+
+@dataclass
+class _Sizes:
+    """How frequent each size of gradients is, followed from step to step; what is below noise counts as 0."""
+
+    precision: float = 1 / _USUAL_ERROR**2
+    total: np.ndarray = field(default_factory=lambda: _USUAL_SIZES / _USUAL_ERROR**2)
+
+    def see(self, frequencies: np.ndarray, error: float) -> None:
+        self.precision = _FORGET * self.precision + 1 / error**2
+        self.total = _FORGET * self.total + frequencies / error**2
+
+    @property
+    def rms(self) -> float:
+        """Root mean square norm / longest."""
+        frequencies = self.total / self.precision
+        seen = frequencies > 2 / math.sqrt(self.precision)
+        seen = seen if seen.any() else frequencies == frequencies.max()
+        return math.sqrt(float(frequencies[seen] @ _NORMS[seen] ** 2) / float(frequencies[seen].sum()))
+
+    def kept(self, clip: float) -> float:
+        """Mean of min(1, clip / norm), the clip in units of longest: by so much clipping flattens the objective."""
+        frequencies = np.maximum(self.total, 0.0)
+        return float(frequencies @ np.minimum(1.0, clip / _NORMS)) / float(frequencies.sum())
+
+
+@dataclass
+class _Descent:
+    """Steps with momentum in some directions of whitened coordinates, from one released gradient to the next."""
+
+    problem: Problem
+    loss: Loss
+    curator: Curator
+    coordinates: Coordinates
+    phase: Phase
+    point: np.ndarray  # in the directions
+    curvature: float
+    directions: np.ndarray | None = None
+    report: Progress = lambda label, done, total: None
+    sizes: _Sizes = field(default_factory=_Sizes)
+    unusable: list[tuple[float, float]] = field(default_factory=list)
+    noise: float = 0.0  # std of a weight of the corrected average
+    passed: int = 0
+
+    def __post_init__(self) -> None:
+        self.longest = self.phase.longest * _slope_scale(self.problem)
+        self.clip = 0.25 * self.longest
+        self.velocity = np.zeros_like(self.point)
+        self.row_weights = RowWeights(self._row_basis(), self.phase.longest)
+
+    def _row_basis(self) -> np.ndarray:
+        """What turns a row into what its prediction is made of, in these directions."""
+        basis = self.coordinates.basis
+        if self.directions is None:
+            return basis
+        blocks = self.directions.reshape(-1, len(basis), self.directions.shape[1])
+        turned = [basis[:, None] * block if basis.ndim == 1 else basis @ block for block in blocks]
+        return np.column_stack(turned)
+
+    def _whitened(self) -> np.ndarray:
+        return self.point if self.directions is None else self.directions @ self.point
+
+    def _gradient(self) -> MeanGradient:
+        weights = self.coordinates.to_weights(self._whitened())
+        return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
+
+    def measure_curvature(self, label: str, ratio: float) -> None:
+        """Set the curvature to what is released, as far as that can be told from noise, if the loss is compiled."""
+        if not self.loss.compiled:
+            return
+        step = 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
+        statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
+        scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
+        measured = scale * (0.5 + float(self.curator.release(label, statistic, 0.5)[0]))
+        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * 0.5 * ratio) ** 2)
+        usual = self.curvature / self.loss.curvature
+        fraction = trust * measured + (1 - trust) * usual
+        self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
+
+    def run(self, label: str, n_steps: int, ratio: float) -> np.ndarray:
+        """So many steps; the average of the points less that of the gradients over the curvature."""
+        points = gradients = np.zeros_like(self.point)
+        noise = 0.0
+        for number in range(n_steps):
+            self.report(label, number, n_steps)
+            gradient, std, steep = self._release(label, ratio)
+            points, gradients = points + self.point / n_steps, gradients + gradient / steep / n_steps
+            noise += (std / steep / n_steps) ** 2
+            length = _STEP / steep * math.sqrt(4 / (4 + number + self.passed))
+            most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
+            self.velocity = _MOMENTUM * self.velocity - min(length, most) * gradient
+            self.point = self.point + self.velocity
+        self.passed += n_steps
+        self.noise = math.sqrt(noise)
+        return np.asarray(points - gradients)
+
+    def _release(self, label: str, ratio: float) -> tuple[np.ndarray, float, float]:
+        """A gradient in these directions, the std of its noise, and the curvature of the clipped objective."""
+        mark = _MARK * self.clip
+        statistic = ClippedGradient(self._gradient(), self.clip, self.longest, mark, self.directions)
+        released = self.curator.release(label, statistic, statistic.radius)
+        std = ratio * statistic.radius
+        gradient, frequencies = released[: self.point.size], released[self.point.size :] / mark
+        self.unusable.append((float(frequencies[-1]), std / mark))
+        self.sizes.see(frequencies[:-1], std / mark)
+        steep = self.curvature * self.sizes.kept(self.clip / self.longest)
+        self.clip = self.longest * min(1.0, self.phase.clip * self.sizes.rms)
+        if self.problem.l2:
+            u = self._whitened()
+            pull = self.coordinates.of_gradient(self.problem.l2 * self.coordinates.to_weights(u))
+            gradient = gradient + (pull if self.directions is None else pull @ self.directions)
+        return gradient, std, steep
+
+    @property
+    def unusable_share(self) -> float:
+        """Users without a finite gradient, less what noise may have added."""
+        weights = np.array([1 / error**2 for _, error in self.unusable])
+        mean = float(weights @ [share for share, _ in self.unusable]) / weights.sum()
+        return float(mean - _RARE / math.sqrt(weights.sum()))
+
+
+def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
+    """Carry out a plan. All it sees of the data are the curator's releases."""
+    report = progress or (lambda label, done, total: None)
+    ratios = {step.label: _noise_ratio(step, problem) for step in plan.plan.steps}
+    phase, *recalibration = plan.phases
+    loss = _smooth(problem, phase)
+    report("whitening", 0, 1)
+    coordinates = _coordinates(problem, plan, curator).with_ridge(problem.l2 / loss.curvature)
+    start = coordinates.from_weights(problem.start)
+    curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
+    descent = _Descent(problem, loss, curator, coordinates, phase, start, curvature, report=report)
+    rounds = {step.label: step.mechanism.rounds for step in plan.plan.steps}
+    descent.run(BURN_IN, rounds[BURN_IN], ratios[BURN_IN])
+    descent.measure_curvature(CURVATURE, ratios[CURVATURE])
+    found = descent.run(STEPS, rounds[STEPS], ratios[STEPS])
+    found = start + _shrunk(found - start, descent.noise, coordinates)
+    done = [summary(phase, descent.clip, steps=phase.n_steps, curvature=descent.curvature)]
+    for one in recalibration:
+        found, last = _recalibrated(descent, one, found, ratios[RECALIBRATION])
+        done.append(summary(one, last.clip, steps=one.n_steps, curvature=last.curvature))
+    halted = descent.unusable_share > _UNUSABLE
+    weights, message = coordinates.project(problem.domain, coordinates.to_weights(found)), ""
+    if halted:
+        weights = problem.start
+        message = halt_advice("users have gradients that are not finite, or are", "a user", "the start")
+    estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
+    return Result(weights, halted, message, plan.n_gradients, estimate, tuple(done))
+
+
+def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
+    """The estimate of the excess risk from what was released: noise of the average, and what n users tell."""
+    square = (descent.sizes.rms * descent.longest) ** 2
+    noise = descent.curvature / 2 * problem.dimension * descent.noise**2
+    return _WORSE * (noise + square / (2 * descent.curvature * n_users))
+
+
+def _noise_ratio(step: Step, problem: Problem) -> float:
+    mechanism = step.mechanism
+    assert isinstance(mechanism, Clip | SampledClip)
+    return mechanism.noise_multiplier * mechanism.sensitivity(1.0, problem.dimension + N_SIZES + 1)
+
+
+def _coordinates(problem: Problem, plan: SolverPlan[Phase], curator: Curator) -> Coordinates:
+    if problem.public_moment is not None:
+        return public_coordinates(problem.public_moment)
+    first = [step for step in plan.plan.steps if getattr(step.mechanism, "acute", False)]
+    return release_coordinates(curator, plan.plan.n_users, problem.n_features, tuple(first))
+
+
+def _smooth(problem: Problem, phase: Phase) -> Loss:
+    """The loss itself, or with its kinks rounded over a width that falls with the noise."""
+    if problem.loss.smooth:
+        return problem.loss
+    width = min(max(phase.noise_ratio, 0.02), 0.2) * problem.typical_prediction
+    return smoothed(problem.loss, width)
+
+
+def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.ndarray:
+    """Empirical Bayes: entries z of a rotation are N(0, v) + N(0, noise^2), v = scale * (variance of rows)^power.
+
+    Scale and power are those of the largest likelihood.
+    """
+    rotation, variances = coordinates.decorrelated()
+    entries = found.reshape(-1, len(rotation)) @ rotation
+    best, factors = -math.inf, np.ones_like(variances)
+    for power in (0.0, 0.5, 1.0):
+        relative = variances**power / np.mean(variances**power)
+        for scale in (0.0, *np.geomspace(1e-3, 1e6, 73)):
+            spread = scale * relative + 1.0
+            likelihood = -0.5 * float(np.sum(np.log(spread) + (entries / noise) ** 2 / spread))
+            if likelihood > best:
+                best, factors = likelihood, scale * relative / spread
+    return np.asarray(((entries * factors) @ rotation.T).ravel())
+
+
+def _recalibrated(descent: _Descent, phase: Phase, found: np.ndarray, ratio: float) -> tuple[np.ndarray, _Descent]:
+    """The point moved along itself and along the intercepts, as far as the change stands out of its noise."""
+    problem, coordinates = descent.problem, descent.coordinates
+    columns = [found]
+    if problem.intercept:
+        constant = np.zeros(problem.n_features)
+        constant[-1] = 1.0
+        along = coordinates.from_weights(constant)
+        columns = [*np.kron(np.eye(problem.loss.n_outputs), along), found]
+    directions, _ = np.linalg.qr(np.column_stack(columns))
+    start = directions.T @ found
+    few = _Descent(
+        problem,
+        descent.loss,
+        descent.curator,
+        coordinates,
+        phase,
+        start,
+        descent.curvature,
+        directions,
+        descent.report,
+    )
+    change = few.run(RECALIBRATION, phase.n_steps, ratio) - start
+    signal = np.maximum(change**2 - few.noise**2, 0.0)
+    return found + directions @ (change * signal / (signal + few.noise**2)), few

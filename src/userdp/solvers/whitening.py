@@ -1,0 +1,162 @@
+"""Coordinates in which rows have about unit second moment, in whatever units their columns are.
+
+One release of a second moment resolves directions down to its noise. So the shape of the moment is released several
+times, each time in the coordinates found so far: B <- B S^-1/2. Directions that were hidden below the noise grow by its
+inverse from stage to stage, so columns may differ by many powers of ten in scale. Shapes (moments of length 1) need no
+bound on the rows, and no two of them point apart, which halves the noise's variance (docs/proofs.md, section 22).
+
+Beyond `MOST_FEATURES` features only the diagonal is released: scales, no correlations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.moments import MomentShape, RowScale
+from userdp.privacy.curator import Curator
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.plan import Step
+from userdp.row_weights import RowWeights
+from userdp.solvers.preconditioning import Whitening
+
+MOST_FEATURES = 400  # second moments have d^2/2 entries
+_STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
+_SCALE = "row scale"
+_SCALE_FRACTION = 0.1  # of the same budget, where no constant feature tells the scale
+_BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
+
+
+def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: float) -> tuple[Step, ...]:
+    """The releases that together cost as much as one Gaussian release of this noise multiplier."""
+    full = n_features <= MOST_FEATURES
+    block = max(1, _BLOCK_ENTRIES // (n_features * (n_features + 1) // 2 if full else n_features))
+    fractions = [fraction * (1.0 if intercept else 1 - _SCALE_FRACTION) for fraction in _STAGES]
+    steps = [
+        Step(_label(stage), 0, n_users, Clip(n_users, multiplier / math.sqrt(fraction), block=block, acute=True))
+        for stage, fraction in enumerate(fractions)
+    ]
+    if not intercept:
+        steps.append(Step(_SCALE, 0, n_users, Clip(n_users, multiplier / math.sqrt(_SCALE_FRACTION), acute=True)))
+    return tuple(steps)
+
+
+def _label(stage: int) -> str:
+    return f"whitening {stage + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Weights are basis @ u, for each output; rows x @ basis have about unit second moment.
+
+    `basis` is d x d, or a vector for a diagonal one.
+    """
+
+    basis: np.ndarray
+
+    @property
+    def moment(self) -> np.ndarray:
+        """The second moment of rows that these coordinates whiten."""
+        if self.basis.ndim == 1:
+            return np.asarray(1 / self.basis**2)
+        inverse = np.linalg.inv(self.basis)
+        return np.asarray(inverse.T @ inverse)
+
+    def to_weights(self, u: np.ndarray) -> np.ndarray:
+        blocks = u.reshape(-1, len(self.basis))
+        return np.asarray((blocks * self.basis if self.basis.ndim == 1 else blocks @ self.basis.T).ravel())
+
+    def from_weights(self, w: np.ndarray) -> np.ndarray:
+        blocks = w.reshape(-1, len(self.basis))
+        if self.basis.ndim == 1:
+            return np.asarray((blocks / self.basis).ravel())
+        return np.asarray(np.linalg.solve(self.basis, blocks.T).T.ravel())
+
+    def of_gradient(self, gradient: np.ndarray) -> np.ndarray:
+        """The gradient in u of what has this gradient in the weights."""
+        blocks = gradient.reshape(-1, len(self.basis))
+        return np.asarray((blocks * self.basis if self.basis.ndim == 1 else blocks @ self.basis).ravel())
+
+    def with_ridge(self, ridge: float) -> Coordinates:
+        """Coordinates for the moment + ridge * I: a penalty of that many times the curvature is then no steeper."""
+        if ridge == 0:
+            return self
+        if self.basis.ndim == 1:
+            return Coordinates(1 / np.sqrt(self.moment + ridge))
+        values, axes = np.linalg.eigh(self.moment)
+        return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge))
+
+    def decorrelated(self) -> tuple[np.ndarray, np.ndarray]:
+        """A rotation R (columns) of these coordinates, and the variances of rows along it in units of the columns' own.
+
+        The axes are those of the columns' correlation matrix, which does not depend on units.
+        """
+        if self.basis.ndim == 1:
+            return np.eye(len(self.basis)), np.ones(len(self.basis))
+        moment = self.moment
+        units = np.sqrt(np.diag(moment))
+        values, axes = np.linalg.eigh(moment / np.outer(units, units))
+        values = np.maximum(values, 1e-12)
+        # w = D^-1 E L^-1/2 z, and w = B u: z = R' u with R' = L^1/2 E' D B, a rotation.
+        return ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis)).T, values
+
+    def project(self, domain: object, w: np.ndarray) -> np.ndarray:
+        """The point of the domain nearest to w when distance means difference of predictions."""
+        if domain.contains(w):  # type: ignore[attr-defined]
+            return w
+        if self.basis.ndim == 1:
+            return domain.project(w)  # type: ignore[attr-defined, no-any-return]
+        values, axes = np.linalg.eigh(self.moment)
+        return Whitening(axes, np.sqrt(np.maximum(values, 1e-300))).project(domain, w)  # type: ignore[arg-type]
+
+
+def public_coordinates(moment: np.ndarray) -> Coordinates:
+    """Coordinates that whiten a public second moment; directions that it lacks are raised to 1e-9 of the largest."""
+    if moment.ndim == 1:
+        return Coordinates(1 / np.sqrt(np.maximum(moment, 1e-9 * moment.max())))
+    values, axes = np.linalg.eigh(moment)
+    return Coordinates(axes / np.sqrt(np.maximum(values, 1e-9 * values.max())))
+
+
+def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...]) -> Coordinates:
+    """Carry out the releases of `whitening_steps`."""
+    full = n_features <= MOST_FEATURES
+    basis = np.eye(n_features) if full else np.ones(n_features)
+    for step in steps:
+        mechanism = step.mechanism
+        assert isinstance(mechanism, Clip)
+        if step.label == _SCALE:
+            basis = basis / _scale(curator, basis)
+            continue
+        released = curator.release(step.label, MomentShape(basis), 1.0)
+        noise = mechanism.noise_multiplier * mechanism.sensitivity(1.0, released.size)
+        if full:
+            values, axes = np.linalg.eigh(_matrix(released, n_features))
+            basis = basis @ axes / np.sqrt(np.maximum(values, 0.0) + noise * math.sqrt(n_features))
+        else:
+            basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
+        basis = _settled(basis)
+    return Coordinates(basis)
+
+
+def _settled(basis: np.ndarray) -> np.ndarray:
+    """Scaled such that the last feature, if it is the constant 1, has second moment 1."""
+    constant = Coordinates(basis).moment
+    last = constant[-1] if constant.ndim == 1 else constant[-1, -1]
+    return np.asarray(basis * math.sqrt(last))
+
+
+def _scale(curator: Curator, basis: np.ndarray) -> float:
+    """Root mean square of a feature in these coordinates, by the most frequent size of users' rows."""
+    released = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
+    return math.sqrt(RowScale.SIZES[int(np.argmax(released))] / len(basis))
+
+
+def _matrix(entries: np.ndarray, n_features: int) -> np.ndarray:
+    """The symmetric matrix of an upper triangle whose off-diagonal entries are times sqrt(2)."""
+    upper = np.triu_indices(n_features)
+    matrix = np.zeros((n_features, n_features))
+    matrix[upper] = entries / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    return np.asarray(matrix + np.triu(matrix, 1).T)
