@@ -11,17 +11,18 @@ from userdp.bench.real import OPEN, ORACLE
 from userdp.bench.store import Record
 
 Rows = list[list[str]]
+_SMALL = ".5f"  # of excess risks
 
 
-def figure(value: Any) -> str:
+def figure(value: Any, name: str = "excess") -> str:
     """Mean and spread, or what is known instead."""
     if "error" in value:
         return f"failed: {value['error']}"
     if "refusal" in value:
         return str(value["refusal"]) if value.get("enough_users") else "refused"
-    spread = value["excess"]["spread"]
+    spread = value[name]["spread"]
     halted = f", {value['halted']} halted" if value.get("halted") else ""
-    return f"{value['excess']['mean']:.4f}" + (f" ± {spread:.4f}" if spread is not None else "") + halted
+    return f"{value[name]['mean']:{_SMALL}}" + (f" ± {spread:{_SMALL}}" if spread is not None else "") + halted
 
 
 def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
@@ -79,22 +80,58 @@ def refusals(records: Sequence[Record]) -> list[str]:
 
 
 def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a data set, number of users, limit on passes and solver; one column an epsilon."""
-    ours = [r for r in records if r["settings"]["command"] == "real"]
-    epsilons = sorted({r["settings"]["epsilon"] for r in ours} - {None})
-    groups: dict[tuple[Any, ...], dict[float | None, Record]] = {}
-    for r in ours:
-        key = (r["settings"]["data"]["name"], *_key(r, "users", "passes", "solver"))
-        groups.setdefault(key, {})[r["settings"]["epsilon"]] = r["result"]
+    """One row a cell: excess beside the yardstick, order and calibration."""
+    head = ["data", "rows", "users", "eps", "passes", "solver", "excess", "yard", "ratio", "AUC", "slope", "mean"]
     rows = []
-    for (data, users, passes, solver), results in groups.items():
-        limit = "any" if passes is None else f"{passes:,}"
+    for r in [r for r in records if r["settings"]["command"] == "real"]:
+        settings, result = r["settings"], r["result"]
+        limit = "any" if settings["passes"] is None else f"{settings['passes']:,}"
+        solver = settings["solver"]
         if solver not in (OPEN, ORACLE) and not fits_gradients(solver):
-            limit = _range([r["passes"] for r in results.values() if "passes" in r], "{:.2g}") or "own"
-        cells = [results.get(epsilon, results.get(None)) for epsilon in epsilons]
-        n = "all" if users is None else f"{users:,}"
-        rows.append([data, n, limit, solver, *("" if cell is None else figure(cell) for cell in cells)])
-    return ["data", "users", "passes", "solver", *(f"eps {epsilon:g}" for epsilon in epsilons)], rows
+            limit = f"{result['passes']:.2g}" if "passes" in result else "own"
+        n = "all" if settings["users"] is None else f"{settings['users']:,}"
+        size = [f"{settings['data']['cap']}", n, _epsilon(settings), limit, solver]
+        auc, mean = _mean_of(result, "auc", ".4f"), _mean_of(result, "mean_ratio", ".2f")
+        rows.append([settings["data"]["name"], *size, *_against_yard(result), auc, _mean_of(result, "slope"), mean])
+    return head, rows
+
+
+def grid_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
+    """One row a cell: excess beside the yardstick, calibration, and what the plan had estimated."""
+    head = ["scenario", "users", "rows", "weights", "eps", "solver", "excess", "yard", "ratio", "slope", "estimate"]
+    rows = []
+    for r in [r for r in records if r["settings"]["command"] == "grid"]:
+        settings, result = r["settings"], r["result"]
+        size = [f"{settings['users']:,}", f"{result.get('rows', '')}", f"{result.get('n_weights', '')}"]
+        taken = result.get("taken", settings["solver"])
+        solver = settings["solver"] if taken == settings["solver"] else f"{settings['solver']}: {taken}"
+        estimate, measured = result.get("estimate"), _mean(result)
+        told = ["" if estimate is None else f"{estimate:.3g}" + ("!" if result.get("warned") else "")]
+        told.append(f"{estimate / measured:.2g}" if estimate is not None and measured and measured > 0 else "")
+        size += [_epsilon(settings), solver]
+        rows.append([settings["scenario"]["name"], *size, *_against_yard(result), _mean_of(result, "slope"), *told])
+    return [*head, "/ excess"], rows
+
+
+def _epsilon(settings: Record) -> str:
+    return "none" if settings["epsilon"] is None else f"{settings['epsilon']:g}"
+
+
+def _mean(result: Record, name: str = "excess") -> float | None:
+    return float(result[name]["mean"]) if result.get(name) else None
+
+
+def _mean_of(result: Record, name: str, form: str = ".3f") -> str:
+    mean = _mean(result, name)
+    return "" if mean is None else format(mean, form)
+
+
+def _against_yard(result: Record) -> list[str]:
+    """Excess, yardstick, and how many times it that is."""
+    yard, measured = result.get("yard"), _mean(result)
+    if yard is None:
+        return [figure(result), "", ""]
+    return [figure(result), f"{yard:.2g}", "" if measured is None else f"{measured / yard:.1f}"]
 
 
 def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
@@ -103,12 +140,12 @@ def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
     for r in records:
         settings, result = r["settings"], r["result"]
         name = settings.get("peer") or f"userdp, {settings['solver']}"
-        epsilon = "none" if settings["epsilon"] is None else f"{settings['epsilon']:g}"
+        epsilon = _epsilon(settings)
         ran = "seconds" in result
         auc = f"{result['auc']['mean']:.4f}" if ran else ""
         seconds = f"{min(result['seconds']):.2g}" if ran else ""
         version = str(result.get("peer_version") or (r["version"] if "solver" in settings else ""))
-        rows.append([name, version, epsilon, figure(result), auc, seconds])
+        rows.append([name, version, epsilon, figure(result, "row_excess"), auc, seconds])
     return ["peer", "version", "eps", "excess log loss", "AUC", "seconds"], rows
 
 
