@@ -24,7 +24,7 @@ from userdp.solvers.problem import Problem
 
 ORACLE, OPEN = "oracle", "not-private"
 _RADIUS = 10.0
-_RIDGE = 1e-4  # of the model without privacy, for few users
+_RIDGE = 1e-6  # of the model without privacy, for few users
 
 
 def competitors() -> list[str]:

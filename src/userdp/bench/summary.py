@@ -11,7 +11,6 @@ from userdp.bench.real import OPEN, ORACLE
 from userdp.bench.store import Record
 
 Rows = list[list[str]]
-_SMALL = ".5f"  # of excess risks
 
 
 def figure(value: Any, name: str = "excess") -> str:
@@ -22,7 +21,7 @@ def figure(value: Any, name: str = "excess") -> str:
         return str(value["refusal"]) if value.get("enough_users") else "refused"
     spread = value[name]["spread"]
     halted = f", {value['halted']} halted" if value.get("halted") else ""
-    return f"{value[name]['mean']:{_SMALL}}" + (f" ± {spread:{_SMALL}}" if spread is not None else "") + halted
+    return f"{value[name]['mean']:.3g}" + (f" ± {spread:.2g}" if spread is not None else "") + halted
 
 
 def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
@@ -65,11 +64,23 @@ def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         words = "; ".join(dict.fromkeys(f"{loss}: {text}" for loss, text in said.items() if text != "hold"))
         same = set(said.values())
         words = same.pop() if len(same) == 1 else words
+        yard = "".join(f"{r['yard']:.2g}" for r in [results.get("logistic", {})] if "yard" in r)
         size = [f"{n:,}", f"{m:,}", f"{d:,}", f"{epsilon:g}"]
         rows.append(
-            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), work, seconds, words]
+            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), yard, work, seconds, words]
         )
-    return ["solver", "users", "rows", "weights", "eps", *losses, "gradients", "seconds", "assumptions"], rows
+    return [
+        "solver",
+        "users",
+        "rows",
+        "weights",
+        "eps",
+        *losses,
+        "yard, logistic",
+        "gradients",
+        "seconds",
+        "assumptions",
+    ], rows
 
 
 def refusals(records: Sequence[Record]) -> list[str]:

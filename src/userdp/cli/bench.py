@@ -280,8 +280,10 @@ def peers(
 def plot(
     results: Annotated[list[Path], typer.Argument(show_default=False, help="Files that `userdp bench` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.", show_default=False)],
+    only: Annotated[str | None, _optional("Data sets and scenarios to draw, with commas between.", GRID)] = None,
+    epsilon: Annotated[float, _grid("Where a picture is of one epsilon: the nearest to this one.")] = 1.0,
 ) -> None:
-    """Draw results: risk against epsilon and against passes, gradients against users.
+    """Draw results: risk against epsilon, passes and rows a user; calibration; estimates; gradients against users.
 
     Protected: nobody. What the pictures show is not private.
 
@@ -289,7 +291,8 @@ def plot(
 
     userdp bench plot userdp-bench-real.json userdp-bench-table.json --out pictures
     """
-    _draw([record for path in results for record in read_records(path)], out, quiet=False)
+    records = [record for path in results for record in read_records(path)]
+    _draw(records, out, quiet=False, only=tuple((only or "").replace(",", " ").split()), epsilon=epsilon)
 
 
 def _measured(
@@ -306,13 +309,19 @@ def _measured(
     return store.records(cells)
 
 
-def _draw(records: Sequence[dict[str, Any]], folder: Path | None, quiet: bool) -> None:
+def _draw(
+    records: Sequence[dict[str, Any]],
+    folder: Path | None,
+    quiet: bool,
+    only: tuple[str, ...] = (),
+    epsilon: float = 1.0,
+) -> None:
     if folder is None:
         return
     from userdp.bench.plots import plot_records
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder at {folder} to draw into, got a file: choose another name.")
-    drawn = plot_records(records, folder)
+    drawn = plot_records(records, folder, only, epsilon)
     if not quiet:
         show.paragraph("Drawn: " + (", ".join(map(str, drawn)) or "nothing, there are no results to draw."))
