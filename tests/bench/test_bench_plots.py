@@ -5,13 +5,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from userdp.bench.plots import plot_records, spread_out
+from userdp.bench.frames import spread_out
+from userdp.bench.plots import plot_records
 
 
 def records():
     found = []
     for users in (100, None):
-        size = {"command": "real", "data": {"name": "people"}, "users": users}
+        size = {"command": "real", "data": {"name": "people", "cap": 6}, "users": users}
         found.append(cell(size | {"solver": "not-private", "epsilon": None, "passes": None}, users, -0.001, None))
         for place, solver in enumerate(("auto", "dp-sgd", "phased-sgd", "oracle")):
             for epsilon in (0.5, 1.0, 8.0):

@@ -131,8 +131,8 @@ def calibration_bins(
     """Mean prediction and mean target of bins of equal weight, from the least prediction to the largest."""
     weights = np.full(len(predicted), 1 / len(predicted)) if weights is None else weights
     order = np.argsort(predicted)
-    cumulated = np.cumsum(weights[order])
-    edges = np.searchsorted(cumulated, cumulated[-1] * np.arange(1, n_bins) / n_bins)
+    middles = np.cumsum(weights[order]) - weights[order] / 2  # a row on an edge goes where most of it is
+    edges = np.searchsorted(middles, weights.sum() * np.arange(1, n_bins) / n_bins)
     found = []
     for part in np.split(order, edges):
         mass = weights[part].sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +11,7 @@ from userdp.bench.real import OPEN, ORACLE
 from userdp.bench.store import Record
 
 Rows = list[list[str]]
+_NEAR, _EASY, _PRECISE = 4.0, 0.02, 0.002  # of excess / yard, of s, of excess: where verdicts are told
 
 
 def figure(value: Any, name: str = "excess") -> str:
@@ -122,6 +123,29 @@ def grid_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         size += [_epsilon(settings), solver]
         rows.append([settings["scenario"]["name"], *size, *_against_yard(result), _mean_of(result, "slope"), *told])
     return [*head, "/ excess"], rows
+
+
+def verdicts(records: Sequence[Record]) -> list[str]:
+    """How many cells are near the yardstick, calibrated, and were estimated rightly beforehand."""
+    ran = [r["result"] for r in records if "yard" in r["result"] and r["result"].get("taken")]
+    halted = [result for result in ran if result.get("halted")]
+    near = [(_mean(result) or 0.0) / result["yard"] for result in ran if result["s"] <= _EASY]
+    precise = [result for result in ran if (_mean(result) or 1.0) < _PRECISE]
+    slopes = [_mean(result, "slope") or 0.0 for result in precise]
+    silent = [_mean(result, "slope") or 0.0 for result in ran if not result["warned"]]
+    both = [(result["estimate"], _mean(result) or 0.0) for result in ran if result["estimate"]]
+    told = [estimate / measured for estimate, measured in both if measured > 0]
+    return [
+        f"excess <= {_NEAR:g} yards where s <= {_EASY:g}: {_share(near, lambda x: x <= _NEAR)}",
+        f"slope in [.95, 1.05] where excess < {_PRECISE:g}: {_share(slopes, lambda x: abs(x - 1) <= 0.05)}",
+        f"slope in [.9, 1.1] where the plan does not warn: {_share(silent, lambda x: abs(x - 1) <= 0.1)}",
+        f"estimate within a factor 3 of the excess: {_share(told, lambda x: 1 / 3 <= x <= 3)}",
+        f"cells with runs that halted: {len(halted)}",
+    ]
+
+
+def _share(values: Sequence[float], holds: Callable[[float], bool]) -> str:
+    return f"{sum(map(holds, values))} of {len(values)} cells"
 
 
 def _epsilon(settings: Record) -> str:

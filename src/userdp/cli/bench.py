@@ -17,7 +17,7 @@ from userdp.bench.provenance import provenance
 from userdp.bench.real import OPEN, competitors, measure_real, real_cells
 from userdp.bench.scenarios import QUICK, SCENARIOS, with_sizes
 from userdp.bench.store import NOTE, Cell, Store, read_records
-from userdp.bench.summary import exponent_rows, grid_rows, peer_rows, real_rows, refusals, risk_rows
+from userdp.bench.summary import exponent_rows, grid_rows, peer_rows, real_rows, refusals, risk_rows, verdicts
 from userdp.bench.table import measure_table, table_cells
 from userdp.cli import bench_options as read
 from userdp.cli import options as o
@@ -112,8 +112,7 @@ def table(
     if not quiet:
         show.grid(*exponent_rows(records), title="Exponents of gradients: measured from plans (theorem)")
         show.grid(*risk_rows(records), title="Excess risk at equal privacy: mean ± standard deviation of runs")
-        for line in refusals(records):
-            show.paragraph(line)
+        _say(refusals(records))
     _draw(records, plot, quiet)
 
 
@@ -166,6 +165,7 @@ def real(
     records = _measured(cells, measure_real, out, workers, again, quiet)
     if not quiet:
         show.grid(*real_rows(records), title=f"{EXCESS} no privacy, all users; {YARD}")
+        _say(verdicts(records))
     _draw(records, plot, quiet)
 
 
@@ -218,6 +218,7 @@ def grid(
     records = _measured(cells, measure_grid, out, workers, again, quiet)
     if not quiet:
         show.grid(*grid_rows(records), title=f"{EXCESS} the truth; {YARD}; estimate!: the plan warns")
+        _say(verdicts(records))
     _draw(records, plot, quiet)
 
 
@@ -307,6 +308,11 @@ def _measured(
     if not quiet:
         show.note(f"{new} cells measured, {len(cells) - new} were there already: {out}", "dim")
     return store.records(cells)
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        show.paragraph(line)
 
 
 def _draw(
