@@ -149,6 +149,8 @@ def test_rows_are_cut_for_training_alone_and_excess_has_one_reference(file, tmp_
     assert one["constant_loss"] == three["constant_loss"] > three["loss"]["mean"]
     assert one["yard"] > 2 * three["yard"]  # rows of a user are independent here
     assert one["excess"]["values"] != three["excess"]["values"]
+    assert one["cut_excess"]["values"][0] == pytest.approx(0, abs=1e-4)  # the same users and rows, but for the ridge
+    assert abs(one["excess"]["values"][0]) > 1e-4
     assert (tmp_path / "pictures" / "people-rows.svg").exists()
     assert (tmp_path / "pictures" / "people-3-rows-epsilon.svg").exists()
 

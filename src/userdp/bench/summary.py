@@ -93,7 +93,8 @@ def refusals(records: Sequence[Record]) -> list[str]:
 
 def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
     """One row a cell: excess beside the yardstick, order and calibration."""
-    head = ["data", "rows", "users", "eps", "passes", "solver", "excess", "yard", "ratio", "AUC", "slope", "mean"]
+    head = ["data", "rows", "users", "eps", "passes", "solver", "excess", "yard", "ratio"]
+    head += ["AUC", "slope", "mean", "above cut"]
     rows = []
     for r in [r for r in records if r["settings"]["command"] == "real"]:
         settings, result = r["settings"], r["result"]
@@ -103,8 +104,9 @@ def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
             limit = f"{result['passes']:.2g}" if "passes" in result else "own"
         n = "all" if settings["users"] is None else f"{settings['users']:,}"
         size = [f"{settings['data']['cap']}", n, _epsilon(settings), limit, solver]
-        auc, mean = _mean_of(result, "auc", ".4f"), _mean_of(result, "mean_ratio", ".2f")
-        rows.append([settings["data"]["name"], *size, *_against_yard(result), auc, _mean_of(result, "slope"), mean])
+        forms = {"auc": ".4f", "slope": ".3f", "mean_ratio": ".2f", "cut_excess": ".3g"}
+        told = [_mean_of(result, name, form) for name, form in forms.items()]
+        rows.append([settings["data"]["name"], *size, *_against_yard(result), *told])
     return head, rows
 
 
