@@ -12,7 +12,7 @@ from rich.console import Console
 from userdp.bench.provenance import provenance
 from userdp.bench.tasks import known_tasks
 
-TASKS = known_tasks()
+TASKS = {name: task for name, task in known_tasks().items() if task.loss.classifies}
 
 
 def run_parts(name: str, description: str | None, parts: dict[str, Callable[[int, bool], list[dict]]]) -> None:

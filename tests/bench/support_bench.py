@@ -25,7 +25,7 @@ def write_people(path, **changed):
 
 def reading(path):
     """Options that read the file."""
-    return ("--data", path, "--target", "y", "--fold", "fold", "--max-rows-per-user", ROWS)
+    return ("--data", path, "--target", "y", "--fold", "fold", "--rows", ROWS)
 
 
 QUICK = ("--epsilon", "4", "--users", "all", "--passes", "unlimited", "--repeats", "2")

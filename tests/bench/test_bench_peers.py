@@ -55,10 +55,10 @@ def test_peers_are_run_on_the_same_users(folder, own_python):
     assert result.exit_code == 0, result.output
     cells = json.loads((folder / "r.json").read_text())["cells"]
     found = {cell["settings"].get("peer") or cell["settings"]["solver"]: cell["result"] for cell in cells}
-    assert found["constant"]["log_loss"] == [0.69, 0.70]
+    assert found["constant"]["row_loss"]["values"] == [0.69, 0.70]
     assert found["constant"]["peer_version"] == "1.2"
     assert found["constant"]["n_users"] == found["auto"]["n_users"] == 320
-    assert found["not-private"]["excess"]["mean"] < found["auto"]["excess"]["mean"]
+    assert found["not-private"]["row_excess"]["mean"] < found["auto"]["row_excess"]["mean"]
     assert found["absent"]["error"].startswith("could not be installed")
     assert found["failing"]["error"].startswith("ended with code 7")
     assert found["silent"]["error"].startswith("printed no JSON line")

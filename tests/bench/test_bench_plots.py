@@ -5,13 +5,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from userdp.bench.plots import plot_records, spread_out
+from userdp.bench.frames import spread_out
+from userdp.bench.plots import plot_records
 
 
 def records():
     found = []
     for users in (100, None):
-        size = {"command": "real", "data": {"name": "people"}, "users": users}
+        size = {"command": "real", "data": {"name": "people", "cap": 6}, "users": users}
         found.append(cell(size | {"solver": "not-private", "epsilon": None, "passes": None}, users, -0.001, None))
         for place, solver in enumerate(("auto", "dp-sgd", "phased-sgd", "oracle")):
             for epsilon in (0.5, 1.0, 8.0):
@@ -51,6 +52,57 @@ def test_lines_are_named_directly(tmp_path):
     assert "accelerated" not in texts["people-epsilon.svg"]
     assert "phased-sgd, n^1.00" in texts["slopes.svg"]
     assert "passes over the users, at epsilon 1" in texts["people-passes.svg"]
+
+
+def scored(name, rows, users, epsilon, solver="auto", excess=0.01):
+    scenario = {"name": name, "loss": "logistic", "sizes": [rows], "cap": 50, "features": 3}
+    settings = {"command": "grid", "scenario": scenario, "users": users, "solver": solver, "epsilon": epsilon}
+    bins = [[step / 10, step / 10 + excess] for step in range(10)]
+    found = {"yard": 0.001, "rows": rows, "n_weights": 4, "bins": bins, "estimate": 0.02 if epsilon else None}
+    return {"settings": settings, "result": cell(settings, users, excess, None)["result"] | found}
+
+
+def grid_records():
+    kinds = [(f"rows-{rows}", rows) for rows in (1, 3, 10)] + [("rare", 1)]
+    sizes = [(name, rows, users) for name, rows in kinds for users in (2000, 20000)]
+    private = [scored(*size, epsilon) for size in sizes for epsilon in (0.1, 2.0)]
+    return private + [scored(*size, None, "not-private", -1e-9) for size in sizes]
+
+
+def texts_of(path):
+    root = ElementTree.parse(path).getroot()
+    return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_pictures_of_generated_users(tmp_path):
+    first, second = (plot_records(grid_records(), tmp_path / name) for name in ("a", "b"))
+    assert [path.name for path in first] == ["grid-rows.svg", "grid-calibration.svg", "estimates.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    rows, calibration, estimates = map(texts_of, first)
+    assert {"auto", "not-private", "yard", "logistic, 4 weights, 2,000 users", "10"} <= set(rows)
+    assert {"rare, 1 rows a user", "rows-3, 3 rows a user", "auto, 20,000 users"} <= set(calibration)
+    assert "generated users" in estimates
+
+
+def test_pictures_can_be_chosen(tmp_path):
+    drawn = plot_records(grid_records(), tmp_path, only=("rare",), epsilon=0.1)
+    assert [path.name for path in drawn] == ["grid-calibration.svg", "estimates.svg"]
+    assert "rows-3, 3 rows a user" not in texts_of(drawn[0])
+    assert "mean prediction of a bin, at the epsilon nearest 0.1" in texts_of(drawn[0])
+
+
+def test_pictures_of_rows_a_user(tmp_path):
+    both = records()
+    for r in records():
+        if r["settings"]["command"] == "real":
+            r["settings"]["data"] = {"name": "people", "cap": 1}
+            both.append(r)
+    for r in both:
+        r["result"]["yard"] = 0.001
+    names = [path.name for path in plot_records(both, tmp_path)]
+    expected = [f"people-{rows}-rows-{kind}.svg" for rows in (1, 6) for kind in ("epsilon", "passes")]
+    assert names == [*expected, "people-rows.svg", "slopes.svg"]
+    assert {"yard", "dp-sgd", "not-private", "1", "6"} <= set(texts_of(tmp_path / "people-rows.svg"))
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path):

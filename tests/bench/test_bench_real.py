@@ -1,6 +1,8 @@
 """A tiny run on users in a file: what is kept, who is compared, the tuned reference."""
 
 import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +10,8 @@ from support_bench import N_USERS, QUICK, ROWS, people, reading, write_people
 from support_cli import run
 
 from userdp.bench.oracle import Tuning, candidates, dp_sgd, noise_multiplier, oracle
-from userdp.bench.real import competitors, real_cells
-from userdp.bench.references import logistic_optimum, scores
+from userdp.bench.real import competitors, held_out, measure_real, real_cells
+from userdp.bench.references import user_optimum
 from userdp.bench.tasks import Task, known_tasks
 from userdp.privacy.accounting import Budget, Cost, Subsampled, fits
 from userdp.solvers.registry import SOLVERS
@@ -67,11 +69,22 @@ def test_a_tiny_run(file, tmp_path):
     assert "needs about" in cells["phased-sgd:paper"]["refusal"]
     assert cells["phased-sgd:paper"]["enough_users"] > N_USERS
     private, openly = cells["dp-sgd"], cells["not-private"]
-    assert len(private["log_loss"]) == len(private["seconds"]) == len(private["excess"]["values"]) == 2
+    assert len(private["loss"]["values"]) == len(private["seconds"]) == len(private["excess"]["values"]) == 2
     assert openly["excess"]["mean"] <= private["excess"]["mean"] < 0.3
-    assert private["excess"]["mean"] == pytest.approx(np.mean(private["log_loss"]) - private["best_log_loss"])
+    for kind in ("", "row_"):
+        above = private[kind + "loss"]["mean"] - private["best"][kind + "loss"]
+        assert private[kind + "excess"]["mean"] == pytest.approx(above)
+    assert private["yard"] > openly["yard"] > 0
+    assert openly["s"] is None
+    assert private["estimate"] > 0
+    assert private["warned"] in (True, False)
+    assert len(private["bins"]) == 10
+    assert "yard" in result.stdout
+    assert "estimate within a factor 3" in result.stdout
     assert private["passes"] * 320 * ROWS == private["n_gradients"]
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "estimates.svg",
+        "people-calibration.svg",
         "people-epsilon.svg",
         "people-passes.svg",
     ]
@@ -91,15 +104,15 @@ def test_limits_on_passes_hold(file, tmp_path):
 def test_the_tuned_reference_beats_an_untuned_one_and_no_open_model(task, monkeypatch):
     """An untuned one is any of the same grid, at the same passes, with the same fresh noise."""
     monkeypatch.setattr("userdp.bench.oracle._LENGTHS", (5, 20))
-    (train, test), budget = task.load(), Budget(1.0, 1e-6)
+    train, test, budget = task.load_train(), held_out(task), Budget(1.0, 1e-6)
     found = oracle([train, train], test, budget, passes=5)
     untuned = [
-        scores(dp_sgd(train, tuning, noise_multiplier(budget, tuning), seed)[0], test)[0]
+        test.score(dp_sgd(train, tuning, noise_multiplier(budget, tuning), seed)[0])["loss"]
         for tuning in candidates(5)
         for seed in (1, 2)
     ]
-    tuned = np.mean([log_loss for log_loss, _ in found["scores"]])
-    assert scores(logistic_optimum(train), test)[0] < tuned < np.mean(untuned) - 0.02
+    tuned = np.mean([one["loss"] for one in found["scores"]])
+    assert test.score(user_optimum(task.loss, train))["loss"] < tuned < np.mean(untuned) - 0.02
     assert found["passes"] <= 5
 
 
@@ -124,6 +137,50 @@ def test_known_data_sets_are_looked_for_where_they_are_said_to_be(tmp_path, monk
     assert {task.path for task in known_tasks().values()} == {
         tmp_path / name / f"{name}.parquet" for name in ("openpowerlifting", "online_retail")
     }
+
+
+def test_rows_are_cut_for_training_alone_and_excess_has_one_reference(file, tmp_path):
+    out = tmp_path / "r.json"
+    options = ("--rows", "1,3", "--solvers", "not-private", "--out", out, "--plot", tmp_path / "pictures")
+    result = run("bench", "real", *reading(file), *QUICK, *options)
+    assert result.exit_code == 0, result.output
+    one, three = (cell["result"] for cell in json.loads(out.read_text())["cells"])
+    assert one["best"] == three["best"]
+    assert one["constant_loss"] == three["constant_loss"] > three["loss"]["mean"]
+    assert one["yard"] > 2 * three["yard"]  # rows of a user are independent here
+    assert one["excess"]["values"] != three["excess"]["values"]
+    assert one["cut_excess"]["values"][0] == pytest.approx(0, abs=1e-4)  # the same users and rows, but for the ridge
+    assert abs(one["excess"]["values"][0]) > 1e-4
+    assert (tmp_path / "pictures" / "people-rows.svg").exists()
+    assert (tmp_path / "pictures" / "people-3-rows-epsilon.svg").exists()
+
+
+def test_rows_are_kept_at_random(task):
+    few = replace(task, cap=2)
+    first, second = few.load_train(0), few.load_train(1)
+    assert set(np.diff(first.offsets)) == {2}
+    assert not np.array_equal(first.rows, second.rows)
+    assert set(np.diff(few.load_test().offsets)) == {ROWS}
+
+
+def test_regression_is_scored_in_its_own_units(tmp_path):
+    rng, drawn = np.random.default_rng(0), people()
+    y = 20 + 5 * drawn["x_a"] + rng.normal(size=N_USERS * ROWS)
+    task = Task("people", write_people(tmp_path / "p.parquet", y=y), "y", cap=ROWS, target_range=(10.0, 30.0))
+    assert np.abs(task.load_train().targets).max() < 1
+    names = [cell.settings["solver"] for cell in real_cells([task], competitors(), [None], [4.0], [None], 1e-6, 2)]
+    assert "oracle" not in names
+    assert Task.from_settings(json.loads(json.dumps(task.settings())), str(task.path)) == task
+    for solver in ("not-private", "auto"):
+        (cell,) = real_cells([task], [solver], [None], [4.0], [None], 1e-6, 2)
+        result = measure_real(cell.settings, cell.context)
+        assert result["best"]["loss"] == pytest.approx(0.5, abs=0.06)  # half of the variance of the errors
+        assert result["constant_loss"] == pytest.approx(0.5 + 25 / 6, rel=0.1)
+        assert result["slope"]["mean"] == pytest.approx(1, abs=0.05 if solver == "not-private" else 0.2)
+        assert result["mean_ratio"]["mean"] == pytest.approx(1, abs=0.05)
+        assert result["auc"] is None
+        # rho^2 of independent rows: 3 weights, variance 1, so many rows.
+        assert result["rho"] == pytest.approx(math.sqrt(3 / ROWS), rel=0.15)
 
 
 @pytest.mark.parametrize(

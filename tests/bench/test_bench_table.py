@@ -63,6 +63,8 @@ def test_a_tiny_table(tmp_path, monkeypatch):
     measured = risks["dp-sgd", "logistic"]
     assert 0 < measured["excess"]["mean"] < measured["nothing_learned"]
     assert measured["excess"]["spread"] > 0
+    assert 0 < measured["yard"] < measured["nothing_learned"]
+    assert "yard" not in risks["dp-sgd", "strongly convex"]
     assert "needs about" in risks["phased-sgd:paper", "logistic"]["refusal"]
     assert "l2" in risks["dp-sgd", "strongly convex"]["refusal"]
     assert risks["phased-sgd", "hinge"]["assumptions"].startswith("broken: beta")

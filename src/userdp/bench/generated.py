@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit, logsumexp, softmax
 
+from userdp.bench.references import each_value
+from userdp.bench.scenarios import LOSSES, Scenario
+from userdp.bench.scoring import calibration_bins, linear_slope, logistic_slope, softmax_slope
 from userdp.data import UserData
 from userdp.losses import Loss
+
+_TASTE = 0.1  # share of a feature's variance that all rows of a user have in common
+_NOISE, _TAILS = 0.15, 3  # of targets in regression; degrees of freedom of Student's t for Huber's loss
+_OFFSET, _DECADES = 10.0, (-2.0, 3.0)  # of odd units: mean / standard deviation, powers of ten
+_FRESH_ROWS, _FRESH_SEED = 200_000, 1_000_000
+_SLOPE_ROWS = 50_000  # for the slope of several classes
 
 
 def generate(loss: Loss, n_users: int, rows: int, d: int, seed: int) -> tuple[UserData, np.ndarray]:
@@ -25,3 +39,162 @@ def generate(loss: Loss, n_users: int, rows: int, d: int, seed: int) -> tuple[Us
     noise = rng.random(len(X)) if loss.classifies else 0.5 * rng.standard_t(4, len(X))
     y = (noise < 1 / (1 + np.exp(-scores))).astype(float) if loss.classifies else np.clip(scores + noise, -5, 5)
     return UserData(X, y, np.arange(0, len(X) + 1, rows)), truth
+
+
+def draw_users(scenario: Scenario, n_users: int, seed: int) -> UserData:
+    """Users of a scenario, as float32 with the constant 1 last."""
+    rng = np.random.default_rng(seed)
+    kept = scenario.kept
+    sizes = np.resize(np.asarray(kept), n_users)
+    rows, margins = _rows(scenario, sizes, rng)
+    return UserData(rows, _targets(scenario, margins, rng), np.append(0, np.cumsum(sizes)))
+
+
+def true_weights(scenario: Scenario) -> np.ndarray:
+    """The minimiser of the expected loss: one row an output, in the units of the features."""
+    standard = _standard_weights(scenario)
+    scale, offset = _units(scenario)
+    weights = standard.copy()
+    weights[:, :-1] /= scale
+    weights[:, -1] -= standard[:, :-1] @ np.full(scenario.features, offset)
+    return weights
+
+
+def _standard_weights(scenario: Scenario) -> np.ndarray:
+    """For features of mean 0 and variance 1."""
+    pattern = np.zeros(scenario.features + 1)
+    pattern[:2] = scenario.signal, -scenario.signal / 2
+    if scenario.loss == "multinomial":
+        other = np.zeros_like(pattern)
+        other[:2] = -scenario.signal / 2, scenario.signal
+        return np.stack([pattern, other, np.zeros_like(pattern)])
+    if scenario.loss == "logistic":
+        pattern[-1] = _intercept(scenario)
+    return pattern[None]
+
+
+def _intercept(scenario: Scenario) -> float:
+    """The constant that gives class 1 its base rate."""
+    a, b = scenario.signal, -scenario.signal / 2
+    spread = math.sqrt(a * a + b * b + 2 * a * b * scenario.correlation)
+    nodes, masses = np.polynomial.hermite_e.hermegauss(60)
+
+    def surplus(constant: float) -> float:
+        return float(masses @ expit(constant + spread * nodes) / masses.sum()) - scenario.base_rate
+
+    return float(brentq(surplus, -30, 30))
+
+
+def _units(scenario: Scenario) -> tuple[np.ndarray, float]:
+    """Standard deviations of features, small and large ones in turn, and means / standard deviations."""
+    if not scenario.odd_units:
+        return np.ones(scenario.features), 0.0
+    rising = np.logspace(*_DECADES, scenario.features)
+    mixed = np.empty_like(rising)
+    mixed[::2], mixed[1::2] = rising[: (len(rising) + 1) // 2], rising[::-1][: len(rising) // 2]
+    return mixed, _OFFSET
+
+
+def _rows(scenario: Scenario, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in their units, and true predictions of them, one column an output."""
+    d, shared = scenario.features, int(scenario.correlation > 0)
+    z = rng.standard_normal((int(sizes.sum()), d + 1), np.float32)  # the last column is shared by features, or is 1
+    if sizes.max() > 1:
+        taste = rng.standard_normal((len(sizes), d + 1), np.float32)
+        z *= math.sqrt(1 - _TASTE)
+        z += np.repeat(math.sqrt(_TASTE) * taste, sizes, axis=0)
+    if shared:
+        z[:, :d] *= math.sqrt(1 - scenario.correlation)
+        z[:, :d] += math.sqrt(scenario.correlation) * z[:, d:]
+    z[:, d] = 1
+    margins = z @ _standard_weights(scenario).T.astype(np.float32)
+    scale, offset = _units(scenario)
+    if scenario.odd_units:
+        z[:, :d] = (z[:, :d] + offset) * scale
+    return z, margins.astype(np.float64)
+
+
+def _targets(scenario: Scenario, margins: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Classes, or true predictions with errors."""
+    if scenario.loss == "multinomial":
+        found = np.argmax(margins + rng.gumbel(size=margins.shape), axis=1)
+    elif scenario.loss == "logistic":
+        found = rng.random(len(margins)) < expit(margins[:, 0])
+    else:
+        found = margins[:, 0] + _errors(scenario, len(margins), rng)
+    return np.asarray(found, np.float64)
+
+
+def _errors(scenario: Scenario, n_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Of regression, symmetric about 0."""
+    drawn = rng.standard_t(_TAILS, n_rows) if scenario.loss == "huber" else rng.standard_normal(n_rows)
+    return np.asarray(_NOISE * drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class FreshRows:
+    """Rows of users in no training set whose true predictions are known: models are scored without targets' chance.
+
+    Expected losses given the rows are exact for classes (a Kullback-Leibler divergence) and for squared errors; for
+    Huber's loss each error counts with both signs.
+    """
+
+    scenario: Scenario
+    rows: np.ndarray = field(repr=False)
+    margins: np.ndarray = field(repr=False)
+    errors: np.ndarray = field(repr=False)
+
+    def score(self, model: np.ndarray) -> dict[str, Any]:
+        """Excess over the truth, slope and bins of calibration, mean prediction of the last class / its base rate."""
+        truth = true_weights(self.scenario)
+        gap = self.rows @ (model.reshape(truth.shape) - truth).T.astype(np.float32)
+        margins = self.margins + gap
+        if not LOSSES[self.scenario.loss].classifies:
+            predicted, expected = margins[:, 0], self.margins[:, 0]
+            slope, ratio = linear_slope(predicted, expected), None
+        else:
+            chances, guessed = softmax(_logits(self.margins), axis=1), softmax(_logits(margins), axis=1)
+            predicted, expected = guessed[:, -1], chances[:, -1]
+            ratio = float(predicted.mean() / expected.mean())
+            slope = (
+                logistic_slope(margins[:, 0], expected)
+                if margins.shape[1] == 1
+                else softmax_slope(margins[:_SLOPE_ROWS], chances[:_SLOPE_ROWS])
+            )
+        bins = calibration_bins(predicted, expected)
+        return {"excess": self.excess(margins), "slope": slope, "mean_ratio": ratio, "bins": bins}
+
+    def excess(self, margins: np.ndarray) -> float:
+        """Mean over the rows of the expected loss of predictions above that of the true ones."""
+        loss = LOSSES[self.scenario.loss]
+        if loss.classifies:
+            true, other = _logits(self.margins), _logits(margins)
+            chances = softmax(true, axis=1)
+            return float(
+                np.mean(logsumexp(other, axis=1) - logsumexp(true, axis=1) - ((other - true) * chances).sum(1))
+            )
+        gap = margins[:, 0] - self.margins[:, 0]
+        both = each_value(loss, gap, self.errors) + each_value(loss, gap, -self.errors)
+        return float(np.mean(both / 2 - each_value(loss, np.zeros_like(gap), self.errors)))
+
+    def nothing_learned(self) -> float:
+        """Excess of the best constant prediction."""
+        if LOSSES[self.scenario.loss].classifies:
+            shares = softmax(_logits(self.margins), axis=1).mean(axis=0)
+            constant = np.log(shares) if self.margins.shape[1] > 1 else np.log(shares[1:] / shares[0])
+        else:
+            constant = self.margins.mean(axis=0)
+        return self.excess(np.broadcast_to(constant, self.margins.shape))
+
+
+def _logits(margins: np.ndarray) -> np.ndarray:
+    """One column a class."""
+    return margins if margins.shape[1] > 1 else np.column_stack([np.zeros(len(margins)), margins])
+
+
+@functools.lru_cache(maxsize=2)
+def fresh_rows(scenario: Scenario) -> FreshRows:
+    """The same for every cell of a scenario: one row a user."""
+    rng = np.random.default_rng(_FRESH_SEED)
+    rows, margins = _rows(scenario, np.ones(_FRESH_ROWS, np.int64), rng)
+    return FreshRows(scenario, rows, margins, _errors(scenario, len(rows), rng))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from userdp.bench.references import scores
+from userdp.bench.scoring import HeldOut
 from userdp.data import UserData
 from userdp.losses import logistic
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
@@ -72,26 +72,27 @@ def dp_sgd(data: UserData, tuning: Tuning, noise: float, seed: int) -> tuple[np.
     return w, total / math.ceil(tuning.length / 2)
 
 
-def tuned(data: UserData, test: UserData, budget: Budget, passes: float | None) -> tuple[Tuning, float]:
+def tuned(data: UserData, test: HeldOut, budget: Budget, passes: float | None) -> tuple[Tuning, float]:
     """The tuning with the least log loss on the test users (100,000 of their rows), and its noise."""
-    picked = np.random.default_rng(0).permutation(len(test.targets))[:_TUNED_ON]
-    rows, signs = test.rows[picked], 1 - 2 * test.targets[picked].astype(np.float32)
+    picked = np.random.default_rng(0).permutation(test.data.n_rows)[:_TUNED_ON]
+    rows, signs = test.data.rows[picked], 1 - 2 * test.data.targets[picked].astype(np.float32)
+    counted = test.weights[picked] / test.weights[picked].sum()
     found = []
     for tuning in candidates(passes):
         noise = noise_multiplier(budget, tuning)
         for average, weights in enumerate(dp_sgd(data, tuning, noise, seed=0)):
-            log_loss = np.logaddexp(0, signs * (rows @ weights.astype(np.float32))).mean()
+            log_loss = counted @ np.logaddexp(0, signs * (rows @ weights.astype(np.float32)))
             found.append((float(log_loss), average, tuning, noise))
     _, average, tuning, noise = min(found, key=lambda one: one[0])
     return Tuning(**asdict(tuning) | {"average": bool(average)}), noise
 
 
-def oracle(parts: list[UserData], test: UserData, budget: Budget, passes: float | None) -> dict[str, Any]:
+def oracle(parts: list[UserData], test: HeldOut, budget: Budget, passes: float | None) -> dict[str, Any]:
     """Tuned on the first part, then run on each with other noise: scores, what was chosen, passes at most."""
     tuning, noise = tuned(parts[0], test, budget, passes)
     again = [dp_sgd(part, tuning, noise, seed + 1)[tuning.average] for seed, part in enumerate(parts)]
     return {
-        "scores": [scores(weights, test) for weights in again],
+        "scores": [test.score(weights) for weights in again],
         "tuning": asdict(tuning),
         "passes": tuning.length * tuning.share,
     }

@@ -79,7 +79,7 @@ def measure_peers(settings: Record, context: Record) -> Record:
         return {"error": f"could not be installed: {envs / (folder.name + '.log')} says why"}
     task = Task.from_settings(settings["data"], context["path"])
     train = task.load(0, settings["users"])[0]
-    best, found = best_scores(task), []
+    best, found = best_scores(task.uncapped), []
     for seed in range(settings["repeats"]):
         asked = {key: settings[key] for key in ("epsilon", "delta", "passes")} | {"seed": seed}
         asked |= {"max_rows_per_user": task.cap, "row_norm": task.longest(train.n_features)} | settings["set"]
@@ -91,10 +91,9 @@ def measure_peers(settings: Record, context: Record) -> Record:
     return {
         "n_users": train.n_users,
         "n_weights": train.n_features,
-        "best_log_loss": best[0],
-        "best_auc": best[1],
-        "log_loss": [answer["log_loss"] for answer in found],
-        "excess": mean_and_spread([answer["log_loss"] - best[0] for answer in found]),
+        "best": best,
+        "row_loss": mean_and_spread([answer["log_loss"] for answer in found]),
+        "row_excess": mean_and_spread([answer["log_loss"] - best["row_loss"] for answer in found]),
         "auc": mean_and_spread([answer["auc"] for answer in found]),
         "seconds": [answer["seconds"] for answer in found],
         "peer_version": found[0].get("version"),

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from userdp import losses
 from userdp.bench.entries import entries, fits_gradients
 from userdp.bench.oracle import oracle
-from userdp.bench.references import logistic_optimum, scores
+from userdp.bench.references import Yardstick, user_optimum, yardstick
+from userdp.bench.scoring import HeldOut, collect
 from userdp.bench.solving import mean_and_spread, solve_all
 from userdp.bench.store import Cell, Record
 from userdp.bench.tasks import Task
@@ -24,7 +24,7 @@ from userdp.solvers.problem import Problem
 
 ORACLE, OPEN = "oracle", "not-private"
 _RADIUS = 10.0
-_RIDGE = 1e-4  # of the model without privacy, for few users
+_RIDGE = 1e-6  # of the model without privacy, for few users
 
 
 def competitors() -> list[str]:
@@ -43,12 +43,14 @@ def real_cells(
 ) -> list[Cell]:
     """The grid, small numbers of users first, and there no limit on passes first; None is all users, or no limit.
 
-    Who cannot fit a plan into a limit is run once for all limits. Numbers that a data set does not have are left out.
+    Who cannot fit a plan into a limit is run once for all limits. Numbers that a data set does not have are left out,
+    and so is the tuned reference where the task is regression.
     """
-    chosen = [name for name in competitors() if name in set(solvers)]
+    asked = [name for name in competitors() if name in set(solvers)]
     cells = []
     for task in tasks:
         known, everyone = task.settings(), task.n_users
+        chosen = [name for name in asked if name != ORACLE or task.loss.classifies]
         for n_users in dict.fromkeys(None if n == everyone else n for n in users):
             if n_users is not None and n_users > everyone:
                 continue
@@ -67,35 +69,47 @@ def real_cells(
 
 
 def measure_real(settings: Record, context: Record) -> Record:
-    """One cell: all repeats, each on users drawn anew (with all users: rows drawn anew), scored on the test users."""
+    """One cell: all repeats, each on users drawn anew (with all users: rows drawn anew), scored on the test users.
+
+    Excess is that of the users' mean loss over the optimum of all training users with all their rows; `cut_excess` over
+    that of all training users with as many rows as are kept.
+    """
     task = Task.from_settings(settings["data"], context["path"])
     n_users, name, limit = settings["users"], settings["solver"], settings["passes"]
     parts = [task.load(seed, n_users)[0] for seed in range(settings["repeats"])]
-    test, best = task.load(0, n_users)[1], best_scores(task)
-    if name == OPEN:
+    test, best = held_out(task), best_scores(task.uncapped)
+    budget = None if name == OPEN else Budget(settings["epsilon"], settings["delta"])
+    if budget is None:
         result = _timed(
-            lambda: {"scores": [scores(logistic_optimum(part, _RIDGE), test) for part in parts]}, len(parts)
+            lambda: {"scores": [test.score(user_optimum(task.loss, part, _RIDGE)) for part in parts]}, len(parts)
         )
+    elif name == ORACLE:
+        result = _timed(lambda: oracle(parts, test, budget, limit), len(parts))
     else:
-        budget = Budget(settings["epsilon"], settings["delta"])
-        if name == ORACLE:
-            result = _timed(lambda: oracle(parts, test, budget, limit), len(parts))
-        else:
-            result = _private(name, task, parts, budget, limit, test)
-    facts: Record = {"n_users": parts[0].n_users, "n_weights": parts[0].n_features}
-    facts |= {"best_log_loss": best[0], "best_auc": best[1], "constant_log_loss": _constant(test)}
+        result = _private(name, task, parts, budget, limit, test)
+    n, unit = parts[0].n_users, task.unit
+    facts: Record = {"n_users": n, "n_weights": parts[0].n_features, "best": best, "constant_loss": test.constant()}
+    facts |= _yardstick(task).facts(n, budget, unit)
     if "refusal" in result:
         return result | facts
-    log_losses, aucs = zip(*result.pop("scores"), strict=True)
-    measured: Record = {"log_loss": list(log_losses), "auc": mean_and_spread(list(aucs))}
-    return result | facts | measured | {"excess": mean_and_spread([value - best[0] for value in log_losses])}
+    if result.get("estimate") is not None:
+        result["estimate"] *= unit**2
+    found = result.pop("scores")
+    cut = _cut_loss(task)
+    others = {
+        "row_excess": mean_and_spread([one["row_loss"] - best["row_loss"] for one in found]),
+        "cut_excess": mean_and_spread([one["loss"] - cut for one in found]),
+    }
+    return result | facts | others | collect(found, lambda one: one["loss"] - best["loss"])
 
 
-def _private(name: str, task: Task, parts: list[UserData], budget: Budget, limit: int | None, test: UserData) -> Record:
+def _private(name: str, task: Task, parts: list[UserData], budget: Budget, limit: int | None, test: HeldOut) -> Record:
     n_users, d = parts[0].n_users, parts[0].n_features
-    problem = Problem(losses.logistic, Ball(_RADIUS), d, task.longest(d))
-    most = None if limit is None else limit * n_users * task.cap
-    return solve_all(name, problem, parts, n_users, task.cap, budget, most, lambda weights: scores(weights, test))
+    target_bound = None if task.loss.classifies else 1.0
+    problem = Problem(task.loss, Ball(_RADIUS), d, task.longest(d), target_bound)
+    rows = task.cap or int(np.diff(parts[0].offsets).max())
+    most = None if limit is None else limit * n_users * rows
+    return solve_all(name, problem, parts, n_users, rows, budget, most, test.score)
 
 
 def _timed(work: Any, runs: int) -> Record:
@@ -105,14 +119,31 @@ def _timed(work: Any, runs: int) -> Record:
     return result | {"seconds": [(time.perf_counter() - started) / runs] * runs}
 
 
+def held_out(task: Task) -> HeldOut:
+    """The task's test users, with all their rows."""
+    return HeldOut(task.loss, task.load_test(), task.middle, task.unit)
+
+
 @functools.lru_cache(maxsize=4)
-def best_scores(task: Task) -> tuple[float, float]:
-    """Log loss and AUC of the model of all training users that protects nobody."""
-    train, test = task.load()
-    return scores(logistic_optimum(train), test)
+def _best(task: Task) -> np.ndarray:
+    """The model of all training users that protects nobody; `task` is uncapped."""
+    return user_optimum(task.loss, task.load_train())
 
 
-def _constant(test: UserData) -> float:
-    """Log loss of the best constant."""
-    share = float(np.clip(np.mean(test.targets), 1e-12, 1 - 1e-12))
-    return -share * math.log(share) - (1 - share) * math.log(1 - share)
+@functools.lru_cache(maxsize=4)
+def best_scores(task: Task) -> Record:
+    """Its scores, but for the bins."""
+    found = held_out(task).score(_best(task))
+    return {name: value for name, value in found.items() if name != "bins"}
+
+
+@functools.lru_cache(maxsize=16)
+def _cut_loss(task: Task) -> float:
+    """Loss of the model of all training users, with as many rows as the task keeps, that protects nobody."""
+    return float(held_out(task).score(user_optimum(task.loss, task.load_train()))["loss"])
+
+
+@functools.lru_cache(maxsize=16)
+def _yardstick(task: Task) -> Yardstick:
+    """Of all training users, with as many rows as the task keeps."""
+    return yardstick(task.loss, task.load_train(), _best(task.uncapped))

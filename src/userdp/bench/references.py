@@ -1,8 +1,10 @@
-"""Models that protect nobody, to compare with, and scores of models."""
+"""Models that protect nobody, to compare with, what any private model must cost, and scores of models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numba
@@ -13,10 +15,16 @@ from sklearn.metrics import roc_auc_score
 
 from userdp.data import UserData
 from userdp.losses import Loss, smoothed
+from userdp.privacy.accounting import Budget, gaussian_multiplier
+from userdp.statistics import MeanGradient
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _compiled: Callable[[_F], _F] = numba.njit(nogil=True)
 _WIDTH = 1e-3  # to which kinks are rounded off for the generic optimiser
+_CHUNK = 1 << 16  # rows that are in double precision at a time
+_MANY_ROWS = 1 << 18  # above, Newton's method begins at the optimum of a tenth of the users
+_NUDGE = 1e-4  # of predictions, to tell a slope's derivative
+_FLAT = 1e-8  # eigenvalues of the Hessian, of unit diagonal, below which the loss does not bend
 
 
 def logistic_optimum(data: UserData, ridge: float = 1e-6) -> np.ndarray:
@@ -47,6 +55,102 @@ def optimum(loss: Loss, data: UserData, l2: float = 0.0, width: float = _WIDTH) 
     return np.asarray(found.x)
 
 
+def user_weights(data: UserData) -> np.ndarray:
+    """Each row's weight in a mean over users of their means over rows; users without rows do not count."""
+    sizes = np.diff(data.offsets)
+    return np.repeat(1 / (np.maximum(sizes, 1) * np.count_nonzero(sizes)), sizes)
+
+
+def user_optimum(loss: Loss, data: UserData, ridge: float = 1e-9) -> np.ndarray:
+    """Minimiser of the mean over users of their mean loss, what solvers minimise: Newton's method, of smooth losses."""
+    if data.n_rows > _MANY_ROWS and data.n_users > _MANY_ROWS // 1000:
+        w = user_optimum(loss, _first_users(data, data.n_users // 10), ridge)
+    else:
+        w = np.zeros(loss.n_outputs * data.n_features)
+    value, gradient, hessian = _expansion(loss, data, w, ridge)
+    for _ in range(50):
+        step = _bent_inverse(hessian)[0] @ gradient
+        while True:
+            moved = _expansion(loss, data, w - step, ridge)
+            if moved[0] <= value + 1e-12:
+                break
+            step /= 2
+        gained = value - moved[0]
+        w, (value, gradient, hessian) = w - step, moved
+        if gained < 1e-11:
+            break
+    return w
+
+
+def _first_users(data: UserData, n_users: int) -> UserData:
+    n_rows = data.offsets[n_users]
+    return UserData(data.rows[:n_rows], data.targets[:n_rows], data.offsets[: n_users + 1])
+
+
+def _expansion(loss: Loss, data: UserData, w: np.ndarray, ridge: float = 0.0) -> tuple[float, np.ndarray, np.ndarray]:
+    """Value, gradient and Hessian of the users' mean loss, penalised; the Hessian by differences of slopes."""
+    k, d = loss.n_outputs, data.n_features
+    value, gradient, hessian = ridge / 2 * w @ w, ridge * w, ridge * np.eye(k * d)
+    blocks = hessian.reshape(k, d, k, d)
+    for X, y, weights in _chunks(data):
+        P = X @ w.reshape(k, d).T
+        value += weights @ _values(loss, P, y)
+        gradient += ((_slopes(loss, P, y) * weights[:, None]).T @ X).ravel()
+        for b in range(k):
+            nudge = _NUDGE * np.eye(k)[b]
+            bend = (_slopes(loss, P + nudge, y) - _slopes(loss, P - nudge, y)) / (2 * _NUDGE)
+            for a in range(k):
+                blocks[a, :, b, :] += (X * (weights * bend[:, a])[:, None]).T @ X
+    return float(value), gradient, (hessian + hessian.T) / 2
+
+
+def _chunks(data: UserData) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    weights = user_weights(data)
+    for start in range(0, data.n_rows, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield data.rows[part].astype(np.float64), data.targets[part], weights[part]
+
+
+def _bent_inverse(hessian: np.ndarray) -> tuple[np.ndarray, int]:
+    """Inverse on the directions in which the loss bends, in any units of the weights, and how many these are."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(hessian), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(hessian * scale * scale[:, None])
+    bent = values > _FLAT * values[-1]
+    basis = scale[:, None] * vectors[:, bent] / np.sqrt(values[bent])
+    return basis @ basis.T, int(bent.sum())
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What one Gaussian release of users' influences would cost, with their scale and the Hessian known beforehand.
+
+    rho = sqrt(tr(H^-1 Cov g_u)), the root-mean-square norm of a user's influence H^-1/2 g_u at the optimum, where H is
+    the Hessian and g_u the user's mean gradient; `dimension` counts the directions in which the loss bends.
+    """
+
+    rho: float
+    dimension: int
+
+    def excess(self, n_users: int, budget: Budget | None) -> float:
+        """d/2 (2 rho z/n)^2 for the noise, z = 1/mu(epsilon, delta), and rho^2/(2n) for the data; None: no noise."""
+        noise = 0.0 if budget is None else 2 * self.rho * gaussian_multiplier(budget) / n_users
+        return self.dimension / 2 * noise**2 + self.rho**2 / (2 * n_users)
+
+    def facts(self, n_users: int, budget: Budget | None, unit: float = 1.0) -> dict[str, Any]:
+        """For a record: yard in the squared unit, rho in the unit, and s = sqrt(d)/(mu n), how hard the privacy is."""
+        s = None if budget is None else math.sqrt(self.dimension) * gaussian_multiplier(budget) / n_users
+        return {"yard": self.excess(n_users, budget) * unit**2, "rho": self.rho * unit, "s": s}
+
+
+def yardstick(loss: Loss, data: UserData, best: np.ndarray) -> Yardstick:
+    """Of these users, at the minimiser of their mean loss. NOT PRIVATE."""
+    inverse, dimension = _bent_inverse(_expansion(loss, data, best)[2])
+    owners = np.flatnonzero(np.diff(data.offsets))
+    gradients = MeanGradient(loss, best)(data, owners, len(owners))
+    covariance = np.atleast_2d(np.cov(gradients, rowvar=False, bias=True))
+    return Yardstick(math.sqrt(max(0.0, float(np.sum(inverse * covariance)))), dimension)
+
+
 def mean_loss(loss: Loss, data: UserData, weights: np.ndarray, l2: float = 0.0) -> float:
     """Mean loss over rows, penalised."""
     predictions = data.rows.astype(np.float64) @ weights
@@ -74,3 +178,36 @@ def _each(slope: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarra
     for i in range(len(predictions)):
         slopes[i] = slope(predictions[i], targets[i])
     return slopes
+
+
+@_compiled
+def _each_vector(slope: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    slopes = np.empty_like(predictions)
+    for i in range(len(predictions)):
+        slopes[i] = slope(predictions[i], targets[i])
+    return slopes
+
+
+def _slopes(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """One row a row, one column an output."""
+    if loss.n_outputs > 1:
+        return _each_vector(loss.slope, np.ascontiguousarray(predictions), targets)
+    return _each(loss.slope, np.ascontiguousarray(predictions[:, 0]), targets)[:, None]
+
+
+def _values(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Each row's loss; predictions have one column an output."""
+    return each_value(loss, predictions if loss.n_outputs > 1 else predictions[:, 0], targets)
+
+
+def each_value(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Each row's loss."""
+    return _each_value(loss.value, np.ascontiguousarray(predictions, np.float64), targets)
+
+
+@_compiled
+def _each_value(value: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    values = np.empty(len(predictions))
+    for i in range(len(predictions)):
+        values[i] = value(predictions[i], targets[i])
+    return values

@@ -96,9 +96,9 @@ def _one_thread() -> Iterator[None]:
 
 def _name(cell: Cell) -> str:
     """A few words for the progress bar."""
-    data = cell.settings.get("data")
+    data = cell.settings.get("data") or cell.settings.get("scenario")
     parts = [data.get("name") if isinstance(data, dict) else cell.settings.get("loss")]
-    parts += [cell.settings.get(key) for key in ("solver", "peer")]
+    parts += [cell.settings.get(key) for key in ("users", "solver", "peer")]
     return ", ".join(str(part) for part in parts if part is not None)
 
 

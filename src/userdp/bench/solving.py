@@ -11,6 +11,7 @@ import numpy as np
 
 from userdp.bench.entries import option_of, refusal_of
 from userdp.data import UserData
+from userdp.planner import drowned
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -28,7 +29,10 @@ def solve_all(
     max_gradients: int | None,
     score: Callable[[np.ndarray], Any],
 ) -> dict[str, Any]:
-    """Scores and seconds of one seeded run a part, planned once, or the refusal. NOT PRIVATE."""
+    """Scores and seconds of one seeded run a part, planned once, or the refusal. NOT PRIVATE.
+
+    `estimate` is what the plan shows of the excess risk beforehand; `warned` whether it says that noise may drown it.
+    """
     started = time.perf_counter()
     option = option_of(entry, problem, n_users, rows_per_user, budget, max_gradients)
     planned = time.perf_counter() - started
@@ -49,7 +53,8 @@ def solve_all(
         "n_gradients": int(option.n_gradients),
         "passes": option.n_gradients / (n_users * rows_per_user),
         "n_releases": int(option.n_releases),
-        "bound": float(option.bound) if math.isfinite(option.bound) else None,
+        "estimate": float(option.bound) if math.isfinite(option.bound) else None,
+        "warned": drowned(problem, option),
         "seconds": seconds,
         "seconds_of_planning": planned,
     }

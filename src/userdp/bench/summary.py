@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,17 +11,18 @@ from userdp.bench.real import OPEN, ORACLE
 from userdp.bench.store import Record
 
 Rows = list[list[str]]
+_NEAR, _EASY, _PRECISE = 4.0, 0.02, 0.002  # of excess / yard, of s, of excess: where verdicts are told
 
 
-def figure(value: Any) -> str:
+def figure(value: Any, name: str = "excess") -> str:
     """Mean and spread, or what is known instead."""
     if "error" in value:
         return f"failed: {value['error']}"
     if "refusal" in value:
         return str(value["refusal"]) if value.get("enough_users") else "refused"
-    spread = value["excess"]["spread"]
+    spread = value[name]["spread"]
     halted = f", {value['halted']} halted" if value.get("halted") else ""
-    return f"{value['excess']['mean']:.4f}" + (f" ± {spread:.4f}" if spread is not None else "") + halted
+    return f"{value[name]['mean']:.3g}" + (f" ± {spread:.2g}" if spread is not None else "") + halted
 
 
 def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
@@ -64,11 +65,23 @@ def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         words = "; ".join(dict.fromkeys(f"{loss}: {text}" for loss, text in said.items() if text != "hold"))
         same = set(said.values())
         words = same.pop() if len(same) == 1 else words
+        yard = "".join(f"{r['yard']:.2g}" for r in [results.get("logistic", {})] if "yard" in r)
         size = [f"{n:,}", f"{m:,}", f"{d:,}", f"{epsilon:g}"]
         rows.append(
-            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), work, seconds, words]
+            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), yard, work, seconds, words]
         )
-    return ["solver", "users", "rows", "weights", "eps", *losses, "gradients", "seconds", "assumptions"], rows
+    return [
+        "solver",
+        "users",
+        "rows",
+        "weights",
+        "eps",
+        *losses,
+        "yard, logistic",
+        "gradients",
+        "seconds",
+        "assumptions",
+    ], rows
 
 
 def refusals(records: Sequence[Record]) -> list[str]:
@@ -79,22 +92,83 @@ def refusals(records: Sequence[Record]) -> list[str]:
 
 
 def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a data set, number of users, limit on passes and solver; one column an epsilon."""
-    ours = [r for r in records if r["settings"]["command"] == "real"]
-    epsilons = sorted({r["settings"]["epsilon"] for r in ours} - {None})
-    groups: dict[tuple[Any, ...], dict[float | None, Record]] = {}
-    for r in ours:
-        key = (r["settings"]["data"]["name"], *_key(r, "users", "passes", "solver"))
-        groups.setdefault(key, {})[r["settings"]["epsilon"]] = r["result"]
+    """One row a cell: excess beside the yardstick, order and calibration."""
+    head = ["data", "rows", "users", "eps", "passes", "solver", "excess", "yard", "ratio"]
+    head += ["AUC", "slope", "mean", "above cut"]
     rows = []
-    for (data, users, passes, solver), results in groups.items():
-        limit = "any" if passes is None else f"{passes:,}"
+    for r in [r for r in records if r["settings"]["command"] == "real"]:
+        settings, result = r["settings"], r["result"]
+        limit = "any" if settings["passes"] is None else f"{settings['passes']:,}"
+        solver = settings["solver"]
         if solver not in (OPEN, ORACLE) and not fits_gradients(solver):
-            limit = _range([r["passes"] for r in results.values() if "passes" in r], "{:.2g}") or "own"
-        cells = [results.get(epsilon, results.get(None)) for epsilon in epsilons]
-        n = "all" if users is None else f"{users:,}"
-        rows.append([data, n, limit, solver, *("" if cell is None else figure(cell) for cell in cells)])
-    return ["data", "users", "passes", "solver", *(f"eps {epsilon:g}" for epsilon in epsilons)], rows
+            limit = f"{result['passes']:.2g}" if "passes" in result else "own"
+        n = "all" if settings["users"] is None else f"{settings['users']:,}"
+        size = [f"{settings['data']['cap']}", n, _epsilon(settings), limit, solver]
+        forms = {"auc": ".4f", "slope": ".3f", "mean_ratio": ".2f", "cut_excess": ".3g"}
+        told = [_mean_of(result, name, form) for name, form in forms.items()]
+        rows.append([settings["data"]["name"], *size, *_against_yard(result), *told])
+    return head, rows
+
+
+def grid_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
+    """One row a cell: excess beside the yardstick, calibration, and what the plan had estimated."""
+    head = ["scenario", "users", "rows", "weights", "eps", "solver", "excess", "yard", "ratio", "slope", "estimate"]
+    rows = []
+    for r in [r for r in records if r["settings"]["command"] == "grid"]:
+        settings, result = r["settings"], r["result"]
+        size = [f"{settings['users']:,}", f"{result.get('rows', '')}", f"{result.get('n_weights', '')}"]
+        taken = result.get("taken", settings["solver"])
+        solver = settings["solver"] if taken == settings["solver"] else f"{settings['solver']}: {taken}"
+        estimate, measured = result.get("estimate"), _mean(result)
+        told = ["" if estimate is None else f"{estimate:.3g}" + ("!" if result.get("warned") else "")]
+        told.append(f"{estimate / measured:.2g}" if estimate is not None and measured and measured > 0 else "")
+        size += [_epsilon(settings), solver]
+        rows.append([settings["scenario"]["name"], *size, *_against_yard(result), _mean_of(result, "slope"), *told])
+    return [*head, "/ excess"], rows
+
+
+def verdicts(records: Sequence[Record]) -> list[str]:
+    """How many cells are near the yardstick, calibrated, and were estimated rightly beforehand."""
+    ran = [r["result"] for r in records if "yard" in r["result"] and r["result"].get("taken")]
+    halted = [result for result in ran if result.get("halted")]
+    near = [(_mean(result) or 0.0) / result["yard"] for result in ran if result["s"] <= _EASY]
+    precise = [result for result in ran if (_mean(result) or 1.0) < _PRECISE]
+    slopes = [_mean(result, "slope") or 0.0 for result in precise]
+    silent = [_mean(result, "slope") or 0.0 for result in ran if not result["warned"]]
+    both = [(result["estimate"], _mean(result) or 0.0) for result in ran if result["estimate"]]
+    told = [estimate / measured for estimate, measured in both if measured > 0]
+    return [
+        f"excess <= {_NEAR:g} yards where s <= {_EASY:g}: {_share(near, lambda x: x <= _NEAR)}",
+        f"slope in [.95, 1.05] where excess < {_PRECISE:g}: {_share(slopes, lambda x: abs(x - 1) <= 0.05)}",
+        f"slope in [.9, 1.1] where the plan does not warn: {_share(silent, lambda x: abs(x - 1) <= 0.1)}",
+        f"estimate within a factor 3 of the excess: {_share(told, lambda x: 1 / 3 <= x <= 3)}",
+        f"cells with runs that halted: {len(halted)}",
+    ]
+
+
+def _share(values: Sequence[float], holds: Callable[[float], bool]) -> str:
+    return f"{sum(map(holds, values))} of {len(values)} cells"
+
+
+def _epsilon(settings: Record) -> str:
+    return "none" if settings["epsilon"] is None else f"{settings['epsilon']:g}"
+
+
+def _mean(result: Record, name: str = "excess") -> float | None:
+    return float(result[name]["mean"]) if result.get(name) else None
+
+
+def _mean_of(result: Record, name: str, form: str = ".3f") -> str:
+    mean = _mean(result, name)
+    return "" if mean is None else format(mean, form)
+
+
+def _against_yard(result: Record) -> list[str]:
+    """Excess, yardstick, and how many times it that is."""
+    yard, measured = result.get("yard"), _mean(result)
+    if yard is None:
+        return [figure(result), "", ""]
+    return [figure(result), f"{yard:.2g}", "" if measured is None else f"{measured / yard:.1f}"]
 
 
 def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
@@ -103,12 +177,12 @@ def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
     for r in records:
         settings, result = r["settings"], r["result"]
         name = settings.get("peer") or f"userdp, {settings['solver']}"
-        epsilon = "none" if settings["epsilon"] is None else f"{settings['epsilon']:g}"
+        epsilon = _epsilon(settings)
         ran = "seconds" in result
         auc = f"{result['auc']['mean']:.4f}" if ran else ""
         seconds = f"{min(result['seconds']):.2g}" if ran else ""
         version = str(result.get("peer_version") or (r["version"] if "solver" in settings else ""))
-        rows.append([name, version, epsilon, figure(result), auc, seconds])
+        rows.append([name, version, epsilon, figure(result, "row_excess"), auc, seconds])
     return ["peer", "version", "eps", "excess log loss", "AUC", "seconds"], rows
 
 

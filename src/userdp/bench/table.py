@@ -17,7 +17,7 @@ import numpy as np
 from userdp import losses
 from userdp.bench.entries import AUTO, entries, solver_and_mode
 from userdp.bench.generated import generate
-from userdp.bench.references import mean_loss, optimum
+from userdp.bench.references import Yardstick, mean_loss, optimum, user_optimum, yardstick
 from userdp.bench.solving import mean_and_spread, solve_all
 from userdp.bench.store import Cell, Record
 from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH, assumptions
@@ -128,6 +128,13 @@ def _best(name: str, d: int, l2: float) -> float:
     return mean_loss(losses.loss(name), test, optimum(losses.loss(name), test, l2), l2)
 
 
+@functools.lru_cache(maxsize=16)
+def _yardstick(name: str, m: int, d: int) -> Yardstick:
+    """Of users like these."""
+    users = _people(name, _TEST_USERS, m, d, _TEST_SEED)
+    return yardstick(losses.loss(name), users, user_optimum(losses.loss(name), users))
+
+
 def _risk(settings: Record) -> Record:
     name, l2 = PROBLEMS[settings["loss"]]
     n, m, d = settings["users"], settings["rows"], settings["features"]
@@ -141,7 +148,9 @@ def _risk(settings: Record) -> Record:
 
     result = solve_all(settings["solver"], problem, parts, n, m, budget, None, excess)
     solver = result.get("taken", solver_and_mode(settings["solver"])[0])
-    facts = {"assumptions": assumptions(solver, problem, n, m, budget)}
+    facts: Record = {"assumptions": assumptions(solver, problem, n, m, budget)}
+    if loss.smooth and l2 == 0:
+        facts |= _yardstick(name, m, d).facts(n, budget)
     if "refusal" in result:
         return result | facts
     nothing = mean_loss(loss, test, np.zeros(d), l2) - best

@@ -1,4 +1,4 @@
-"""Binary tasks on real users: training and test users that have nobody in common, and public bounds."""
+"""Tasks on real users: training and test users that have nobody in common, and public bounds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import functools
 import hashlib
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from userdp import losses
 from userdp.bench.provenance import REPOSITORY
 from userdp.data import UserData, choose_features, numeric_column, require_column
+from userdp.losses import Loss
 from userdp.table_files import open_table
 
 _HELD_OUT = 5  # one user in so many is a test user, where no column says so
@@ -21,10 +23,11 @@ _HELD_OUT = 5  # one user in so many is a test user, where no column says so
 
 @dataclass(frozen=True)
 class Task:
-    """Predict `target`, 0 or 1, of users who are in no training set.
+    """Predict `target` of users who are in no training set: 0 or 1, or a number within the public `target_range`.
 
     fold: column whose values in `test_folds` mark test users; None holds out a fifth of the users.
-    cap: rows that are kept of a training user; row_norm: how long a row may be, about; None for sqrt(weights).
+    cap: rows that are kept of a training user, None for all; row_norm: how long a row may be, about; None for
+    sqrt(weights). With a `target_range` targets are scaled to [-1, 1], and squared errors are what counts.
     """
 
     name: str
@@ -34,13 +37,39 @@ class Task:
     features: str = "x_*"
     fold: str | None = "fold"
     test_folds: tuple[float, ...] = (8.0, 9.0)
-    cap: int = 30
+    cap: int | None = 30
     row_norm: float | None = None
+    target_range: tuple[float, float] | None = None
+
+    @property
+    def loss(self) -> Loss:
+        """What is minimised and scored."""
+        return losses.logistic if self.target_range is None else losses.squared
+
+    @property
+    def middle(self) -> float:
+        """Target that is scaled to 0."""
+        return 0.0 if self.target_range is None else sum(self.target_range) / 2
+
+    @property
+    def unit(self) -> float:
+        """How much of a target is scaled to 1."""
+        return 1.0 if self.target_range is None else (self.target_range[1] - self.target_range[0]) / 2
 
     @property
     def n_users(self) -> int:
         """How many training users there are."""
-        return len(np.unique(_table(self).users[~_table(self).test]))
+        return len(np.unique(self._table.users[~self._table.test]))
+
+    @property
+    def _table(self) -> _Table:
+        """The same arrays for all caps."""
+        return _table(self.uncapped)
+
+    @property
+    def uncapped(self) -> Task:
+        """The same task with all rows of all training users."""
+        return replace(self, cap=None, row_norm=None)
 
     def longest(self, n_weights: int) -> float:
         """How long a row may be, its constant counted in."""
@@ -48,35 +77,54 @@ class Task:
 
     def load(self, seed: int = 0, n_users: int | None = None) -> tuple[UserData, UserData]:
         """Training users (capped, and that many of them) and test users, as float32 with an intercept."""
-        return _training(self, seed, n_users), _testing(self)
+        return self.load_train(seed, n_users), self.load_test()
+
+    def load_train(self, seed: int = 0, n_users: int | None = None) -> UserData:
+        """Training users; with all their rows not kept for the next call, because they are many."""
+        return (_training if self.cap else _training.__wrapped__)(self, seed, n_users)
+
+    def load_test(self) -> UserData:
+        """Test users, with all their rows."""
+        return _testing(self.uncapped)
 
     def settings(self) -> dict[str, Any]:
         """What tells this task from others: all but the place of its file, whose content counts instead."""
         names = ("name", "target", "user", "features", "fold", "cap", "row_norm")
-        folds = list(self.test_folds) if self.fold else None
-        return {name: getattr(self, name) for name in names} | {"test_folds": folds, "sha256": _digest(self.path)}
+        more = {"test_folds": list(self.test_folds) if self.fold else None, "sha256": _digest(self.path)}
+        more |= {"target_range": list(self.target_range)} if self.target_range else {}
+        return {name: getattr(self, name) for name in names} | more
 
     @staticmethod
     def from_settings(settings: dict[str, Any], path: str) -> Task:
         """Inverse of `settings`."""
-        values = {key: value for key, value in settings.items() if key not in ("sha256", "test_folds")}
-        return Task(path=Path(path), test_folds=tuple(settings["test_folds"] or ()), **values)
+        values = {key: value for key, value in settings.items() if key not in ("sha256", "test_folds", "target_range")}
+        ends = settings.get("target_range")
+        target_range = (float(ends[0]), float(ends[1])) if ends else None
+        return Task(
+            path=Path(path), test_folds=tuple(settings["test_folds"] or ()), target_range=target_range, **values
+        )
 
 
 def known_tasks(folder: Path | None = None) -> dict[str, Task]:
-    """The two tasks that are measured where their files are: in `folder`, $USERDP_DATA or ../shared/data."""
+    """The tasks that are measured where their files are: in `folder`, $USERDP_DATA or ../shared/data.
+
+    Two of two classes, and on the same users two of regression: attempted weight (100 kg) and log quantity.
+    """
     places = [folder] if folder else [Path(os.environ["USERDP_DATA"])] if os.environ.get("USERDP_DATA") else []
     places = places or [base.parent / "shared" / "data" for base in (REPOSITORY, Path.cwd())]
-    kinds = {"openpowerlifting": ("y_good", "x_*,z_*", 4.0), "online_retail": ("y_bulk", "x_*", 3.6)}
 
     def path(name: str) -> Path:
         found = [place / name / f"{name}.parquet" for place in places]
         return next((path for path in found if path.exists()), found[0])
 
-    return {
-        name: Task(name, path(name), target, features=features, row_norm=norm)
-        for name, (target, features, norm) in kinds.items()
-    }
+    lifting, retail = path("openpowerlifting"), path("online_retail")
+    tasks = (
+        Task("openpowerlifting", lifting, "y_good", features="x_*,z_*", row_norm=4.0),
+        Task("online_retail", retail, "y_bulk", row_norm=3.6),
+        Task("openpowerlifting-kg", lifting, "y_kg", row_norm=4.0, target_range=(0.1, 6.0)),
+        Task("online_retail-quantity", retail, "y_logqty", row_norm=3.6, target_range=(0.0, 6.91)),
+    )
+    return {task.name: task for task in tasks}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +149,9 @@ def _table(task: Task) -> _Table:
     if len(users) == 0:
         raise ValueError(f"Expected at least one row in {task.path}, got an empty table.")
     y = numeric_column(task.target, table.numbers(task.target), len(users)).astype(np.float64)
-    if not np.isin(y, (0.0, 1.0)).all():
+    if task.target_range is not None:
+        y = (np.clip(y, *task.target_range) - task.middle) / task.unit
+    elif not np.isin(y, (0.0, 1.0)).all():
         raise ValueError(f"Expected column {task.target!r} to hold 0 and 1 only: benchmarks are of two classes.")
     X = np.empty((len(users), len(names)), np.float32)
     for position, name in enumerate(names):
@@ -127,7 +177,7 @@ def _test_rows(task: Task, table: Any, users: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=6)
 def _training(task: Task, seed: int, n_users: int | None) -> UserData:
-    table = _table(task)
+    table = task._table
     chosen = ~table.test
     if n_users is not None:
         everyone = np.unique(table.users[chosen])
@@ -137,7 +187,7 @@ def _training(task: Task, seed: int, n_users: int | None) -> UserData:
 
 @functools.lru_cache(maxsize=2)
 def _testing(task: Task) -> UserData:
-    table = _table(task)
+    table = task._table
     return _users(table, table.test)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +11,13 @@ import typer
 
 from userdp.bench import runner
 from userdp.bench.entries import AUTO, entries
+from userdp.bench.grid import grid_cells, grid_competitors, measure_grid
 from userdp.bench.peers import find_peers, measure_peers, peer_cells
 from userdp.bench.provenance import provenance
 from userdp.bench.real import OPEN, competitors, measure_real, real_cells
+from userdp.bench.scenarios import QUICK, SCENARIOS, with_sizes
 from userdp.bench.store import NOTE, Cell, Store, read_records
-from userdp.bench.summary import exponent_rows, peer_rows, real_rows, refusals, risk_rows
+from userdp.bench.summary import exponent_rows, grid_rows, peer_rows, real_rows, refusals, risk_rows, verdicts
 from userdp.bench.table import measure_table, table_cells
 from userdp.cli import bench_options as read
 from userdp.cli import options as o
@@ -23,6 +26,8 @@ from userdp.cli.errors import InputError, guarded
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 GRID = "What is measured"
+EXCESS = "Loss above that of"
+YARD = "mean ± standard deviation of runs; yard: what privacy and data cost at least, about; ratio: excess / yard"
 
 
 @app.callback()
@@ -65,7 +70,7 @@ Target = Annotated[str | None, _optional("Column to predict, 0 or 1; needed with
 Features = Annotated[str, typer.Option(help="Columns or patterns with commas between.", rich_help_panel=o.DATA)]
 Fold = Annotated[str | None, _optional("Column that says which users are for the test; else a fifth is held out.")]
 TestFolds = Annotated[str, typer.Option(help="Values of --fold that mark test users.", rich_help_panel=o.DATA)]
-MaxRows = Annotated[int, typer.Option(help="More rows of a training user are dropped.", rich_help_panel=o.DATA)]
+Rows = Annotated[str, _grid("Rows that are kept of each training user, at random.")]
 
 
 @app.command()
@@ -107,8 +112,7 @@ def table(
     if not quiet:
         show.grid(*exponent_rows(records), title="Exponents of gradients: measured from plans (theorem)")
         show.grid(*risk_rows(records), title="Excess risk at equal privacy: mean ± standard deviation of runs")
-        for line in refusals(records):
-            show.paragraph(line)
+        _say(refusals(records))
     _draw(records, plot, quiet)
 
 
@@ -121,8 +125,9 @@ def real(
     features: Features = "x_*",
     fold: Fold = None,
     test_folds: TestFolds = "8,9",
-    max_rows_per_user: MaxRows = 30,
+    rows: Rows = "30",
     row_norm: o.RowNorm = None,
+    tasks: Annotated[str, typer.Option(help="Without --data: names of known tasks.", rich_help_panel=o.DATA)] = "all",
     solvers: Annotated[str, _grid("As in `table`; also oracle (tuned on the test users) and not-private.")] = "all",
     epsilon: Epsilons = "0.1,0.5,1,2,8",
     users: Users = "2000,5000,10000,all",
@@ -145,9 +150,9 @@ def real(
 
     userdp bench real --data visits.parquet --user person --target bought --features 'x_*' --users 2000,all
     """
-    tasks = read.tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)
+    found = read.tasks(data, user, target, features, fold, test_folds, rows, row_norm, tasks)
     cells = real_cells(
-        tasks,
+        found,
         read.names(solvers, competitors()),
         read.whole(users, "--users", "all"),
         read.epsilons(epsilon, delta),
@@ -159,7 +164,61 @@ def real(
         raise InputError("Expected --users that the data has, got more than there are: use --users all.")
     records = _measured(cells, measure_real, out, workers, again, quiet)
     if not quiet:
-        show.grid(*real_rows(records), title="Log loss above no privacy, all users: mean ± standard deviation of runs")
+        show.grid(*real_rows(records), title=f"{EXCESS} no privacy, all users; {YARD}")
+        _say(verdicts(records))
+    _draw(records, plot, quiet)
+
+
+@app.command()
+@guarded
+def grid(
+    only: Annotated[str, _grid("Names of scenarios with commas between, or all.")] = "all",
+    solvers: Annotated[str, _grid("As in `table`; also not-private.")] = AUTO,
+    users: Annotated[str | None, _optional("Numbers of users; else each scenario's own.", GRID)] = None,
+    epsilon: Epsilons = "0.1,0.5,1,4,8",
+    sizes: Annotated[
+        str | None, _optional("Rows of users where they are unequal, in turn, such as 1,300.", GRID)
+    ] = None,
+    cap: Annotated[int | None, _optional("Rows that are kept of a user where they are unequal.", GRID)] = None,
+    quick: Annotated[bool, _grid("A few scenarios, the fewest users, epsilon 4, one run: does it work?")] = False,
+    delta: Delta = 1e-6,
+    repeats: Repeats = 5,
+    workers: Workers = 1,
+    again: Again = False,
+    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
+        "userdp-bench-grid.json"
+    ),
+    plot: Plot = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Solvers on generated users whose best model is known: few rows, unequal users, rare classes, odd units.
+
+    Protected: nobody has to be, the users are made up.
+
+    [bold]Example[/bold]
+
+    userdp bench grid --only few-weights,rare-1 --epsilon 1,8 --workers 2
+    """
+    rows = None if sizes is None else read.counts(sizes, "--sizes")
+    most = None if cap is None else read.count(cap, "--cap")
+    names = read.names(only, list(SCENARIOS), "--only")
+    names = [name for name in names if name in QUICK] if quick and only == "all" else names
+    chosen = [with_sizes(SCENARIOS[name], rows, most) for name in names]
+    numbers = None if users is None else read.counts(users, "--users")
+    if quick:
+        chosen = [replace(scenario, users=scenario.users[:1]) for scenario in chosen]
+    cells = grid_cells(
+        chosen,
+        read.names(solvers, grid_competitors()),
+        numbers,
+        [4.0] if quick else read.epsilons(epsilon, delta),
+        delta,
+        1 if quick else read.count(repeats, "--repeats"),
+    )
+    records = _measured(cells, measure_grid, out, workers, again, quiet)
+    if not quiet:
+        show.grid(*grid_rows(records), title=f"{EXCESS} the truth; {YARD}; estimate!: the plan warns")
+        _say(verdicts(records))
     _draw(records, plot, quiet)
 
 
@@ -172,7 +231,7 @@ def peers(
     features: Features = "x_*",
     fold: Fold = None,
     test_folds: TestFolds = "8,9",
-    max_rows_per_user: MaxRows = 30,
+    rows: Rows = "30",
     row_norm: o.RowNorm = None,
     only: Annotated[str, _grid("Names of peers with commas between, or all.")] = "all",
     epsilon: Epsilons = "0.5,1,2,8",
@@ -204,7 +263,9 @@ def peers(
     """
     found = find_peers(folder)
     chosen = {name: found[name] for name in read.names(only, list(found), "--only")}
-    task = read.tasks(data, user, target, features, fold, test_folds, max_rows_per_user, row_norm)[0]
+    task = read.tasks(data, user, target, features, fold, test_folds, rows, row_norm, "openpowerlifting,online_retail")[
+        0
+    ]
     sizes, epsilons = read.whole(users, "--users", "all"), read.epsilons(epsilon, delta)
     runs, more = read.count(repeats, "--repeats"), dict(map(read.setting, settings or []))
     limit = read.count(passes, "--passes")
@@ -212,7 +273,7 @@ def peers(
     cells += peer_cells(chosen, task, sizes, epsilons, delta, runs, limit, more, envs, timeout)
     records = _measured(cells, measure_peers, out, 1, again, quiet)
     if not quiet:
-        show.grid(*peer_rows(records), title=f"{task.name}: log loss above no privacy, all users")
+        show.grid(*peer_rows(records), title=f"{task.name}: log loss of rows above no privacy, all users")
 
 
 @app.command()
@@ -220,8 +281,10 @@ def peers(
 def plot(
     results: Annotated[list[Path], typer.Argument(show_default=False, help="Files that `userdp bench` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.", show_default=False)],
+    only: Annotated[str | None, _optional("Data sets and scenarios to draw, with commas between.", GRID)] = None,
+    epsilon: Annotated[float, _grid("Where a picture is of one epsilon: the nearest to this one.")] = 1.0,
 ) -> None:
-    """Draw results: risk against epsilon and against passes, gradients against users.
+    """Draw results: risk against epsilon, passes and rows a user; calibration; estimates; gradients against users.
 
     Protected: nobody. What the pictures show is not private.
 
@@ -229,7 +292,8 @@ def plot(
 
     userdp bench plot userdp-bench-real.json userdp-bench-table.json --out pictures
     """
-    _draw([record for path in results for record in read_records(path)], out, quiet=False)
+    records = [record for path in results for record in read_records(path)]
+    _draw(records, out, quiet=False, only=tuple((only or "").replace(",", " ").split()), epsilon=epsilon)
 
 
 def _measured(
@@ -246,13 +310,24 @@ def _measured(
     return store.records(cells)
 
 
-def _draw(records: Sequence[dict[str, Any]], folder: Path | None, quiet: bool) -> None:
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        show.paragraph(line)
+
+
+def _draw(
+    records: Sequence[dict[str, Any]],
+    folder: Path | None,
+    quiet: bool,
+    only: tuple[str, ...] = (),
+    epsilon: float = 1.0,
+) -> None:
     if folder is None:
         return
     from userdp.bench.plots import plot_records
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a folder at {folder} to draw into, got a file: choose another name.")
-    drawn = plot_records(records, folder)
+    drawn = plot_records(records, folder, only, epsilon)
     if not quiet:
         show.paragraph("Drawn: " + (", ".join(map(str, drawn)) or "nothing, there are no results to draw."))

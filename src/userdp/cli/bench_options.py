@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,34 @@ def tasks(
     features: str,
     fold: str | None,
     test_folds: str,
-    cap: int,
+    rows: str,
     row_norm: float | None,
+    only: str = "all",
 ) -> list[Task]:
-    """The file that is given, or the known data sets that are there."""
+    """The file that is given, or the known tasks whose files are there, with so many rows of a training user each."""
+    caps = counts(rows, "--rows")
+    return [
+        replace(task, cap=cap)
+        for task in _tasks(data, user, target, features, fold, test_folds, row_norm, only)
+        for cap in caps
+    ]
+
+
+def _tasks(
+    data: Path | None,
+    user: str,
+    target: str | None,
+    features: str,
+    fold: str | None,
+    test_folds: str,
+    row_norm: float | None,
+    only: str,
+) -> list[Task]:
     if data is None:
         if target is not None or fold is not None:
             raise InputError("Expected --data with --target and --fold: the known data sets have their own.")
-        found = [task for task in known_tasks().values() if task.path.exists()]
+        known = known_tasks()
+        found = [known[name] for name in names(only, list(known), "--tasks") if known[name].path.exists()]
         if not found:
             raise InputError("Expected data sets in the folder that USERDP_DATA names, found none: or give --data.")
         return found
@@ -34,8 +55,7 @@ def tasks(
     if row_norm is not None and not 0 < row_norm < float("inf"):
         raise InputError(f"Expected --row-norm {row_norm} to be a finite number > 0.")
     folds = tuple(_numbers(test_folds, "--test-folds", float))
-    rows = count(cap, "--max-rows-per-user")
-    return [Task(data.stem, data, target, user, features, fold, folds, rows, row_norm)]
+    return [Task(data.stem, data, target, user, features, fold, folds, row_norm=row_norm)]
 
 
 def names(text: str, known: Sequence[str], option: str = "--solvers") -> list[str]:

@@ -1,0 +1,78 @@
+"""Generated users of named scenarios: how far a solver is from the truth, beside what any private model must cost."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable, Sequence
+
+from userdp.bench.entries import entries
+from userdp.bench.generated import draw_users, fresh_rows, true_weights
+from userdp.bench.real import OPEN
+from userdp.bench.references import Yardstick, user_optimum, yardstick
+from userdp.bench.scenarios import LOSSES, Scenario
+from userdp.bench.scoring import collect
+from userdp.bench.solving import solve_all
+from userdp.bench.store import Cell, Record
+from userdp.planner import public_problem
+from userdp.privacy.accounting import Budget
+
+_YARD_USERS, _YARD_ROWS, _YARD_SEED = 20_000, 500_000, 2_000_000
+
+
+def grid_competitors() -> list[str]:
+    """Everybody who can be asked for."""
+    return [OPEN, *entries()]
+
+
+def grid_cells(
+    scenarios: Iterable[Scenario],
+    solvers: Iterable[str],
+    users: Sequence[int] | None,
+    epsilons: Sequence[float],
+    delta: float,
+    repeats: int,
+) -> list[Cell]:
+    """Every scenario at its own numbers of users, or at these, small ones first."""
+    chosen = [name for name in grid_competitors() if name in set(solvers)]
+    cells = [
+        Cell(
+            {"command": "grid", "scenario": scenario.settings(), "users": n_users, "solver": name, "repeats": repeats}
+            | ({"epsilon": None, "delta": None} if name == OPEN else {"epsilon": epsilon, "delta": delta})
+        )
+        for scenario in scenarios
+        for n_users in users or scenario.users
+        for epsilon in epsilons
+        for name in chosen
+    ]
+    unique = list({cell.key: cell for cell in cells}.values())
+    return sorted(unique, key=lambda cell: cell.settings["users"] * max(cell.settings["scenario"]["sizes"]))
+
+
+def measure_grid(settings: Record, context: Record) -> Record:
+    """One cell: all repeats, each on users drawn anew, scored on fresh rows with known chances. NOT PRIVATE."""
+    scenario, n_users = Scenario.from_settings(settings["scenario"]), settings["users"]
+    loss, fresh = LOSSES[scenario.loss], fresh_rows(scenario)
+    parts = (draw_users(scenario, n_users, seed) for seed in range(settings["repeats"]))
+    budget = None if settings["solver"] == OPEN else Budget(settings["epsilon"], settings["delta"])
+    facts = {"n_users": n_users, "rows": scenario.rows, "nothing_learned": fresh.nothing_learned()}
+    facts |= {"n_weights": true_weights(scenario).size} | _yardstick(scenario).facts(n_users, budget)
+    if budget is None:
+        started = time.perf_counter()
+        found = [fresh.score(user_optimum(loss, part)) for part in parts]
+        result: Record = {"seconds": [(time.perf_counter() - started) / len(found)] * len(found)}
+    else:
+        declared = {} if scenario.radius is None else {"domain_radius": scenario.radius}
+        problem = public_problem(loss, scenario.features + 1, **declared)
+        result = solve_all(settings["solver"], problem, parts, n_users, scenario.rows, budget, None, fresh.score)
+        if "refusal" in result:
+            return result | facts
+        found = result.pop("scores")
+    return result | facts | collect(found, lambda one: float(one["excess"]))
+
+
+@functools.lru_cache(maxsize=64)
+def _yardstick(scenario: Scenario) -> Yardstick:
+    """At the truth, of users enough to tell."""
+    n_users = min(_YARD_USERS, _YARD_ROWS * len(scenario.kept) // sum(scenario.kept))
+    return yardstick(LOSSES[scenario.loss], draw_users(scenario, n_users, _YARD_SEED), true_weights(scenario).ravel())
