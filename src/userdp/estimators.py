@@ -23,7 +23,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from userdp import losses
-from userdp.linear_model import DEFAULT_RADIUS, LinearModel
+from userdp.linear_model import LinearModel
 from userdp.losses import Loss
 from userdp.reading import as_numbers, is_boolean, positions_of
 
@@ -201,7 +201,7 @@ class _Regressor(RegressorMixin, LinearModel):
         return max(abs(end - self._middle) for end in self.target_range_)
 
     def _radius(self) -> float:
-        return DEFAULT_RADIUS if self.domain_radius is None else self.domain_radius / self._half
+        return super()._radius() if self.domain_radius is None else self.domain_radius / self._half
 
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         self.coef_ = self._half * coef[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import math
 import platform
 import warnings
 from abc import ABC, abstractmethod
@@ -26,6 +25,7 @@ from userdp.data import UserData
 from userdp.domains import Ball
 from userdp.fitting import minimize
 from userdp.losses import Loss
+from userdp.planner import default_radius
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
@@ -34,8 +34,7 @@ from userdp.reading import FLOATS, owners, read_rows, read_values
 from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
-DEFAULT_RADIUS = 10.0
-NOT_KEPT = ("ledger", "engine", "verbose")  # parameters that are no part of a saved model
+NOT_KEPT = ("ledger", "engine", "verbose", "public_X")  # parameters that are no part of a saved model
 
 _UNPROTECTED = (
     "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
@@ -52,11 +51,15 @@ class LinearModel(BaseEstimator, ABC):
     """Base of the estimators.
 
     epsilon, delta: the guarantee, for whole users under replacement; choose delta well below 1 / number of users.
-    solver: "auto", "phased-sgd" or "accelerated"; mode: "tight", or "paper" for the constants as printed.
+    solver: "auto" for whitened-clip, or by name "phased-sgd", "accelerated" (the paper's) or one of earlier work;
+    mode: "tight", or "paper" for the constants as printed.
     max_rows_per_user: more rows of a user are dropped at random; also how many rows a user is taken to have.
-    row_norm: how long a row of X may be, about, the intercept's 1 counted in; None takes sqrt(number of features + 1),
-    right for features of size about 1. domain_radius: how long the vector of all weights may be; None takes 10, times
-    half of the target range where there is one.
+    row_norm, domain_radius: for the paper's solvers, whose accuracy depends on them: how long a row of X may be, about,
+    the intercept's 1 counted in (None takes sqrt(number of features + 1), right for features of size about 1), and how
+    long the vector of all weights (None takes 10, times half of the target range where there is one). The default
+    solver needs neither, whatever the columns' units; a domain_radius that is given holds for it too.
+    public_X: rows that are nobody's secret and about like the users': the default solver then learns the columns' scales
+    and correlations from them, and has the budget for that to spend on the model. Not kept in the model.
     fit_intercept: whether there is a constant. l2: adds l2/2 |weights|^2 to the mean loss, the intercept included.
     max_gradients: an upper limit on the work.
     ledger: a `Ledger`, or the path of an existing ledger file, that is charged before anything is computed from the
@@ -88,6 +91,7 @@ class LinearModel(BaseEstimator, ABC):
     verbose: bool | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
+    public_X: Any = None
     unprotected_checks: bool = False
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -221,7 +225,8 @@ class LinearModel(BaseEstimator, ABC):
             Ball(self._radius()),
             self.epsilon,
             self.delta,
-            row_norm=math.sqrt(data.n_features) if self.row_norm is None else self.row_norm,
+            row_norm=self.row_norm,
+            public_X=self.public_X,
             rows_per_user=self._rows_per_user,
             target_bound=None if self._classifies else 1.0,
             solver=self.solver,
@@ -270,7 +275,7 @@ class LinearModel(BaseEstimator, ABC):
         return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
 
     def _radius(self) -> float:
-        return DEFAULT_RADIUS if self.domain_radius is None else self.domain_radius
+        return default_radius(self.solver, self.mode) if self.domain_radius is None else self.domain_radius
 
     @abstractmethod
     def _loss(self) -> Loss:

@@ -24,6 +24,7 @@ from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
 AUTO = "whitened-clip"
+_USUAL_RADIUS, _NO_LIMIT = 10.0, 1e9
 
 # An estimate of so much of the loss of knowing nothing, or a bound of so many times it: measured models were then
 # hardly better than a constant.
@@ -282,6 +283,11 @@ def plan(
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
     size = (problem, n_users, rows_per_user, budget)
     return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
+
+
+def default_radius(solver: str, mode: str = "tight") -> float:
+    """Radius of the weights' ball where none is declared: whitened-clip needs none, others do."""
+    return _NO_LIMIT if mode == "tight" and solver in ("auto", AUTO) else _USUAL_RADIUS
 
 
 def public_problem(

@@ -14,7 +14,7 @@ from userdp.bench.scenarios import LOSSES, Scenario
 from userdp.bench.scoring import collect
 from userdp.bench.solving import solve_all
 from userdp.bench.store import Cell, Record
-from userdp.planner import public_problem
+from userdp.planner import default_radius, public_problem
 from userdp.privacy.accounting import Budget
 
 _YARD_USERS, _YARD_ROWS, _YARD_SEED = 20_000, 500_000, 2_000_000
@@ -62,8 +62,8 @@ def measure_grid(settings: Record, context: Record) -> Record:
         found = [fresh.score(user_optimum(loss, part)) for part in parts]
         result: Record = {"seconds": [(time.perf_counter() - started) / len(found)] * len(found)}
     else:
-        declared = {} if scenario.radius is None else {"domain_radius": scenario.radius}
-        problem = public_problem(loss, scenario.features + 1, **declared)
+        radius = scenario.radius or default_radius(settings["solver"])
+        problem = public_problem(loss, scenario.features + 1, domain_radius=radius)
         result = solve_all(settings["solver"], problem, parts, n_users, scenario.rows, budget, None, fresh.score)
         if "refusal" in result:
             return result | facts

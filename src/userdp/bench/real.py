@@ -19,11 +19,11 @@ from userdp.bench.store import Cell, Record
 from userdp.bench.tasks import Task
 from userdp.data import UserData
 from userdp.domains import Ball
+from userdp.planner import default_radius
 from userdp.privacy.accounting import Budget
 from userdp.solvers.problem import Problem
 
 ORACLE, OPEN = "oracle", "not-private"
-_RADIUS = 10.0
 _RIDGE = 1e-6  # of the model without privacy, for few users
 
 
@@ -106,7 +106,7 @@ def measure_real(settings: Record, context: Record) -> Record:
 def _private(name: str, task: Task, parts: list[UserData], budget: Budget, limit: int | None, test: HeldOut) -> Record:
     n_users, d = parts[0].n_users, parts[0].n_features
     target_bound = None if task.loss.classifies else 1.0
-    problem = Problem(task.loss, Ball(_RADIUS), d, task.longest(d), target_bound)
+    problem = Problem(task.loss, Ball(default_radius(name)), d, task.longest(d), target_bound, intercept=True)
     rows = task.cap or int(np.diff(parts[0].offsets).max())
     most = None if limit is None else limit * n_users * rows
     return solve_all(name, problem, parts, n_users, rows, budget, most, test.score)

@@ -442,6 +442,8 @@ def _recalibrated(descent: _Descent, phase: Phase, found: np.ndarray, ratio: flo
         directions,
         descent.report,
     )
-    change = few.run(RECALIBRATION, phase.n_steps, ratio) - start
+    burn_in = round(_BURN_IN * phase.n_steps)
+    few.run(RECALIBRATION, burn_in, ratio)
+    change = few.run(RECALIBRATION, phase.n_steps - burn_in, ratio) - start
     signal = np.maximum(change**2 - few.noise**2, 0.0)
     return found + directions @ (change * signal / (signal + few.noise**2)), few
