@@ -58,8 +58,8 @@ class LinearModel(BaseEstimator, ABC):
     the intercept's 1 counted in (None takes sqrt(number of features + 1), right for features of size about 1), and how
     long the vector of all weights (None takes 10, times half of the target range where there is one). The default
     solver needs neither, whatever the columns' units; a domain_radius that is given holds for it too.
-    public_X: rows that are nobody's secret and about like the users': the default solver then learns the columns' scales
-    and correlations from them, and has the budget for that to spend on the model. Not kept in the model.
+    public_X: rows that are nobody's secret and about like the users': the default solver then learns the columns'
+    scales and correlations from them, and spends the budget for that on the model. Not kept in the model.
     fit_intercept: whether there is a constant. l2: adds l2/2 |weights|^2 to the mean loss, the intercept included.
     max_gradients: an upper limit on the work.
     ledger: a `Ledger`, or the path of an existing ledger file, that is charged before anything is computed from the
