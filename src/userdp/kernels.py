@@ -289,6 +289,19 @@ def _mean_curvatures(
 
 
 @compiled
+def _mean_squares(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, out: np.ndarray) -> None:
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        out[j] = math.nan if first == last else 0.0
+        for i in range(first, last):
+            for k in range(rows.shape[1]):
+                x = np.float64(rows[i, k])
+                out[j, k] += x * x
+        for k in range(rows.shape[1]):
+            out[j, k] /= last - first
+
+
+@compiled
 def _moment_shapes(
     rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, basis: np.ndarray, out: np.ndarray
 ) -> None:
@@ -450,6 +463,18 @@ def mean_curvatures(
         _mean_curvatures(rows, targets, offsets, listed, weights, slopes, lengths, longest, step, these)
 
     over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
+    return out
+
+
+def mean_squares(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> np.ndarray:
+    """Mean square of each feature over each listed user's rows."""
+    rows, offsets, users = map(read_only, (rows, offsets, users))
+    out = np.empty((users.size, rows.shape[1]))
+
+    def run(chunk: slice) -> None:
+        _mean_squares(rows, offsets, users[chunk], out[chunk])
+
+    over_chunks(run, users.size, _entries(rows, offsets, users))
     return out
 
 

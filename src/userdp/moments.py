@@ -137,3 +137,35 @@ class RowScale:
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         made_up = made_up_data(n_features, dtype)
         self(made_up, np.arange(made_up.n_users), made_up.n_users)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnScales:
+    """For each feature which power of 64 the mean square of a user's rows is nearest to, as a 1 among zeros.
+
+    All over sqrt(d), so that vectors have length at most 1: d blocks of `SIZES`. A feature that is 0 in all rows, or
+    not finite, has zeros only.
+
+    Guarantee: vector j is a function of user users[j]'s rows; entries are >= 0, so that no two vectors point apart.
+    """
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+    SIZES: ClassVar[np.ndarray] = 64.0 ** np.arange(-10, 11)
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = one_user_a_group(data, users, n_groups)
+        squares = kernels.mean_squares(data.rows, data.offsets, users)
+        n_features, n_sizes = squares.shape[1], self.SIZES.size
+        with np.errstate(all="ignore"):
+            places = np.round(np.log2(squares) / 6) + n_sizes // 2
+        out = np.zeros((users.size, n_features, n_sizes))
+        known = np.isfinite(places)
+        rows, columns = np.nonzero(known)
+        sizes = np.clip(places[known], 0, n_sizes - 1).astype(np.int64)
+        out[rows, columns, sizes] = 1 / math.sqrt(n_features)
+        return out.reshape(users.size, -1)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        made_up = made_up_data(n_features, dtype)
+        self(made_up, np.arange(made_up.n_users), made_up.n_users)

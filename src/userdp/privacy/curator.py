@@ -14,7 +14,7 @@ import numpy as np
 
 from userdp.data import UserData
 from userdp.engines.local import LocalEngine
-from userdp.moments import MomentShape, RowScale
+from userdp.moments import ColumnScales, MomentShape, RowScale
 from userdp.privacy.concentration import check_radius
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Halted, Session, Users, Vectors
@@ -22,6 +22,10 @@ from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.quiet import QUIET
 from userdp.statistics import RowStatistic, Statistic
+
+
+# Statistics whose vectors never point apart: docs/proofs.md, section 22.
+_ACUTE = (ColumnScales, MomentShape, RowScale)
 
 
 class Engine(Protocol):
@@ -222,9 +226,10 @@ def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
 
 
 def _check_acute(statistic: Statistic, label: str) -> None:
-    """Refuse a statistic that is not of those proven to give no two vectors that point apart."""
-    if type(statistic) not in (MomentShape, RowScale):  # not even of a subclass, which may compute something else
+    """Refuse a statistic that is not of those proven to give no two vectors that point apart, nor of their subclasses."""
+    if type(statistic) not in _ACUTE:
+        names = ", ".join(kind.__name__ for kind in _ACUTE)
         raise TypeError(
-            f"Expected MomentShape or RowScale in step {label!r}: its noise is for vectors that are proven never to "
-            f"point apart; got {type(statistic).__name__}."
+            f"Expected one of {names} in step {label!r}: its noise is for vectors that are proven never to point "
+            f"apart; got {type(statistic).__name__}."
         )

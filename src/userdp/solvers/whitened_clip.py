@@ -43,6 +43,7 @@ from userdp.statistics import MeanGradient
 from userdp.wrapped import N_SIZES, ClippedGradient, MeanCurvature
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
+_MOST_STEPS = 40
 _BURN_IN = 0.25  # of the steps
 _CURVATURE_FRACTION = 0.01
 _RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
@@ -100,7 +101,7 @@ class _Layout:
         return _Layout(
             s,
             0.0 if problem.public_moment is not None else whitening,
-            round(min(max(40 * math.sqrt(0.02 / s), 10), 40)),
+            round(min(max(_MOST_STEPS * math.sqrt(0.02 / s), 10), _MOST_STEPS)),
             n_steps,
             (1 - whitening) * fraction,
         )

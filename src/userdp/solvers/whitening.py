@@ -1,9 +1,10 @@
 """Coordinates in which rows have about unit second moment, in whatever units their columns are.
 
-One release of a second moment resolves directions down to its noise. So the shape of the moment is released several
-times, each time in the coordinates found so far: B <- B S^-1/2. Directions that were hidden below the noise grow by its
-inverse from stage to stage, so columns may differ by many powers of ten in scale. Shapes (moments of length 1) need no
-bound on the rows, and no two of them point apart, which halves the noise's variance (docs/proofs.md, section 22).
+First each column's scale is released, roughly: which power of 8 it is nearest to for most users. One release of a
+second moment resolves directions down to its noise. So the shape of the moment is released several times, each time in
+the coordinates found so far: B <- B S^-1/2. Directions that were hidden below the noise grow by its inverse from stage
+to stage. Shapes (moments of length 1) need no bound on the rows, and no two of them point apart, which halves the
+noise's variance (docs/proofs.md, section 22).
 
 Beyond `MOST_FEATURES` features only the diagonal is released: scales, no correlations.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.moments import MomentShape, RowScale
+from userdp.moments import ColumnScales, MomentShape, RowScale
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.plan import Step
@@ -24,23 +25,34 @@ from userdp.solvers.preconditioning import Whitening
 
 MOST_FEATURES = 400  # second moments have d^2/2 entries
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
-_SCALE = "row scale"
-_SCALE_FRACTION = 0.1  # of the same budget, where no constant feature tells the scale
+_COLUMNS, _SCALE = "column scales", "row scale"
+_SCALE_FRACTION = 0.1  # of the same budget, for each of these
+_MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
+_CLEAR = 5.0  # standard deviations by which a column's scale must stand out
+_FREQUENT = 0.5  # of the users, who have that scale
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
 
 def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: float) -> tuple[Step, ...]:
-    """The releases that together cost as much as one Gaussian release of this noise multiplier."""
+    """The releases that together cost as much as one Gaussian release of this noise multiplier.
+
+    Where a column's scale could not stand out of the noise it is not asked for; where the last feature is the constant
+    1, it tells the rows' scale.
+    """
     full = n_features <= MOST_FEATURES
-    block = max(1, _BLOCK_ENTRIES // (n_features * (n_features + 1) // 2 if full else n_features))
-    fractions = [fraction * (1.0 if intercept else 1 - _SCALE_FRACTION) for fraction in _STAGES]
-    steps = [
-        Step(_label(stage), 0, n_users, Clip(n_users, multiplier / math.sqrt(fraction), block=block, acute=True))
-        for stage, fraction in enumerate(fractions)
-    ]
-    if not intercept:
-        steps.append(Step(_SCALE, 0, n_users, Clip(n_users, multiplier / math.sqrt(_SCALE_FRACTION), acute=True)))
-    return tuple(steps)
+    scale = multiplier / math.sqrt(_SCALE_FRACTION)
+    columns = n_features <= _MOST_SCALED and _CLEAR * scale * math.sqrt(2 * n_features) / n_users < _FREQUENT
+    fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
+    rest = 1 - _SCALE_FRACTION * (columns + (not intercept))
+    fractions |= {_label(stage): fraction * rest for stage, fraction in enumerate(_STAGES)}
+    fractions |= {} if intercept else {_SCALE: _SCALE_FRACTION}
+    sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
+    usual = n_features * (n_features + 1) // 2 if full else n_features
+    return tuple(
+        Step(label, 0, n_users, Clip(n_users, multiplier / math.sqrt(fraction), block=block, acute=True))
+        for label, fraction in fractions.items()
+        for block in [max(1, _BLOCK_ENTRIES // sizes.get(label, usual))]
+    )
 
 
 def _label(stage: int) -> str:
@@ -127,6 +139,10 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
     for step in steps:
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
+        if step.label == _COLUMNS:
+            scales = _column_scales(curator, mechanism, n_features)
+            basis = np.diag(1 / scales) if full else 1 / scales
+            continue
         if step.label == _SCALE:
             basis = basis / _scale(curator, basis)
             continue
@@ -146,6 +162,14 @@ def _settled(basis: np.ndarray) -> np.ndarray:
     constant = Coordinates(basis).moment
     last = constant[-1] if constant.ndim == 1 else constant[-1, -1]
     return np.asarray(basis * math.sqrt(last))
+
+
+def _column_scales(curator: Curator, mechanism: Clip, n_features: int) -> np.ndarray:
+    """Each column's most frequent scale, 1 where none is clear."""
+    released = curator.release(_COLUMNS, ColumnScales(), 1.0).reshape(n_features, -1)
+    noise = mechanism.noise_multiplier * mechanism.sensitivity(1.0, released.size)
+    scales = np.sqrt(ColumnScales.SIZES[np.argmax(released, axis=1)])
+    return np.where(released.max(axis=1) > _CLEAR * noise, scales, 1.0)
 
 
 def _scale(curator: Curator, basis: np.ndarray) -> float:
