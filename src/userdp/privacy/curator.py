@@ -23,7 +23,6 @@ from userdp.privacy.plan import Plan, Step
 from userdp.privacy.quiet import QUIET
 from userdp.statistics import RowStatistic, Statistic
 
-
 # Statistics whose vectors never point apart: docs/proofs.md, section 22.
 _ACUTE = (ColumnScales, MomentShape, RowScale)
 
@@ -226,7 +225,7 @@ def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
 
 
 def _check_acute(statistic: Statistic, label: str) -> None:
-    """Refuse a statistic that is not of those proven to give no two vectors that point apart, nor of their subclasses."""
+    """Refuse all statistics but those proven to give no two vectors that point apart; subclasses of them, too."""
     if type(statistic) not in _ACUTE:
         names = ", ".join(kind.__name__ for kind in _ACUTE)
         raise TypeError(
