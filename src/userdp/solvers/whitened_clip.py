@@ -49,13 +49,14 @@ _CURVATURE_FRACTION = 0.01
 _RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
 _FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
 _TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
-_MARK = 0.35  # a size's mark / clip: sizes cost 6% of the gradients' noise
+_MARK = 0.3  # a size's mark / clip: sizes raise the gradients' noise by 4%
 _MOMENTUM, _STEP = 0.6, 0.5  # steps of half the inverse curvature; with momentum they lead as far as whole ones
 _MOST_NOISE = 0.05  # that a step's noise may move predictions / a typical prediction
 _TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured
 _LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how much it usually differs
-# The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and what is left out.
-_USUAL_CURVATURE, _USUAL_SLOPE, _SIMILARITY, _WORSE = 0.6, 0.65, 0.06, 1.5
+# The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and by how much
+# noise costs more than in coordinates that fit exactly.
+_USUAL_CURVATURE, _USUAL_SLOPE, _SIMILARITY, _WORSE = 0.6, 0.65, 0.06, 3.0
 _FORGET = 0.85  # of what earlier steps told about sizes
 _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is halted; standard deviations
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
@@ -223,7 +224,7 @@ def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: in
     fraction = layout.parts[STEPS][1]
     noise = 2 * clip * layout.s / math.sqrt(problem.dimension * fraction)
     sampling = square / n_users * (1 + 1 / max(passes, 1e-9) * (passes < layout.passes))
-    return min(_WORSE * (problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
+    return min((_WORSE * problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
 
 
 @dataclass
@@ -379,7 +380,7 @@ def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
     """The estimate of the excess risk from what was released: noise of the average, and what n users tell."""
     square = (descent.sizes.rms * descent.longest) ** 2
     noise = descent.curvature / 2 * problem.dimension * descent.noise**2
-    return _WORSE * (noise + square / (2 * descent.curvature * n_users))
+    return _WORSE * noise + square / (2 * descent.curvature * n_users)
 
 
 def _noise_ratio(step: Step, problem: Problem) -> float:
