@@ -105,6 +105,8 @@ def test_memory_mapped_rows_stay_mapped(tmp_path):
         (bool, None, np.float64),
         (">f4", None, np.float32),
         (np.longdouble, None, np.float64),
+        (np.float16, None, np.float64),
+        (object, None, np.float64),
         (np.uint64, np.float32, np.float32),
         (np.float64, "float32", np.float32),
     ],
@@ -127,7 +129,7 @@ def test_anything_in_the_values_is_accepted_silently():
 
 
 def test_intercept_and_absent_targets():
-    data = UserData.from_arrays([[5.0], [6.0], [7.0]], None, ["a", "b", "a"], fit_intercept=True)
+    data = UserData.from_arrays(np.array([[5.0], [6.0], [7.0]]), None, ["a", "b", "a"], fit_intercept=True)
     np.testing.assert_array_equal(data.rows, [[5, 1], [7, 1], [6, 1]])
     assert np.all(np.isnan(data.targets))
     assert data.n_features == 2
