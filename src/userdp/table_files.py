@@ -49,6 +49,7 @@ class TableFile:
         self.path, self.column_names, self.typed = path, list(names), typed
         self._read = read
         self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
+        self._asked: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
         if self.typed:
@@ -59,15 +60,16 @@ class TableFile:
         """Read these columns of a CSV file in one go; other formats are quickest by column."""
         texts = [schema.user] if schema.classes is None else [schema.user, schema.target]
         wanted = [name for name in (schema.user, *schema.features, schema.target) if name is not None]
-        if self.typed or all(name in self._kept for name in wanted):
-            return
         types = {name: pa.string() if name in texts else pa.float64() for name in wanted}
+        if self.typed or types == self._asked:
+            return
+        self._asked = types
         try:
             table = self._read(list(types), types)
         except (pa.ArrowException, OSError):  # some cell is no number
             types = dict.fromkeys(types, pa.string())
             table = self._columns(list(types), types)
-        self._kept.update({n: Untyped(table[n]) if kind == pa.string() else table[n] for n, kind in types.items()})
+        self._kept = {n: Untyped(table[n]) if kind == pa.string() else table[n] for n, kind in types.items()}
 
     def guess(self, name: str) -> pa.ChunkedArray:
         """The column with the type that its cells suggest, which is for those who may see them."""
@@ -227,7 +229,13 @@ def _check_buffers(table: pa.Table) -> None:
     for column in table.columns:
         for chunk in column.chunks:
             chunk.validate()
-            (as_bytes(chunk) if declared(chunk) == TEXT else chunk).validate(full=True)
+            _without_text(chunk).validate(full=True)
+
+
+def _without_text(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(array.indices, _without_text(array.dictionary), safe=False)
+    return as_bytes(array) if declared(array) == TEXT else array
 
 
 def _delimiter(path: Path) -> str:
