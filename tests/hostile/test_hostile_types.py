@@ -308,6 +308,19 @@ def test_lines_of_csv(folder, line, target):
     assert (table.n_users, table.n_features, np.diff(table.offsets)[0]) == (N_USERS, 2, MANY)
 
 
+SCORE = ["--target", "word", "--user-column", "who", "--epsilon", "8", "--delta", "1e-4", "--insecure-seed", "1"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_private_scores_of_csv(folder, line):
+    """The scores are released with noise; besides them nothing may tell."""
+    assert run("fit", write_csv(b"0,1,1,no,1"), *FIT, *WORDS, "--output", "m.json").exit_code == 0
+    for sent in (b"0,1,1,no,1", LINES[line]):
+        result = run("evaluate", "m.json", write_csv(sent), *SCORE, "--json")
+        assert (result.exit_code, result.stderr.count("\n")) == (0, 2), result.stderr
+        assert list(json.loads(result.stdout)["scores"]) == ["log loss", "accuracy"]
+
+
 def write_typed(suffix, a, b, word):
     table = pa.table({"who": USERS, "x_a": a, "x_b": b, "word": word, "amount": a})
     if suffix == "parquet":
