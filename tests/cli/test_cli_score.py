@@ -50,7 +50,7 @@ def test_columns_are_found_by_name_and_missing_cells_filled(files, tmp_path):
     arguments = ("predict", files / "text.json", tmp_path / "t.parquet", "-o", tmp_path / "p.csv")
     refused = run(*arguments)
     assert refused.exit_code == 1
-    assert "column 'x_a', got missing or infinite ones: fill them, with --fill-missing" in refused.stderr
+    assert "column 'x_a', got missing or infinite ones, or text: fill them, with --fill-missing" in refused.stderr
     assert run(*arguments, "--fill-missing", "0").exit_code == 0
     assert np.mean(np.asarray(open_table(tmp_path / "p.csv").guess("prediction")) == np.asarray(kept["text"])) > 0.85
 

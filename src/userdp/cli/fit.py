@@ -53,7 +53,7 @@ def fit(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="All labels there can be, such as no,yes. Not needed for true and false.",
+            help="All labels there can be, such as no,yes. Not needed if the column is boolean by type (not CSV).",
             show_default=False,
             rich_help_panel=o.DATA,
         ),

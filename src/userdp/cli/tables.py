@@ -103,6 +103,6 @@ def matrix_of(
 def _check_cells(name: str, values: np.ndarray, filled: bool) -> None:
     if np.isinf(values).any() or (not filled and np.isnan(values).any()):
         raise InputError(
-            f"Expected finite numbers in column {name!r}, got missing or infinite ones: fill them, with --fill-missing "
-            "0, say."
+            f"Expected finite numbers in column {name!r}, got missing or infinite ones, or text: fill them, with "
+            "--fill-missing 0, say."
         )
