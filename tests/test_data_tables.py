@@ -36,6 +36,11 @@ def as_polars(table):
     return pytest.importorskip("polars").DataFrame(table, strict=False, nan_to_null=False)
 
 
+def as_polars_enum():
+    pl = pytest.importorskip("polars")
+    return pl.DataFrame({"who": U3, "x": pl.Series([str(SECRET), "b", "c"], dtype=pl.Enum([str(SECRET), "b", "c"]))})
+
+
 def as_lazy_polars(table):
     return as_polars(table).lazy()
 
@@ -197,6 +202,14 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData.from_arrays(X3, Y3, X3), r"users of shape \(n_rows,\), got 2 dimensions"),
         (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=0), r"max_rows_per_user=0 .* >= 1"),
         (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=1.5), r"max_rows_per_user=1.5"),
+        (
+            lambda: UserData.from_arrays(X3, as_pandas({"dtype": Y3, "type": Y3}), U3),
+            r"y to be numeric .* got DataFrame",
+        ),
+        (
+            lambda: UserData.from_table(as_polars_enum(), user="who", features=["x"]),
+            r"'x' to be numeric .* got enum: convert",
+        ),
         (lambda: UserData.from_arrays(X3.astype(complex), Y3, U3), r"X to be numeric .* got complex128"),
         (lambda: UserData.from_arrays(X3.astype(str), Y3, U3), r"X to be numeric .* got text"),
         (lambda: UserData.from_arrays(X3, np.array(["a", "b", "c"]), U3), r"y to be numeric .* got text"),

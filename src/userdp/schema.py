@@ -25,10 +25,12 @@ import pyarrow.compute as pc
 
 NUMBER, TEXT, ANY = "number", "text", "any"  # what a column's type may declare its cells to be
 
+_ARROW = (pa.Array, pa.ChunkedArray)
 _SHOWN_NAMES = 40  # column names that an error lists at most
 # Names of types, in lower case, of pandas' own columns, polars and Arrow.
 _NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
 _TEXTS = re.compile(r"(large_)?(string|utf8)(_view)?(\[pyarrow\])?|str")
+_CATEGORIES = ("category", "categorical", "enum")
 # Numbers in text, as pyarrow reads those of a CSV column: either way of reading a cell must give the same.
 _BLANKS = r"[ \t\r\n\f\v]*"
 _DIGITS = _BLANKS + r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))" + _BLANKS
@@ -126,24 +128,30 @@ def declared(column: Any) -> str:
     """
     if isinstance(column, (list, tuple, range, Untyped)):
         return ANY
-    kind = getattr(column, "dtype", getattr(column, "type", None))
+    kind = _type_of(column)
     if isinstance(kind, np.dtype):
         return {"O": ANY, "U": TEXT, "T": TEXT, **dict.fromkeys("biuf", NUMBER)}.get(kind.kind, str(kind))
     name = type(column).__name__ if kind is None else str(kind).lower()
     if name == "object":  # of polars
         return ANY
-    return NUMBER if _NUMBERS.fullmatch(name) else TEXT if _TEXTS.fullmatch(name) else name
+    # Without parameters, which may list categories.
+    return NUMBER if _NUMBERS.fullmatch(name) else TEXT if _TEXTS.fullmatch(name) else name.partition("(")[0]
 
 
 def is_boolean(column: Any) -> bool:
     """Whether a column's type has two values, not whether its cells happen to have two."""
-    kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
-    return kind in ("bool", "boolean", "bool[pyarrow]")
+    return str(_type_of(column)).lower() in ("bool", "boolean", "bool[pyarrow]")
+
+
+def _type_of(column: Any) -> Any:
+    if isinstance(column, _ARROW):
+        return column.type
+    return None if hasattr(column, "columns") else getattr(column, "dtype", None)  # tables have cells in attributes
 
 
 def decoded(column: Any) -> Any:
     """An Arrow column of dictionary type as a column of its values."""
-    encoded = isinstance(column, (pa.Array, pa.ChunkedArray)) and pa.types.is_dictionary(column.type)
+    encoded = isinstance(column, _ARROW) and pa.types.is_dictionary(column.type)
     return column.cast(column.type.value_type) if encoded else column
 
 
@@ -210,14 +218,14 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
     """
     column = decoded(column)
     kind, wanted = declared(column), _kind_of_classes(classes)
-    if kind not in (wanted, ANY, "category", "categorical") and not (wanted == ANY or kind.startswith("enum")):
+    if kind not in (wanted, ANY, *_CATEGORIES) and wanted != ANY:
         shown = ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
         kind = {NUMBER: "numbers"}.get(kind, kind)
         raise TypeError(f"Expected {what} to hold labels such as {shown}, got {kind}: convert it.")
     known = {label: float(position) for position, label in enumerate(classes)}
     if isinstance(column, Untyped):
         column = numbers(what, column) if wanted == NUMBER else column.cells
-    if isinstance(column, (pa.Array, pa.ChunkedArray)):
+    if isinstance(column, _ARROW):
         return _positions_in_arrow(column, known)
     cells = column.tolist() if isinstance(column, np.ndarray) else column
     return np.fromiter((_position(cell, known) for cell in cells), dtype=np.float64, count=len(cells))
@@ -257,13 +265,13 @@ def _matrix_of_table(what: str, X: Any) -> np.ndarray:
 
 def _floats(column: Any) -> np.ndarray:
     """A column of a type of numbers as native float32 if it is that, else as float64."""
-    if isinstance(column.dtype if hasattr(column, "dtype") else None, np.dtype):
+    if isinstance(_type_of(column), np.dtype):
         array = np.asarray(column)
         single = array.dtype.newbyteorder("=") == np.float32
         return array.astype(np.float32 if single else np.float64, copy=False)
     if hasattr(column, "to_arrow"):  # polars, some of whose integers Arrow does not know
         return np.asarray(column.cast(float).to_arrow())
-    if not isinstance(column, (pa.Array, pa.ChunkedArray)):  # pandas' own types
+    if not isinstance(column, _ARROW):  # pandas' own types
         column = pa.array(column, from_pandas=True)
     # Unchecked, because a checked cast refuses large integers, and so tells of a value.
     return np.asarray(column if column.type == pa.float32() else column.cast(pa.float64(), safe=False))
