@@ -313,3 +313,18 @@ def test_read_only_and_picklable():
     again = pickle.loads(pickle.dumps(data))
     np.testing.assert_array_equal(again.rows, data.rows)
     assert data.n_rows == 3
+
+
+@tables
+def test_labels_become_positions_in_the_declared_classes(make, tmp_path):
+    columns = {"user": "who", "features": "x_2", "target": "note", "classes": ["s", "q", "p"]}
+    pq.write_table(pa.table(TABLE), tmp_path / "table.parquet")
+    for data in (
+        UserData.from_table(make(TABLE), **columns),
+        UserData.from_parquet(tmp_path / "table.parquet", **columns),
+    ):
+        np.testing.assert_array_equal(data.targets, [0, math.nan, 1, 2])  # p and r of b, q of a, s of c
+    with pytest.raises(ValueError, match="at least 2 different classes"):
+        UserData.from_table(make(TABLE), **(columns | {"classes": ["s", "s"]}))
+    with pytest.raises(TypeError, match=r"column 'note' to hold labels such as 1, 2, got text"):
+        UserData.from_table(make(TABLE), **(columns | {"classes": [1, 2]}))

@@ -125,7 +125,7 @@ class LinearModel(BaseEstimator, ABC):
         """Learn from data that is grouped already, say by `UserData.from_parquet`.
 
         Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
-        its sorted `classes`, which must be declared.
+        its sorted `classes`, which must be declared, here and to `UserData.from_table`, say.
         """
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
