@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -105,6 +106,8 @@ def test_memory_mapped_rows_stay_mapped(tmp_path):
         (bool, None, np.float64),
         (">f4", None, np.float32),
         (np.longdouble, None, np.float64),
+        (np.float16, None, np.float64),
+        (object, None, np.float64),
         (np.uint64, np.float32, np.float32),
         (np.float64, "float32", np.float32),
     ],
@@ -127,17 +130,18 @@ def test_anything_in_the_values_is_accepted_silently():
 
 
 def test_intercept_and_absent_targets():
-    data = UserData.from_arrays([[5.0], [6.0], [7.0]], None, ["a", "b", "a"], fit_intercept=True)
+    data = UserData.from_arrays(np.array([[5.0], [6.0], [7.0]]), None, ["a", "b", "a"], fit_intercept=True)
     np.testing.assert_array_equal(data.rows, [[5, 1], [7, 1], [6, 1]])
     assert np.all(np.isnan(data.targets))
     assert data.n_features == 2
 
 
-def test_cap_keeps_a_uniform_choice_of_each_users_rows():
+@pytest.mark.parametrize("seeded", [False, True])
+def test_cap_keeps_a_uniform_choice_of_each_users_rows(seeded):
     ids = ["a"] * 5 + ["b"] * 2 + ["a", "c"]
     counts = np.zeros(9)
     for seed in range(2000):
-        data = grouped(ids, max_rows_per_user=3, insecure_seed=seed)
+        data = grouped(ids, max_rows_per_user=3, insecure_seed=seed if seeded else None)
         kept = by_user(data)
         assert [len(rows) for rows in kept] == [3, 2, 1]
         assert kept == [sorted(rows) for rows in kept]  # in their old order
@@ -145,6 +149,18 @@ def test_cap_keeps_a_uniform_choice_of_each_users_rows():
         np.add.at(counts, (data.rows[:, 0] / 2).astype(int), 1)
     np.testing.assert_array_equal(counts[[5, 6, 8]], 2000)
     np.testing.assert_allclose(counts[[0, 1, 2, 3, 4, 7]], 1000, atol=120)  # half of six rows; 5 standard deviations
+
+
+def test_the_cap_draws_from_the_operating_system(monkeypatch):
+    """One 64-bit key a row of those who have too many; the rows with the smallest keys stay."""
+    keys = np.array([5, 2**64 - 1, 2, 9, 2**63, 3, 4], dtype=np.uint64)  # of a, a, a, b, b, b, b
+    asked = []
+    monkeypatch.setattr(os, "urandom", lambda n: asked.append(n) or keys.tobytes())
+    data = grouped(["a", "b", "a", "a", "b", "b", "c", "b"], max_rows_per_user=2)
+    assert asked == [keys.nbytes]
+    assert by_user(data) == [[0.0, 6.0], [10.0, 14.0], [12.0]]
+    monkeypatch.setattr(os, "urandom", None)
+    assert grouped([0, 0, 1], max_rows_per_user=1, insecure_seed=1).n_rows == 2
 
 
 def test_cap_is_random_without_a_seed_and_repeatable_with_one():

@@ -36,6 +36,11 @@ def as_polars(table):
     return pytest.importorskip("polars").DataFrame(table, strict=False, nan_to_null=False)
 
 
+def as_polars_enum():
+    pl = pytest.importorskip("polars")
+    return pl.DataFrame({"who": U3, "x": pl.Series([str(SECRET), "b", "c"], dtype=pl.Enum([str(SECRET), "b", "c"]))})
+
+
 def as_lazy_polars(table):
     return as_polars(table).lazy()
 
@@ -192,14 +197,22 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData.from_arrays(Y3, Y3, U3), r"X of shape \(n_rows, n_features\), got 1 dimensions"),
         (lambda: UserData.from_arrays(X3[:, :0], Y3, U3), r"X of shape .* got no feature"),
         (lambda: UserData.from_arrays(X3, X3, U3), r"y of shape \(n_rows,\), got 2 dimensions"),
-        (lambda: UserData.from_arrays([[SECRET], [1, 2]], Y3, U3), r"rows differ in length"),
+        (lambda: UserData.from_arrays([[SECRET], [1, 2]], Y3, U3), r"width are declared, got list"),
+        (lambda: UserData.from_arrays([[SECRET], [1]], Y3, U3), r"width are declared, got list"),
         (lambda: UserData.from_arrays(X3, Y3, X3), r"users of shape \(n_rows,\), got 2 dimensions"),
         (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=0), r"max_rows_per_user=0 .* >= 1"),
         (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=1.5), r"max_rows_per_user=1.5"),
-        (lambda: UserData.from_arrays(X3.astype(np.float16), Y3, U3), r"X in float32.* got float16"),
-        (lambda: UserData.from_arrays(X3.astype(complex), Y3, U3), r"X in float32.* got complex128"),
-        (lambda: UserData.from_arrays(X3.astype(object), Y3, U3), r"X in float32.* got object"),
-        (lambda: UserData.from_arrays(X3, ["a", "b", "c"], U3), r"y in float32.* got <U1"),
+        (
+            lambda: UserData.from_arrays(X3, as_pandas({"dtype": Y3, "type": Y3}), U3),
+            r"y to be numeric .* got DataFrame",
+        ),
+        (
+            lambda: UserData.from_table(as_polars_enum(), user="who", features=["x"]),
+            r"'x' to be numeric .* got enum: convert",
+        ),
+        (lambda: UserData.from_arrays(X3.astype(complex), Y3, U3), r"X to be numeric .* got complex128"),
+        (lambda: UserData.from_arrays(X3.astype(str), Y3, U3), r"X to be numeric .* got text"),
+        (lambda: UserData.from_arrays(X3, np.array(["a", "b", "c"]), U3), r"y to be numeric .* got text"),
         (lambda: UserData.from_arrays(X3, Y3, U3, dtype="int32"), r"dtype=int32 to be float32 or float64"),
         (lambda: UserData.from_arrays(X3, Y3, "abc"), r"one id a row, got str"),
         (lambda: UserData.from_arrays(X3, Y3, 5), r"one id a row, got int"),
@@ -209,7 +222,7 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features="y_*"), r"matches 'y_\*', .* who, x, name"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["q"]), r"named 'q', .* who, x, name"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", target="t", features="x"), r"named 't'"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="*"), r"'name' to be numeric .* string"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="*"), r"'name' to be numeric .* text"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features=""), r"at least one feature"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", features="who,x"), r"features without 'who'"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", target="x", features=["x"]), r"features without 'x'"),
@@ -217,10 +230,6 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (
             lambda: UserData.from_table(pa.table(MIXED).slice(0, 0), user="who", features="x"),
             r"at least one row, got an empty table",
-        ),
-        (
-            lambda: UserData.from_table(as_pandas({"who": [1, 2], "x": [SECRET, "b"]}), user="who", features="x"),
-            r"'x' to be numeric .* mixed types",
         ),
         (lambda: UserData(X3, Y3, np.array([0, 2, 4])), r"last offset"),
         (lambda: UserData(X3, Y3, np.array([0, 3])), r"at least 2 users"),
@@ -304,3 +313,18 @@ def test_read_only_and_picklable():
     again = pickle.loads(pickle.dumps(data))
     np.testing.assert_array_equal(again.rows, data.rows)
     assert data.n_rows == 3
+
+
+@tables
+def test_labels_become_positions_in_the_declared_classes(make, tmp_path):
+    columns = {"user": "who", "features": "x_2", "target": "note", "classes": ["s", "q", "p"]}
+    pq.write_table(pa.table(TABLE), tmp_path / "table.parquet")
+    for data in (
+        UserData.from_table(make(TABLE), **columns),
+        UserData.from_parquet(tmp_path / "table.parquet", **columns),
+    ):
+        np.testing.assert_array_equal(data.targets, [0, math.nan, 1, 2])  # p and r of b, q of a, s of c
+    with pytest.raises(ValueError, match="at least 2 different classes"):
+        UserData.from_table(make(TABLE), **(columns | {"classes": ["s", "s"]}))
+    with pytest.raises(TypeError, match=r"column 'note' to hold labels such as 1, 2, got text"):
+        UserData.from_table(make(TABLE), **(columns | {"classes": [1, 2]}))

@@ -11,7 +11,7 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["losses", "domains", "kernels", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
+    ["losses", "domains", "kernels", "schema", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
     ["table_files"],
     ["data"],
     ["statistics", "moments", "row_statistics", "safe_passes", "wrapped"],

@@ -77,7 +77,9 @@ def test_too_many_outliers_halt():
         ({"delta": 0.0}, BudgetExceeded, "delta > 0"),
         ({"outliers": 0.5}, ValueError, "outliers=0.5"),
         ({"spread": (2.0, 1.0)}, ValueError, "smallest=2.0"),
-        ({"X": np.full((len(USERS), 1), "a")}, TypeError, "Expected X in float32"),
+        ({"X": [1.0] * len(USERS)}, TypeError, "width are declared, got list"),
+        ({"X": [[1.0]] * len(USERS)}, TypeError, "width are declared, got list"),
+        ({"X": np.full((len(USERS), 1), "a")}, TypeError, "Expected X to be numeric .* got text"),
         ({"groups": USERS[1:]}, ValueError, "as many user ids as rows"),
     ],
 )

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from userdp import UserData
+from userdp import UserData, table_files
+from userdp.schema import Schema, ids, numbers
 from userdp.table_files import open_table, write_table
 from userdp.whole_files import check_place, whole_file
 
@@ -26,7 +27,6 @@ def test_every_format_gives_the_same_users(tmp_path, suffix):
     write_table(pa.table(TABLE), path)
     table = open_table(path)
     assert table.column_names == list(TABLE)
-    table.prefetch("who", ["x_1", "x_2"])
     data = UserData.from_table(table, user="who", target="y", features="x_*")
     np.testing.assert_array_equal(data.rows, [[0.5, 1], [2.5, 3], [math.nan, math.nan], [4, 4]])
     np.testing.assert_array_equal(data.targets, [1, math.nan, 0, 1])
@@ -41,15 +41,43 @@ def test_arrow_streams_and_old_feather_suffixes(tmp_path):
     assert open_table(tmp_path / "packed.feather")["who"].to_pylist() == TABLE["who"]
 
 
-def test_no_single_cell_decides_the_type_of_a_csv_column(tmp_path):
+def test_no_cell_decides_the_type_of_a_csv_column(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("a,b,c,d\nTrue,1, x,\nfalse,two,1,\nmaybe,3,y,\n1,true,z,\n")
-    table = open_table(path)
-    assert table.numbers("a").to_pylist() == [1.0, 0.0, None, 1.0]
-    assert table.numbers("b").to_pylist() == [1.0, None, 3.0, 1.0]
-    assert table.numbers("c").to_pylist() == [" x", "1", "y", "z"]
-    assert table.numbers("d").to_pylist() == [None] * 4
-    assert table.text("b").to_pylist() == ["1", "two", "3", "true"]
+    path.write_text("who,a,b,c,d\n1,True,1, x,\n2,false,two,1,\n3,maybe,3,y,\n4,1,true,z,\n")
+    nan = math.nan
+    expected = {"a": [1, 0, nan, 1], "b": [1, nan, 3, 1], "c": [nan, 1, nan, nan], "d": [nan] * 4}
+    for name, cells in expected.items():
+        table = open_table(path)
+        np.testing.assert_array_equal(numbers(name, table[name]), cells)
+        table.prefetch(Schema("who", (name,)))
+        np.testing.assert_array_equal(numbers(name, table[name]), cells)
+    assert table["b"].cells.to_pylist() == ["1", "two", "3", "true"]
+
+
+@pytest.mark.parametrize("cell", ["7,8", "", "9" * 2**21, '"a\nb",3,4'], ids=["wide", "narrow", "long", "both"])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_rows_of_any_length_are_their_owner_s_matter(tmp_path, monkeypatch, cell, place):
+    """Too many cells, too few, or one that is longer than what is read at a time."""
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 2**20)
+    path = tmp_path / "t.csv"
+    lines = ["who,x,y", "a,1,2", "b,3,4", "c,5,6"]
+    whole = [line.split(",")[1:] for line in lines[1:]]
+    lines[place] = f"{lines[place][0]},{cell}" if cell else lines[place][0]
+    path.write_text("\n".join(lines) + "\n")
+    data = UserData.from_table(open_table(path), user="who", features="x,y")
+    assert data.n_users == 3
+    others = [i for i in range(3) if i != place - 1]
+    np.testing.assert_array_equal(data.rows[others], np.array(whole, dtype=float)[others])
+
+
+def test_bytes_that_are_no_text_are_their_owner_s_matter(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"who,x,y\na,1,no\n\xff,\xfe\xfe,\xff\nb,5,yes\n")
+    columns = {"user": "who", "features": "x", "target": "y", "classes": ["no", "yes"]}
+    data = UserData.from_table(open_table(path), **columns, keep_user_ids=True)
+    np.testing.assert_array_equal(data.rows[:, 0], [1, math.nan, 5])
+    np.testing.assert_array_equal(data.targets, [0, math.nan, 1])
+    assert data.user_ids == ("a", "\udcff", "b")
 
 
 def test_cells_of_csv_columns(tmp_path):
@@ -59,18 +87,18 @@ def test_cells_of_csv_columns(tmp_path):
     )
     table = open_table(path)
     assert table.column_names == ["who", "x", "name", "a, b", "when"]
-    assert table["who"].to_pylist() == [1, 2, None, 4]
-    assert table.numbers("x").to_pylist() == [1.0, 2000.0, None, 0.5]
-    assert table["name"].to_pylist() == ["ann", None, "x\ny", "NA"]
-    assert table.numbers("name").type == pa.string()
-    assert table.numbers("a, b").to_pylist() == [1, 2, 3, 4]
+    assert table.guess("who").to_pylist() == [1, 2, None, 4]
+    assert ids(table["who"]).to_pylist() == ["1", "2", None, "4"]
+    np.testing.assert_array_equal(numbers("x", table["x"]), [1.0, 2000.0, math.nan, 0.5])
+    assert table["name"].cells.to_pylist() == ["ann", "", "x\ny", "NA"]
+    np.testing.assert_array_equal(numbers("a, b", table["a, b"]), [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"a,b\n1,2\n3,4,SECRET\n", "readable CSV file at .*separated by commas"),
-        ("t.tsv", b"a\tb\n1\t2\n3\t4\tSECRET\n", "separated by tabs"),
+        ("t.csv", b'a,b\n1,2\n3,4\n"SECRET\n', "readable CSV file at .*separated by commas"),
+        ("t.tsv", b'a\tb\n1\t2\n3\t4\n"SECRET\n', "separated by tabs"),
         ("t.csv", b"\xff\xfeSECRET", "in UTF-8"),
         ("t.csv", b'a,b\n"SECRET\n1,2\n', "readable CSV"),
         ("t.csv", b"", "it is empty"),

@@ -8,22 +8,20 @@ identifiers are dropped unless asked for.
 
 from __future__ import annotations
 
-import fnmatch
-import numbers
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from userdp.grouping import Groups, check_seed
+from userdp.schema import Schema, ids, matrix, numbers
 from userdp.table_files import TableFile, open_parquet
 
 _OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
-_SHOWN_NAMES = 40  # column names that an error lists at most
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
 
 
@@ -81,8 +79,8 @@ class UserData:
     @classmethod
     def from_arrays(
         cls,
-        X: npt.ArrayLike,
-        y: npt.ArrayLike | None,
+        X: Any,
+        y: Any,
         users: Any,
         *,
         max_rows_per_user: int | None = None,
@@ -94,6 +92,8 @@ class UserData:
     ) -> UserData:
         """Group a matrix, its targets and one user id a row.
 
+        X is an array or a table; lists of rows are refused, because they declare no width. Of arrays and columns of
+        objects, and of lists of targets, each cell is read by itself: what is no number becomes NaN.
         X in float32 or float64 whose users are already next to each other is used as it is, without a copy; do not
         change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
 
@@ -106,34 +106,43 @@ class UserData:
         repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
         what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
         """
-        matrix = _numeric_array("X", X, ndim=2)
-        dtype = _float_type(dtype, matrix.dtype)
+        X = matrix("X", X)
+        dtype = _float_type(dtype, X.dtype)
         _check_fill(fill_missing, dtype)
-        targets = None if y is None else _numeric_array("y", y, ndim=1)
-        if targets is not None and len(targets) != len(matrix):
+        targets = None if y is None else numbers("y", y)
+        if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one target a row.")
-        groups = Groups.make(users, len(matrix), max_rows_per_user, insecure_seed)
+        groups = Groups.make(users, len(X), max_rows_per_user, insecure_seed)
         if groups.order is None and not fit_intercept:
             with np.errstate(all="ignore"):
-                rows = np.ascontiguousarray(matrix, dtype=dtype)
+                rows = np.ascontiguousarray(X, dtype=dtype)
         else:
-            rows = np.empty((groups.n_rows, matrix.shape[1] + fit_intercept), dtype=dtype)
-            groups.gather(matrix, rows[:, : matrix.shape[1]])
-            rows[:, matrix.shape[1] :] = 1.0
+            rows = np.empty((groups.n_rows, X.shape[1] + fit_intercept), dtype=dtype)
+            groups.gather(X, rows[:, : X.shape[1]])
+            rows[:, X.shape[1] :] = 1.0
         if fill_missing is not None:
-            rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, matrix))
+            rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, X))
         kept_ids = groups.ids(users) if keep_user_ids else None
         facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
 
     @classmethod
     def from_table(
-        cls, table: Any, *, user: str, features: str | Sequence[str], target: str | None = None, **options: Any
+        cls,
+        table: Any,
+        *,
+        user: str,
+        features: str | Sequence[str],
+        target: str | None = None,
+        classes: Sequence[Any] | None = None,
+        **options: Any,
     ) -> UserData:
         """Group a pandas, polars or pyarrow table by its column `user`.
 
-        `features` is a list of column names, or comma-separated patterns such as "x_*,age". Missing values become
-        NaN. Options are those of `from_arrays`; rows are float64 unless `dtype` is given.
+        `features` is a list of column names, or comma-separated patterns such as "x_*,age". Features and targets are
+        numbers by declaration; with `classes`, all labels that there can be, targets are positions in them, sorted.
+        Cells that are neither, and missing ones, become NaN; a column whose type is no type of numbers is refused.
+        Options are those of `from_arrays`; rows are float64 unless `dtype` is given.
 
         A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
         private test halt: fill or drop missing cells first, for instance with `fill_missing`.
@@ -152,9 +161,10 @@ class UserData:
                 f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
                 f"use UserData.from_arrays for arrays."
             )
-        column = table.numbers if isinstance(table, TableFile) else table.__getitem__
-        ids = table.ids if isinstance(table, TableFile) else table.__getitem__
-        return cls._from_columns(list(names), ids, column, user, target, features, **options)
+        schema = Schema.declare(list(names), user, features, target, classes)
+        if isinstance(table, TableFile):
+            table.prefetch(schema)
+        return cls._from_columns(table, schema, **options)
 
     @classmethod
     def from_parquet(
@@ -164,6 +174,7 @@ class UserData:
         user: str,
         features: str | Sequence[str],
         target: str | None = None,
+        classes: Sequence[Any] | None = None,
         **options: Any,
     ) -> UserData:
         """Group a Parquet file, or a folder of them, reading only the columns needed, one at a time.
@@ -172,17 +183,14 @@ class UserData:
         missing values become NaN unless `fill_missing` is given.
         """
         _check_options(options)
-        return cls.from_table(open_parquet(path), user=user, features=features, target=target, **options)
+        table = open_parquet(path)
+        return cls.from_table(table, user=user, features=features, target=target, classes=classes, **options)
 
     @classmethod
     def _from_columns(
         cls,
-        names: list[Any],
-        ids_of: Callable[[str], Any],
-        column: Callable[[str], Any],
-        user: str,
-        target: str | None,
-        features: str | Sequence[str],
+        table: Any,
+        schema: Schema,
         *,
         max_rows_per_user: int | None = None,
         fit_intercept: bool = False,
@@ -193,18 +201,16 @@ class UserData:
     ) -> UserData:
         kept_type = _float_type(dtype, np.dtype(np.float64))
         _check_fill(fill_missing, kept_type)
-        chosen = choose_features(names, features, exclude=(user, target))
-        for needed in [user, *([] if target is None else [target]), *chosen]:
-            require_column(names, needed)
-        ids = ids_of(user)
-        groups = Groups.make(ids, len(ids), max_rows_per_user, insecure_seed)
-        rows = np.ones((groups.n_rows, len(chosen) + fit_intercept), kept_type)
-        for position, name in enumerate(chosen):
-            groups.gather(numeric_column(name, column(name), len(ids)), rows[:, position])
+        owners = ids(table[schema.user])
+        groups = Groups.make(owners, len(owners), max_rows_per_user, insecure_seed)
+        rows = np.ones((groups.n_rows, len(schema.features) + fit_intercept), kept_type)
+        for position, name in enumerate(schema.features):
+            column = numbers(f"column {name!r}", table[name])
+            groups.gather(_as_long(column, owners), rows[:, position])
         if fill_missing is not None:
             rows = _filled(rows, fill_missing, borrowed=False)
-        targets = None if target is None else numeric_column(target, column(target), len(ids))
-        kept_ids = groups.ids(ids) if keep_user_ids else None
+        targets = None if schema.target is None else _as_long(schema.targets(table[schema.target]), owners)
+        kept_ids = groups.ids(owners) if keep_user_ids else None
         facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
 
@@ -215,11 +221,17 @@ def _check_options(options: Mapping[str, Any]) -> None:
             raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(_OPTIONS)}.")
 
 
+def _as_long(column: np.ndarray, owners: Any) -> np.ndarray:
+    if len(column) != len(owners):
+        raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
+    return column
+
+
 def _check_fill(value: Any, dtype: np.dtype) -> None:
     """Refuse a filling that is not a number, or not a finite one in the rows' type."""
     if value is None:
         return
-    number = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
     if not number or not abs(value) <= float(np.finfo(dtype).max):
         raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {dtype}: pass None to keep NaN.")
 
@@ -233,78 +245,6 @@ def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
                 rows, borrowed = np.array(rows), False
             rows[start : start + _FILL_ROWS][missing] = float(value)
     return rows
-
-
-def choose_features(names: list[Any], features: str | Sequence[str], exclude: tuple[Any, ...]) -> list[Any]:
-    """Columns named by a list, or by comma-separated patterns (in the table's order, without user and target)."""
-    if not isinstance(features, str):
-        asked = chosen = list(features)
-    else:
-        asked = [pattern.strip() for pattern in features.split(",") if pattern.strip()]
-        candidates = [name for name in names if name not in exclude]
-        matches = {p: [n for n in candidates if n == p or fnmatch.fnmatchcase(str(n), p)] for p in asked}
-        for pattern, found in matches.items():
-            if not found:
-                require_column(names, pattern, what="a column that matches")
-        chosen = [name for name in candidates if any(name in found for found in matches.values())]
-    for name in exclude:
-        if name is not None and name in asked:
-            raise ValueError(f"Expected features without {name!r}, the column of users or targets: leave it out.")
-    if not chosen:
-        raise ValueError("Expected at least one feature: pass column names or patterns such as 'x_*'.")
-    if len(set(chosen)) < len(chosen):
-        raise ValueError("Expected each feature once: remove the repeated column names.")
-    return chosen
-
-
-def require_column(names: list[Any], name: Any, what: str = "a column named") -> None:
-    """Refuse a name that no column has, or several have."""
-    if names.count(name) != 1:
-        problem = "which occurs more than once" if name in names else "found none"
-        shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + f" and {len(names) - _SHOWN_NAMES} more" * (
-            len(names) > _SHOWN_NAMES
-        )
-        raise ValueError(f"Expected {what} {name!r}, {problem}: available are {shown}.")
-
-
-def numeric_column(name: str, column: Any, n_rows: int) -> np.ndarray:
-    """A table's column as a float array, missing values as NaN."""
-    if not isinstance(column, (pa.Array, pa.ChunkedArray)):
-        try:
-            column = column.to_arrow() if hasattr(column, "to_arrow") else pa.array(column, from_pandas=True)
-        except (pa.ArrowException, TypeError, ValueError):  # its message could quote a value
-            column = None
-    kind = None if column is None else column.type
-    plain = kind is not None and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind))
-    if not plain and kind not in (pa.float32(), pa.float64()):
-        raise TypeError(
-            f"Expected column {name!r} to be numeric (float32, float64, integer or boolean), got "
-            f"{'mixed types' if kind is None else kind}: convert or drop it."
-        )
-    if len(column) != n_rows:
-        raise ValueError(f"Expected column {name!r} to be as long as the user column: the file changed meanwhile.")
-    if kind != pa.float32():
-        # Unchecked, because a checked cast refuses large integers, and so tells of a value.
-        column = column.cast(pa.float64(), safe=False)
-    return np.asarray(column)
-
-
-def _numeric_array(name: str, values: npt.ArrayLike, ndim: int) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError):
-        raise ValueError(f"Expected {name} to be a rectangular numeric array: its rows differ in length.") from None
-    kind = array.dtype
-    if kind.kind not in "biuf" or kind == np.float16:
-        raise TypeError(
-            f"Expected {name} in float32, float64, integer or boolean, got {kind}: convert it with astype, "
-            f"or use UserData.from_table for tables."
-        )
-    if array.ndim != ndim or (ndim == 2 and array.shape[1] == 0):
-        shape = "(n_rows, n_features)" if ndim == 2 else "(n_rows,)"
-        problem = f"{array.ndim} dimensions" if array.ndim != ndim else "no feature"  # not the shape: it tells n_rows
-        raise ValueError(f"Expected {name} of shape {shape}, got {problem}: reshape it.")
-    return array
 
 
 def _float_type(asked: npt.DTypeLike | None, given: np.dtype) -> np.dtype:

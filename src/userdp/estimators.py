@@ -25,7 +25,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from userdp import losses
 from userdp.linear_model import LinearModel
 from userdp.losses import Loss
-from userdp.reading import as_numbers, is_boolean, positions_of
+from userdp.schema import is_boolean, label_set, numbers, positions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -48,9 +48,7 @@ class _Classifier(ClassifierMixin, LinearModel):
     def _declare(self, y: Any) -> None:
         declared = [False, True] if self.classes is None and is_boolean(y) else self.classes
         if declared is not None:
-            self.classes_ = np.unique(np.asarray(declared))
-            if self.classes_.ndim != 1 or not 2 <= len(self.classes_) == len(declared):
-                raise ValueError(f"Expected at least 2 different classes, got {declared}.")
+            self.classes_ = label_set(declared)
         elif self.unprotected_checks:
             self.classes_ = np.empty(0)
         else:
@@ -59,11 +57,7 @@ class _Classifier(ClassifierMixin, LinearModel):
                 "data, because that would tell of people who have rare ones. Nothing was spent."
             )
 
-    @property
-    def _wants_numbers(self) -> bool:
-        return len(self.classes_) > 0 and self.classes_.dtype.kind in "biuf"
-
-    def _coded(self, y: np.ndarray) -> np.ndarray:
+    def _coded(self, y: Any) -> np.ndarray:
         """Position of each label in the classes; NaN for labels that are none of them."""
         if not len(self.classes_):
             labels = np.asarray(y.tolist())
@@ -71,9 +65,7 @@ class _Classifier(ClassifierMixin, LinearModel):
             self.classes_ = np.unique(labels)
             if len(self.classes_) < 2:
                 raise ValueError("Expected labels of at least 2 classes, got one class only.")
-        if y.dtype != object and self.classes_.dtype.kind not in "biuf":
-            raise TypeError("Expected labels to be text or objects as the classes are, got numbers: convert them.")
-        codes = positions_of(y, self.classes_)
+        codes = positions("y", y, self.classes_.tolist())
         if self.unprotected_checks and np.isnan(codes).any():
             raise ValueError(f"Expected labels among the classes {self.classes_.tolist()}, got others too.")
         return codes
@@ -181,8 +173,8 @@ class _Regressor(RegressorMixin, LinearModel):
                 "the data; those beyond are cut off. Nothing was spent."
             )
 
-    def _coded(self, y: np.ndarray) -> np.ndarray:
-        y = as_numbers(y)
+    def _coded(self, y: Any) -> np.ndarray:
+        y = numbers("y", y).astype(np.float64, copy=False)
         if self.target_range_ is None:
             self.target_range_ = (float(y.min()), float(y.max()) + (y.min() == y.max()))
         coded: np.ndarray = (np.clip(y, *self.target_range_) - self._middle) / self._half

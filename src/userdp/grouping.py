@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from userdp.schema import texts
 
 _GATHER_ROWS = 65536  # rows moved at a time, so that a gather needs no second copy of the matrix
 
@@ -33,7 +36,7 @@ class Groups:
             if not (isinstance(cap, (int, np.integer)) and cap >= 1):
                 raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
             if counts.max() > cap:
-                order = _capped(order, counts, int(cap), np.random.default_rng(insecure_seed))
+                order = _capped(order, counts, int(cap), insecure_seed)
                 counts = np.minimum(counts, cap)
         return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), order)
 
@@ -57,7 +60,9 @@ class Groups:
     def ids(self, users: Any) -> tuple[Hashable, ...]:
         """Identifier of each user, in the users' order."""
         firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
-        listed = users.to_pylist() if hasattr(users, "to_pylist") else list(users)
+        if isinstance(users, (pa.Array, pa.ChunkedArray)):
+            return tuple(texts(users.take(pa.array(firsts))))
+        listed = list(users)
         return tuple(listed[first] for first in firsts)
 
 
@@ -70,19 +75,26 @@ def check_seed(insecure_seed: Any) -> None:
         raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {kind}: pass None for a private run.")
 
 
-def _capped(order: np.ndarray | None, counts: np.ndarray, cap: int, rng: np.random.Generator) -> np.ndarray:
+def _capped(order: np.ndarray | None, counts: np.ndarray, cap: int, insecure_seed: int | None) -> np.ndarray:
     """At most `cap` input rows of each user, chosen uniformly, in their old order."""
     n_rows = int(counts.sum())
     order = np.arange(n_rows) if order is None else order
     owner = np.repeat(np.arange(len(counts)), counts)
     crowded = np.flatnonzero(counts[owner] > cap)
     # A uniform choice of `cap` rows: give every row a random key and keep the `cap` smallest of each user.
-    shuffled = crowded[np.lexsort((rng.random(crowded.size), owner[crowded]))]
+    shuffled = crowded[np.lexsort((_keys(crowded.size, insecure_seed), owner[crowded]))]
     first_of_user = np.cumsum(counts) - counts
     surplus = crowded - first_of_user[owner[crowded]] >= cap
     keep = np.ones(n_rows, dtype=bool)
     keep[shuffled[surplus]] = False
     return order[keep]
+
+
+def _keys(n: int, insecure_seed: int | None) -> np.ndarray:
+    """Random 64-bit keys from the operating system, or repeatable ones."""
+    if insecure_seed is None:
+        return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
+    return np.random.default_rng(insecure_seed).random(n)
 
 
 _MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."

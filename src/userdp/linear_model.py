@@ -30,7 +30,7 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
-from userdp.reading import FLOATS, owners, read_rows, read_values
+from userdp.reading import FLOATS, owners, read_rows, read_targets
 from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
@@ -68,8 +68,9 @@ class LinearModel(BaseEstimator, ABC):
     engine: who computes; None for this process. verbose: True shows a progress bar, None shows it on a terminal only.
     insecure_seed: makes everything repeatable and NOTHING PRIVATE; for tests.
     privacy_unit: "user", with `groups` telling who owns which row; or "row", where each row is somebody else's.
-    unprotected_checks: read what was not declared (class labels, target range) off the data, and raise on missing or
-    infinite values and unknown labels, as other estimators do. Convenient, but what that tells is not protected.
+    unprotected_checks: read what was not declared (class labels, target range) off the data, take lists of rows, and
+    raise on missing or infinite values and unknown labels, as other estimators do. Convenient, but what
+    that tells is not protected.
     """
 
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
@@ -114,7 +115,7 @@ class LinearModel(BaseEstimator, ABC):
                 X = read_rows(self, X)
             data = UserData.from_arrays(
                 X,
-                self._coded(read_values(y, len(X), self._wants_numbers)),
+                self._coded(read_targets(y, len(X))),
                 owners(groups, self.privacy_unit, len(X)),
                 max_rows_per_user=self._rows_per_user,
                 fit_intercept=bool(self.fit_intercept),
@@ -128,7 +129,7 @@ class LinearModel(BaseEstimator, ABC):
         """Learn from data that is grouped already, say by `UserData.from_parquet`.
 
         Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
-        its sorted `classes`, which must be declared.
+        its sorted `classes`, which must be declared, here and to `UserData.from_table`, say.
         """
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
@@ -194,11 +195,6 @@ class LinearModel(BaseEstimator, ABC):
     def _check_parameters(self) -> None:
         Budget(self.epsilon, self.delta)
         check_counts(max_rows_per_user=self.max_rows_per_user)
-
-    @property
-    def _wants_numbers(self) -> bool:
-        """Whether targets that are text by their type make no sense."""
-        return not self._classifies
 
     @property
     def _rows_per_user(self) -> int:
@@ -286,7 +282,7 @@ class LinearModel(BaseEstimator, ABC):
         """Settle what is public about targets, from parameters or the type of y; y is None for grouped data."""
 
     @abstractmethod
-    def _coded(self, y: np.ndarray) -> np.ndarray:
+    def _coded(self, y: Any) -> np.ndarray:
         """Targets as the loss wants them, NaN where they make no sense."""
 
     @abstractmethod

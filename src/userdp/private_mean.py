@@ -18,7 +18,7 @@ from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import radius_grid
 from userdp.privacy.statement import Statement, statement
-from userdp.reading import as_numbers, cell_by_cell, holds_numbers, read_values
+from userdp.schema import numbers
 
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried
@@ -62,6 +62,7 @@ def private_mean(
     which do not count that. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.
+    X: an array with a number or a vector a row, or a table; lists are refused, because they do not declare which.
     groups: the user id of each row; range(len(X)) if every row is somebody else's.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
@@ -79,9 +80,8 @@ def private_mean(
             "Nothing was spent."
         )
     budget = Budget(epsilon, delta)
-    flat = getattr(X, "ndim", 0) == 1 or (isinstance(X, list | tuple) and holds_numbers(X))
     data = UserData.from_arrays(
-        as_numbers(read_values(X, len(X)))[:, None] if flat else cell_by_cell(X),
+        numbers("X", X)[:, None] if getattr(X, "ndim", 0) == 1 else X,
         None,
         groups,
         max_rows_per_user=max_rows_per_user,

@@ -34,8 +34,8 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     high: npt.ArrayLike | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the ranges; of X only the number of features matters."""
-        read_rows(self, X)
+        """Check the ranges; of X only the number of features matters. Lists take it from `low` or `high`."""
+        read_rows(self, X, width=_width(self.low, self.high))
         self.middle_, self.half_ = _range(self.low, self.high, self.n_features_in_)
         return self
 
@@ -84,7 +84,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         budget = Budget(self.epsilon, self.delta)
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
-        X = read_rows(self, X)
+        X = read_rows(self, X, width=_width(self.low, self.high))
         middle, half = _range(self.low, self.high, self.n_features_in_)
         rows = np.nan_to_num(_scaled(X, middle, half))
         data = UserData.from_arrays(
@@ -118,6 +118,11 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _width(low: npt.ArrayLike | None, high: npt.ArrayLike | None) -> int | None:
+    """How many features the public ranges are of, if there is one for each."""
+    return next((len(ends) for ends in map(np.asarray, (low, high)) if ends.ndim == 1), None)
 
 
 def _range(low: npt.ArrayLike | None, high: npt.ArrayLike | None, n_features: int) -> tuple[np.ndarray, np.ndarray]:

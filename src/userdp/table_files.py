@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
 
+from userdp.schema import TEXT, Schema, Untyped, as_bytes, declared
 from userdp.whole_files import whole_file
 
 KINDS = {
@@ -34,83 +35,52 @@ KINDS = {
     ".ipc": "Arrow",
 }
 _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
-_BLOCK_BYTES = 2**24  # of CSV at a time: no row may be longer
-# What pyarrow reads as a float; it reads infinity too, and both ways of reading a cell must agree.
-_NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))$"
-_TRUTH = pa.array(["false", "true"])
-_BLANKS = pa.array([None, *pyarrow.csv.ConvertOptions().null_values])  # cells that pyarrow reads as missing numbers
+_BLOCK_BYTES = 2**24  # of CSV at a time
 
 
 class TableFile:
     """A table in a file, as far as it is needed: its columns' names, and the columns one at a time.
 
-    `guessed` is True for CSV, where a column's type is a guess from its cells. Nothing private may hang on that guess,
-    which one person's cell can change: read `ids`, `numbers` and `text`, where each cell counts by itself.
+    Columns are of the types that the file declares. CSV declares none: its columns are `Untyped` text, or float64 where
+    they were prefetched as numbers and every cell is one.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], read: Callable[..., pa.Table], guessed: bool = False) -> None:
-        self.path, self.column_names, self.guessed = path, list(names), guessed
+    def __init__(self, path: Path, names: Sequence[str], read: Callable[..., pa.Table], typed: bool = True) -> None:
+        self.path, self.column_names, self.typed = path, list(names), typed
         self._read = read
-        self._kept: dict[str, pa.ChunkedArray] = {}
+        self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
+        self._asked: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> pa.ChunkedArray:
-        return self._columns([name])[name]
+    def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
+        if self.typed:
+            return self._columns([name])[name]
+        return self._kept[name] if name in self._kept else Untyped(self._columns([name], {name: pa.string()})[name])
 
-    def prefetch(self, user: str | None, numbers: Sequence[str]) -> None:
-        """Read the ids and these numbers of a CSV file in one go; other formats are quickest by column."""
-        if self.guessed:
-            ids = {} if user is None else {user: pa.string()}
-            self._kept.update(self._columns_of(ids | dict.fromkeys(numbers, pa.float64())))
-
-    def text(self, name: str) -> pa.ChunkedArray:
-        """The column; of CSV as the text that its cells are."""
-        return self._columns([name], {name: pa.string()})[name] if self.guessed else self[name]
-
-    def ids(self, name: str) -> pa.ChunkedArray:
-        """The column of users; of CSV as text, or else one person's id would decide whether 7 and 07 are the same."""
-        kept = self._kept.get(name)
-        return kept if kept is not None and _is_text(kept.type) else self.text(name)
-
-    def numbers(self, name: str) -> pa.ChunkedArray:
-        """The column, with the few cells of a CSV column of numbers that are none as missing.
-
-        A type that is guessed must not hang on one person's slip: a column is text if most of its cells are.
-        """
-        if not self.guessed:
-            return self[name]
-        column = self._kept[name] if name in self._kept else self._columns_of({name: pa.float64()})[name]
-        return as_numbers(column) if _is_text(column.type) else column
-
-    def _columns_of(self, types: dict[str, Any]) -> dict[str, pa.ChunkedArray]:
-        """Columns of a CSV file in these types, or all of them as text if some cell is no number."""
+    def prefetch(self, schema: Schema) -> None:
+        """Read these columns of a CSV file in one go; other formats are quickest by column."""
+        texts = [schema.user] if schema.classes is None else [schema.user, schema.target]
+        wanted = [name for name in (schema.user, *schema.features, schema.target) if name is not None]
+        types = {name: pa.string() if name in texts else pa.float64() for name in wanted}
+        if self.typed or types == self._asked:
+            return
+        self._asked = types
         try:
             table = self._read(list(types), types)
-            return {name: table[name] for name in types}
-        except (pa.ArrowException, OSError):
-            return self._columns(list(types), dict.fromkeys(types, pa.string()))
+        except (pa.ArrowException, OSError):  # some cell is no number
+            types = dict.fromkeys(types, pa.string())
+            table = self._columns(list(types), types)
+        self._kept = {n: Untyped(table[n]) if kind == pa.string() else table[n] for n, kind in types.items()}
+
+    def guess(self, name: str) -> pa.ChunkedArray:
+        """The column with the type that its cells suggest, which is for those who may see them."""
+        return self._columns([name])[name]
 
     def _columns(self, names: list[str], types: dict[str, Any] | None = None) -> dict[str, pa.ChunkedArray]:
         try:
             table = self._read(names) if types is None else self._read(names, types)
             return {name: table[name] for name in names}
-        except (pa.ArrowException, OSError):
+        except (pa.ArrowException, OSError, csv.Error):
             raise ValueError(broken(self.path)) from None
-
-
-def as_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text as numbers, true and false as 1 and 0, what is neither as missing; as it is if most of it is neither."""
-    cells = pc.utf8_trim_whitespace(column)
-    truths = as_truths(cells)
-    digits = pc.if_else(pc.match_substring_regex(cells, _NUMBER), cells, pa.scalar(None, cells.type))
-    found = pc.coalesce(digits.cast(pa.float64()), truths.cast(pa.float64()))
-    present = pc.sum(pc.invert(pc.is_in(cells, value_set=_BLANKS.cast(cells.type)))).as_py() or 0
-    return found if 2 * (len(found) - found.null_count) > present or not present else column
-
-
-def as_truths(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text as true and false, what is neither as missing."""
-    found = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=_TRUTH.cast(column.type))
-    return pc.equal(found, 1)
 
 
 def open_table(path: str | os.PathLike[str]) -> TableFile:
@@ -140,7 +110,7 @@ def _opened(path: Path, kind: str, opener: Callable[[Path], TableFile]) -> Table
         raise ValueError(f"Expected a {kind} file at {path}, it is empty: write it again.")
     try:
         return opener(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error):
+    except (pa.ArrowException, OSError, UnicodeError, csv.Error):
         raise ValueError(broken(path)) from None
 
 
@@ -159,8 +129,8 @@ def broken(path: Path) -> str:
         return f"Expected a readable {kind} file at {path}: it is not {kind} or is damaged; write it again."
     separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
     return (
-        f"Expected a readable CSV file at {path}: one line of column names, then rows with as many cells, separated "
-        f"by {separator}, in UTF-8; write it again."
+        f"Expected a readable CSV file at {path}: one line of column names in UTF-8, then rows with as many cells, "
+        f"separated by {separator}, with quotes in pairs; write it again."
     )
 
 
@@ -193,19 +163,41 @@ def _open_parquet(path: Path) -> TableFile:
 
 
 def _open_csv(path: Path) -> TableFile:
-    with open(path, newline="", encoding="utf-8-sig") as file:
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         names = next(csv.reader(file, delimiter=_delimiter(path)), [])
+    "".join(names).encode()  # refuses names that are no UTF-8
+    parse = pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
 
     def read(columns: list[str], types: dict[str, Any] | None = None) -> pa.Table:
-        table = pyarrow.csv.read_csv(
-            path,
-            read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
-            convert_options=pyarrow.csv.ConvertOptions(include_columns=columns, column_types=types),
-        )
-        return pa.table({name: _without_blanks(table[name]) for name in columns})
+        # Whether text is UTF-8 is one person's matter.
+        convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=types, check_utf8=types is None)
+        try:
+            return pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES), parse, convert)
+        except pa.ArrowInvalid:
+            if types is not None and pa.float64() in types.values():  # perhaps only a cell that is no number
+                raise
+        mended = _rectangular(path, len(names))
+        options = pyarrow.csv.ReadOptions(block_size=min(len(mended) + 1, 2**31 - 1))
+        return pyarrow.csv.read_csv(pa.BufferReader(mended), options, parse, convert)
 
-    return TableFile(path, names, read, guessed=True)
+    return TableFile(path, names, read, typed=False)
+
+
+def _rectangular(path: Path, width: int) -> bytes:
+    """A CSV file with each row cut off, or filled with empty cells, to the header's width.
+
+    How many cells somebody writes into a row, and how long they are, must not make the file unreadable for all.
+    """
+    made = io.StringIO(newline="")
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            rows = csv.reader(file, delimiter=_delimiter(path), strict=True)
+            writer = csv.writer(made, delimiter=_delimiter(path), lineterminator="\n")
+            writer.writerows((row + [""] * width)[:width] for row in rows if row)
+    finally:
+        csv.field_size_limit(limit)
+    return made.getvalue().encode(errors="surrogateescape")
 
 
 def _open_arrow(path: Path) -> TableFile:
@@ -234,26 +226,20 @@ def _check_buffers(table: pa.Table) -> None:
 
     Text is looked at as bytes: whether it is UTF-8 is one person's matter.
     """
-    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     for column in table.columns:
         for chunk in column.chunks:
             chunk.validate()
-            (chunk.view(plain[chunk.type]) if chunk.type in plain else chunk).validate(full=True)
+            _without_text(chunk).validate(full=True)
 
 
-def _without_blanks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """An empty cell is missing, in text too."""
-    if not _is_text(column.type):
-        return column
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+def _without_text(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(array.indices, _without_text(array.dictionary), safe=False)
+    return as_bytes(array) if declared(array) == TEXT else array
 
 
 def _delimiter(path: Path) -> str:
     return "\t" if path.suffix.lower() == ".tsv" else ","
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _holds_parquet(folder: Path) -> bool:

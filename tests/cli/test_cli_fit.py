@@ -13,7 +13,7 @@ from userdp import Budget, Ledger, load_model
 from userdp.cli.predict import predicted
 from userdp.table_files import write_table
 
-FLAG = (*COLUMNS, *BUDGET, "--target", "flag")
+FLAG = (*COLUMNS, *BUDGET, "--target", "flag", "--classes", "false,true")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "arrow"])
@@ -40,7 +40,7 @@ def test_every_format_gives_a_model(files, tmp_path, suffix):
         ("flag", ["--classes", "true,false"], "LogisticRegression", [False, True]),
         ("three", ["--classes", "low,mid,top"], "LogisticRegression", ["low", "mid", "top"]),
         ("whole", ["--classes", "1,2", "--loss", "hinge"], "LinearSVC", [1, 2]),
-        ("flag", ["--loss", "squared_hinge"], "LinearSVC", [False, True]),
+        ("flag", ["--loss", "squared_hinge", "--classes", "false,true"], "LinearSVC", [False, True]),
         ("amount", ["--loss", "squared", "--target-range", "0,20"], "LinearRegression", None),
         ("amount", ["--loss", "huber", "--target-range=-5,20", "--threshold", "2"], "HuberRegressor", None),
         ("amount", ["--loss", "quantile", "--quantile", ".9", "--target-range", "0,20"], "QuantileRegressor", None),

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from userdp.cli.errors import InputError
-from userdp.cli.labels import classes_of, label_column, positions
+from userdp.cli.labels import classes_of
+from userdp.schema import positions
 from userdp.table_files import open_table
 
 NAN = float("nan")
@@ -31,7 +32,7 @@ NAN = float("nan")
 def test_labels(labels, text, classes, expected):
     column = pa.chunked_array([labels])
     assert classes_of(text, column, "y") == classes
-    np.testing.assert_array_equal(positions(column, classes, "y"), expected)
+    np.testing.assert_array_equal(positions("y", column, classes), expected)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,10 @@ def test_labels(labels, text, classes, expected):
         (["1", "2", "oops", ""], "2,1,oops", [0, 1, 2, NAN]),
         (["1", "2", "2", "1"], "2,1,oops", [0, 1, 1, 0]),  # the same, though nobody oopses
         (["1", "2", "2.0", "1"], "2,1", [0, 1, 1, 0]),
-        (["true", "FALSE", "maybe", "true"], None, [1, 0, NAN, 1]),
-        (["true", "FALSE", "maybe", "true"], "True,False", [1, 0, NAN, 1]),
+        (["true", "FALSE", "maybe", "1"], "True,False", [1, 0, NAN, 1]),
+        (["true", "maybe", "maybe", "maybe"], "true,false", [1, NAN, NAN, NAN]),  # whatever most are
+        (["a", "a", "a", "7"], "7,8", [NAN, NAN, NAN, 0]),
+        (["7", "7", "7", "a"], "a,b", [NAN, NAN, NAN, 0]),
         (["NA", "EU", "NA", "EU"], "EU,NA", [1, 0, 1, 0]),
     ],
 )
@@ -50,11 +53,16 @@ def test_labels_of_csv_are_what_the_classes_are(tmp_path, cells, classes, expect
     path = tmp_path / "t.csv"
     path.write_text("".join(f"{cell},1\n" for cell in ["y", *cells]))
     table = open_table(path)
-    labels = label_column(table, "y", classes)
-    declared = classes_of(classes, labels, "y")
-    np.testing.assert_array_equal(positions(labels, declared, "y"), expected)
-    again = label_column(table, "y", declared)
-    np.testing.assert_array_equal(positions(again, declared, "y"), expected)
+    declared = classes_of(classes, table["y"], "y")
+    np.testing.assert_array_equal(positions("y", table["y"], declared), expected)
+
+
+@pytest.mark.parametrize("cells", [["true", "false"], ["a", "b"], ["1", "0"]])
+def test_classes_of_csv_are_never_read_off_it(tmp_path, cells):
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"{cell},1\n" for cell in ["y", *cells]))
+    with pytest.raises(InputError, match=r"Expected --classes.*pass --classes false,true"):
+        classes_of(None, open_table(path)["y"], "y")
 
 
 @pytest.mark.parametrize(
@@ -65,9 +73,8 @@ def test_labels_of_csv_are_what_the_classes_are(tmp_path, cells, classes, expect
         ([True], ["a", "b"]),
         (["a"], [False, True]),
         ([b"a"], ["a", "b"]),
-        ([1], [False, True]),
     ],
 )
 def test_classes_of_another_type(labels, classes):
-    with pytest.raises(InputError, match="to hold labels such as"):
-        positions(pa.chunked_array([labels]), classes, "y")
+    with pytest.raises(TypeError, match="to hold labels such as"):
+        positions("column 'y'", pa.chunked_array([labels]), classes)

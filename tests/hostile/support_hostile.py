@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import math
+import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +19,7 @@ from userdp.privacy.noise import SeededNoise
 
 SUBNORMAL = 5e-324
 MANY = 3000  # rows of somebody who sends too many
+SECRETS = ("1e308", "1e+308", "inf", "nan", "5e-324", "hostile-4711", str(10**400)[:30])
 
 
 def _rows(value, n_rows=3):
@@ -60,6 +65,30 @@ def replaced(data: UserData, user: int, rows: np.ndarray, targets: np.ndarray) -
         np.concatenate([data.targets[:first], targets, data.targets[last:]]),
         offsets,
     )
+
+
+def observed(work):
+    """All that is seen of a call but its result: output, log, warnings, and the error's type and words."""
+    out, log = io.StringIO(), io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger().addHandler(handler)
+    result = error = None
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+            warnings.catch_warnings(record=True) as heard,
+        ):
+            warnings.simplefilter("always")
+            try:
+                result = work()
+            except Exception as raised:
+                error = (type(raised), str(raised))
+    finally:
+        logging.getLogger().removeHandler(handler)
+    seen = (out.getvalue(), log.getvalue(), [str(w.message) for w in heard], error)
+    assert not any(secret in str(seen).lower() for secret in SECRETS)
+    return result, seen
 
 
 @dataclass

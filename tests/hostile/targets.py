@@ -29,6 +29,7 @@ from userdp.privacy.means.clip import Clip
 from userdp.privacy.mechanism import Halted
 from userdp.privacy.plan import Plan, Step
 from userdp.report import write_report
+from userdp.schema import ids, numbers
 from userdp.table_files import open_table, write_table
 
 DOCUMENTED = (ValueError, TypeError, FileNotFoundError)
@@ -140,7 +141,7 @@ def table_file(data):
         with documented():
             found = open_table(path)
             names = found.column_names
-            for read in (found.ids, found.numbers, found.text, found.__getitem__):
+            for read in (lambda name: numbers("x", found[name]), lambda name: ids(found[name]), found.guess):
                 for name in names[:4]:
                     with documented():
                         len(read(name))

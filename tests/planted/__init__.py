@@ -1,6 +1,7 @@
 """Planted privacy bugs, by part of the library."""
 
 from planted import (
+    cells,
     clip,
     curator,
     estimators,
@@ -36,4 +37,5 @@ MUTANTS = [
     *plans.MUTANTS,
     *estimators.MUTANTS,
     *files.MUTANTS,
+    *cells.MUTANTS,
 ]

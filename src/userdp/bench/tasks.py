@@ -14,8 +14,9 @@ import numpy as np
 
 from userdp import losses
 from userdp.bench.provenance import REPOSITORY
-from userdp.data import UserData, choose_features, numeric_column, require_column
+from userdp.data import UserData
 from userdp.losses import Loss
+from userdp.schema import Schema, choose_features, ids, numbers, require_column
 from userdp.table_files import open_table
 
 _HELD_OUT = 5  # one user in so many is a test user, where no column says so
@@ -143,19 +144,19 @@ def _table(task: Task) -> _Table:
     for name in others:
         require_column(table.column_names, name)
     names = choose_features(table.column_names, task.features, exclude=others)
-    table.prefetch(task.user, [task.target, *names])
-    identifiers = table.ids(task.user).combine_chunks().dictionary_encode()
+    table.prefetch(Schema(task.user, tuple(names), task.target))
+    identifiers = ids(table[task.user]).combine_chunks().dictionary_encode()
     users = np.asarray(identifiers.indices.fill_null(len(identifiers.dictionary)))
     if len(users) == 0:
         raise ValueError(f"Expected at least one row in {task.path}, got an empty table.")
-    y = numeric_column(task.target, table.numbers(task.target), len(users)).astype(np.float64)
+    y = numbers(f"column {task.target!r}", table[task.target])
     if task.target_range is not None:
         y = (np.clip(y, *task.target_range) - task.middle) / task.unit
     elif not np.isin(y, (0.0, 1.0)).all():
         raise ValueError(f"Expected column {task.target!r} to hold 0 and 1 only: benchmarks are of two classes.")
     X = np.empty((len(users), len(names)), np.float32)
     for position, name in enumerate(names):
-        X[:, position] = numeric_column(name, table.numbers(name), len(users))
+        X[:, position] = numbers(f"column {name!r}", table[name])
         if not np.isfinite(X[:, position]).all():
             raise ValueError(f"Expected finite numbers in column {name!r}, got missing or infinite ones: fill them.")
     return _Table(X, y, users, _test_rows(task, table, users))
@@ -167,7 +168,7 @@ def _test_rows(task: Task, table: Any, users: np.ndarray) -> np.ndarray:
         held_out = np.random.default_rng(0).permutation(everyone)[: len(everyone) // _HELD_OUT]
         test = np.isin(users, held_out)
     else:
-        test = np.isin(numeric_column(task.fold, table.numbers(task.fold), len(users)), task.test_folds)
+        test = np.isin(numbers(f"column {task.fold!r}", table[task.fold]), task.test_folds)
     if np.isin(users[~test], users[test]).any():
         raise ValueError(f"Expected all rows of a user in the same fold of {task.fold!r}: split by user.")
     if test.all() or not test.any():

@@ -15,13 +15,14 @@ from userdp.cli import show
 from userdp.cli.errors import InputError, spending
 from userdp.cli.predict import predicted
 from userdp.cli.tables import matrix_of, targets_of
-from userdp.data import UserData, require_column
+from userdp.data import UserData
 from userdp.grouping import Groups
 from userdp.linear_model import LinearModel
 from userdp.model_files import load_model
 from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Ledger
 from userdp.private_mean import MeanResult, mean_of_users
+from userdp.schema import ids, require_column
 from userdp.table_files import TableFile, open_table
 
 _LARGEST_LOG_LOSS = 4.0  # of a label that was given a chance of 1.8%
@@ -96,7 +97,7 @@ def evaluate(
     charged = Ledger(budget) if ledger is None else Ledger.open(ledger)
     with show.working(f"reading {data}", quiet=False):
         rows = _row_scores(fitted, table, target, features, fill_missing, loss_limit)
-        users = UserData.from_arrays(rows.scores, None, table.ids(user_column), insecure_seed=insecure_seed)
+        users = UserData.from_arrays(rows.scores, None, ids(table[user_column]), insecure_seed=insecure_seed)
     with spending(charged, budget):
         result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose="evaluate")
     released = rows.released(result.mean, result.noise_std)
@@ -190,10 +191,10 @@ def _open_scores(
 
 def _weights(table: TableFile, user: str) -> np.ndarray:
     """1 / (number of the user's rows) of each row."""
-    ids = table.ids(user)
-    groups = Groups.make(ids, len(ids), None, None)
+    owners = ids(table[user])
+    groups = Groups.make(owners, len(owners), None, None)
     counts = np.diff(groups.offsets)
-    weights = np.empty(len(ids))
+    weights = np.empty(len(owners))
     weights[slice(None) if groups.order is None else groups.order] = np.repeat(1 / counts, counts)
     return weights
 

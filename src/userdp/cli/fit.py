@@ -15,12 +15,12 @@ from userdp.cli import show
 from userdp.cli.errors import HALTED, InputError, in_options, spending
 from userdp.cli.ranges import Ranges
 from userdp.cli.tables import pair_of, users_of
-from userdp.data import choose_features, require_column
 from userdp.grouping import Groups
 from userdp.linear_model import LinearModel, UtilityWarning
 from userdp.model_files import save_model
 from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Ledger
+from userdp.schema import choose_features, ids, require_column
 from userdp.table_files import TableFile, open_table
 from userdp.whole_files import check_place
 
@@ -53,7 +53,7 @@ def fit(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="All labels there can be, such as no,yes. Not needed for true and false.",
+            help="All labels there can be, such as no,yes. Not needed if the column is boolean by type (not CSV).",
             show_default=False,
             rich_help_panel=o.DATA,
         ),
@@ -253,8 +253,8 @@ def _ledger(path: Path | None, lifetime: Budget | None, budget: Budget) -> Ledge
 
 def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, classes: str | None, json: bool) -> None:
     """Show the plans for this many users, the only thing read."""
-    ids = table.ids(user)
-    n_users = len(Groups.make(ids, len(ids), None, None).offsets) - 1
+    owners = ids(table[user])
+    n_users = len(Groups.make(owners, len(owners), None, None).offsets) - 1
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))
     model._declare(None)

@@ -15,8 +15,8 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
 from userdp.cli.tables import matrix_of
-from userdp.data import choose_features
 from userdp.model_files import load_model
+from userdp.schema import choose_features
 from userdp.table_files import kind_of, open_table, write_table
 from userdp.whole_files import check_place
 
@@ -65,7 +65,7 @@ def predict(
     kept = [] if keep is None else choose_features(table.column_names, keep, ())
     with show.working(f"reading {data}", quiet):
         rows = matrix_of(fitted, table, features, fill_missing)
-        columns = {name: table[name] for name in kept}
+        columns = {name: table.guess(name) for name in kept}
     made = {"prediction": pa.array(predicted(fitted.predict, rows))}
     if proba:
         chances = predicted(fitted.predict_proba, rows)

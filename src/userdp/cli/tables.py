@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from userdp import estimators
 from userdp.cli.errors import InputError
-from userdp.cli.labels import classes_of, label_column, positions
-from userdp.data import UserData, choose_features, numeric_column, require_column
+from userdp.cli.labels import classes_of
+from userdp.data import UserData
 from userdp.linear_model import LinearModel
+from userdp.schema import Schema, choose_features, numbers, require_column
 from userdp.table_files import TableFile
 
 
@@ -28,24 +28,6 @@ def pair_of(text: str, option: str) -> tuple[float, float]:
     return first, second
 
 
-class _Columns:
-    """The table as `UserData.from_table` wants it: labels as positions in the classes, features as numbers."""
-
-    def __init__(self, table: TableFile, user: str, target: str, targets: np.ndarray, check: bool, fill: bool) -> None:
-        self.column_names, self._table, self._user, self._target = table.column_names, table, user, target
-        self._targets, self._check, self._fill = targets, check, fill
-
-    def __getitem__(self, name: str) -> Any:
-        if name == self._user:
-            return self._table.ids(name)
-        if name == self._target:
-            return pa.array(self._targets)
-        column = self._table.numbers(name)
-        if self._check:
-            _check_cells(name, numeric_column(name, column, len(column)), self._fill)
-        return column
-
-
 def users_of(
     model: LinearModel,
     table: TableFile,
@@ -56,19 +38,21 @@ def users_of(
     fill_missing: float | None,
 ) -> UserData:
     """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes."""
-    table.prefetch(user, features)
+    table.prefetch(Schema(user, tuple(features), target, () if model._classifies else None))
     if model._classifies:
-        labels = label_column(table, target, classes)
-        declared = classes_of(classes, labels, target)
+        declared = classes_of(classes, table[target], target)
         if len(declared) > 2 and not isinstance(model, estimators.LogisticRegression):
             raise InputError(f"Expected 2 classes for a hinge loss, got {len(declared)}: use --loss logistic.")
         model.set_params(classes=declared)
-    targets = targets_of(table, target, model.classes if model._classifies else None, model.unprotected_checks)
-    columns = _Columns(table, user, target, targets, model.unprotected_checks, fill_missing is not None)
+    if model.unprotected_checks:
+        targets_of(table, target, model.classes if model._classifies else None, check=True)
+        for name in features:
+            _check_cells(name, numbers(f"column {name!r}", table[name]), fill_missing is not None)
     return UserData.from_table(
-        columns,
+        table,
         user=user,
         target=target,
+        classes=model.classes if model._classifies else None,
         features=list(features),
         max_rows_per_user=model.max_rows_per_user,
         fit_intercept=model.fit_intercept,
@@ -79,14 +63,10 @@ def users_of(
 
 def targets_of(table: TableFile, target: str, classes: Sequence[Any] | None, check: bool) -> np.ndarray:
     """Targets as numbers, NaN where they make no sense, or an error if they are to be checked."""
-    if classes is not None:
-        targets = positions(label_column(table, target, classes), classes, target)
-        wanted = f"one of the labels {', '.join(map(str, classes))}"
-    else:
-        column = table.numbers(target)
-        targets = numeric_column(target, column, len(column)).astype(np.float64)
-        wanted = "a finite number"
+    schema = Schema(None, (), target, None if classes is None else tuple(classes))
+    targets = schema.targets(table[target]).astype(np.float64, copy=False)
     if check and not np.isfinite(targets).all():
+        wanted = "a finite number" if classes is None else f"one of the labels {', '.join(map(str, classes))}"
         raise InputError(f"Expected {wanted} in every row of column {target!r}, got others too: drop those rows.")
     return targets
 
@@ -107,13 +87,13 @@ def matrix_of(
         raise InputError(f"Expected {model.n_features_in_} features, as the model has, got {len(names)}: name others.")
     for name in names:
         require_column(table.column_names, name)
-    table.prefetch(None, names)
-    n_rows = len(table.numbers(names[0]))
+    table.prefetch(Schema(None, tuple(names)))
+    n_rows = len(table[names[0]])
     if n_rows == 0:
         raise InputError(f"Expected at least one row in {table.path}, got an empty table.")
     matrix = np.empty((n_rows, len(names)))
     for position, name in enumerate(names):
-        values = numeric_column(name, table.numbers(name), n_rows)
+        values = numbers(f"column {name!r}", table[name])
         if check:
             _check_cells(name, values, fill_missing is not None)
         matrix[:, position] = values if fill_missing is None else np.where(np.isnan(values), fill_missing, values)
@@ -123,6 +103,6 @@ def matrix_of(
 def _check_cells(name: str, values: np.ndarray, filled: bool) -> None:
     if np.isinf(values).any() or (not filled and np.isnan(values).any()):
         raise InputError(
-            f"Expected finite numbers in column {name!r}, got missing or infinite ones: fill them, with --fill-missing "
-            "0, say."
+            f"Expected finite numbers in column {name!r}, got missing or infinite ones, or text: fill them, with "
+            "--fill-missing 0, say."
         )

@@ -1,0 +1,321 @@
+"""The one boundary of data: what columns are is declared, and each cell is read by itself.
+
+Public is what somebody declared: which columns are features, which labels there can be, who owns a row; and the types
+and widths that a container declares (a dtype, an Arrow or Parquet schema, the header of a CSV file). A cell tells
+nothing about its column: it becomes a number or NaN, a label's position or NaN. So one person, who may own most rows,
+decides neither between success and an error, nor about shapes.
+
+Guarantee: whether something is raised here, and its words, depend on types, names, dimensions and lengths only; the
+number that a cell becomes depends on this cell and its column's declared type only.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import numbers as number_kinds
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NUMBER, TEXT, ANY = "number", "text", "any"  # what a column's type may declare its cells to be
+
+_ARROW = (pa.Array, pa.ChunkedArray)
+_SHOWN_NAMES = 40  # column names that an error lists at most
+# Names of types, in lower case, of pandas' own columns, polars and Arrow.
+_NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
+_TEXTS = re.compile(r"(large_)?(string|utf8)(_view)?(\[pyarrow\])?|str")
+_CATEGORIES = ("category", "categorical", "enum")
+# Numbers in text, as pyarrow reads those of a CSV column: either way of reading a cell must give the same.
+_BLANKS = r"[ \t\r\n\f\v]*"
+_DIGITS = _BLANKS + r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))" + _BLANKS
+_TRUE, _FALSE = (f"{_BLANKS}(?i:{word}){_BLANKS}" for word in ("true", "false"))
+_PYTHON = [re.compile(pattern, re.ASCII) for pattern in (_DIGITS, _TRUE, _FALSE)]
+
+
+@dataclass(frozen=True)
+class Untyped:
+    """A column of text whose cells have no declared type, as in CSV. Its bytes need not be UTF-8."""
+
+    cells: pa.ChunkedArray
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is declared about a table: who owns a row, features (numbers), the target (a number, or one of `classes`).
+
+    `features` is a list of column names, or comma-separated patterns such as "x_*,age".
+    """
+
+    user: Any
+    features: tuple[Any, ...]
+    target: Any = None
+    classes: tuple[Any, ...] | None = None
+
+    @classmethod
+    def declare(
+        cls,
+        names: Sequence[Any],
+        user: Any,
+        features: str | Sequence[Any],
+        target: Any = None,
+        classes: Sequence[Any] | None = None,
+    ) -> Schema:
+        """The schema of a table with these columns; refuses columns that it has not, or twice."""
+        chosen = choose_features(names, features, exclude=(user, target))
+        for needed in [user, *([] if target is None else [target]), *chosen]:
+            require_column(names, needed)
+        return cls(user, tuple(chosen), target, None if classes is None else tuple(label_set(classes).tolist()))
+
+    def targets(self, column: Any) -> np.ndarray:
+        """The target's numbers, or its labels' positions in the classes."""
+        what = f"column {self.target!r}"
+        return numbers(what, column) if self.classes is None else positions(what, column, self.classes)
+
+
+def choose_features(names: Sequence[Any], features: str | Sequence[Any], exclude: tuple[Any, ...]) -> list[Any]:
+    """Columns named by a list, or by comma-separated patterns (in the table's order, without user and target)."""
+    if not isinstance(features, str):
+        asked = chosen = list(features)
+    else:
+        asked = [pattern.strip() for pattern in features.split(",") if pattern.strip()]
+        candidates = [name for name in names if name not in exclude]
+        matches = {p: [n for n in candidates if n == p or fnmatch.fnmatchcase(str(n), p)] for p in asked}
+        for pattern, found in matches.items():
+            if not found:
+                require_column(names, pattern, what="a column that matches")
+        chosen = [name for name in candidates if any(name in found for found in matches.values())]
+    for name in exclude:
+        if name is not None and name in asked:
+            raise ValueError(f"Expected features without {name!r}, the column of users or targets: leave it out.")
+    if not chosen:
+        raise ValueError("Expected at least one feature: pass column names or patterns such as 'x_*'.")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError("Expected each feature once: remove the repeated column names.")
+    return chosen
+
+
+def require_column(names: Sequence[Any], name: Any, what: str = "a column named") -> None:
+    """Refuse a name that no column has, or several have."""
+    if list(names).count(name) != 1:
+        problem = "which occurs more than once" if name in names else "found none"
+        shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + f" and {len(names) - _SHOWN_NAMES} more" * (
+            len(names) > _SHOWN_NAMES
+        )
+        raise ValueError(f"Expected {what} {name!r}, {problem}: available are {shown}.")
+
+
+def label_set(classes: Sequence[Any]) -> np.ndarray:
+    """The declared classes, sorted."""
+    found = np.unique(np.asarray(classes))
+    if found.ndim != 1 or not 2 <= len(found) == len(classes):
+        raise ValueError(f"Expected at least 2 different classes, got {classes}.")
+    return found
+
+
+def declared(column: Any) -> str:
+    """NUMBER, TEXT or ANY if a column's type declares its cells to be so, else the type's name; no cell is looked at.
+
+    ANY is for cells that have no common type: of lists, arrays of objects and CSV.
+    """
+    if isinstance(column, (list, tuple, range, Untyped)):
+        return ANY
+    kind = _type_of(column)
+    if isinstance(kind, np.dtype):
+        return {"O": ANY, "U": TEXT, "T": TEXT, **dict.fromkeys("biuf", NUMBER)}.get(kind.kind, str(kind))
+    name = type(column).__name__ if kind is None else str(kind).lower()
+    if name == "object":  # of polars
+        return ANY
+    # Without parameters, which may list categories.
+    return NUMBER if _NUMBERS.fullmatch(name) else TEXT if _TEXTS.fullmatch(name) else name.partition("(")[0]
+
+
+def is_boolean(column: Any) -> bool:
+    """Whether a column's type has two values, not whether its cells happen to have two."""
+    return str(_type_of(column)).lower() in ("bool", "boolean", "bool[pyarrow]")
+
+
+def _type_of(column: Any) -> Any:
+    if isinstance(column, _ARROW):
+        return column.type
+    return None if hasattr(column, "columns") else getattr(column, "dtype", None)  # tables have cells in attributes
+
+
+def decoded(column: Any) -> Any:
+    """An Arrow column of dictionary type as a column of its values."""
+    encoded = isinstance(column, _ARROW) and pa.types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if encoded else column
+
+
+def ids(column: Any) -> Any:
+    """A column of user ids; of CSV as text, or else one person's id would decide whether 7 and 07 are the same."""
+    if not isinstance(column, Untyped):
+        return column
+    return pc.if_else(pc.equal(column.cells, ""), pa.scalar(None, column.cells.type), column.cells)
+
+
+def numbers(what: str, column: Any) -> np.ndarray:
+    """A column of numbers by declaration: one float a cell, NaN for what is none.
+
+    Types of numbers are converted as a whole. Of cells without a common type, numbers and text that reads as one (or
+    as true, 1, or false, 0) count, and all others are NaN. Other types are refused.
+    """
+    kind = declared(column)
+    if kind not in (NUMBER, ANY):
+        raise TypeError(
+            f"Expected {what} to be numeric (float, integer, boolean or decimal), got "
+            f"{'text' if kind == TEXT else kind}: convert, encode or drop it."
+        )
+    if getattr(column, "ndim", 1) != 1:
+        raise ValueError(f"Expected {what} of shape (n_rows,), got {column.ndim} dimensions: reshape it.")
+    with np.errstate(all="ignore"):
+        if isinstance(column, Untyped):
+            return _numbers_in_text(column.cells)
+        if kind == ANY:
+            return np.fromiter(map(_number, column), dtype=np.float64, count=len(column))
+        return _floats(column)
+
+
+def matrix(what: str, X: Any, width: int | None = None) -> np.ndarray:
+    """Rows of numbers: of an array with two dimensions, or of a table's columns; each as `numbers` reads it.
+
+    Lists of rows declare no width, and so are refused unless `width` does: a row of another length is then NaN.
+    """
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):  # a lazy polars frame
+        X = X.collect()
+    if hasattr(X, "columns") and hasattr(X, "shape"):
+        return _matrix_of_table(what, X)
+    if hasattr(X, "toarray"):
+        raise TypeError(f"Expected {what} to be dense, got a sparse matrix: make it dense with toarray().")
+    if isinstance(X, (list, tuple)) and width is not None:
+        blank = [np.nan] * width
+        rows = [row if _is_row(row) and len(row) == width else blank for row in X]
+        return numbers(what, [cell for row in rows for cell in row]).reshape(len(rows), width)
+    if isinstance(X, (list, tuple)) or not (hasattr(X, "__array__") and hasattr(X, "dtype")):
+        raise TypeError(
+            f"Expected {what} to be a 2-dimensional array or a table, whose types and width are declared, got "
+            f"{type(X).__name__}: pass a numpy array, np.array(rows, dtype=float) say."
+        )
+    array = np.asarray(X)
+    if array.ndim != 2 or array.shape[1] == 0:  # not the shape: it tells the number of rows
+        problem = f"{array.ndim} dimensions" if array.ndim != 2 else "no feature"
+        raise ValueError(f"Expected {what} of shape (n_rows, n_features), got {problem}: reshape it.")
+    return array if declared(array) == NUMBER else numbers(what, array.reshape(-1)).reshape(array.shape)
+
+
+def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
+    """A column of labels by declaration: each cell's position in the classes, NaN for what is none of them.
+
+    A column whose type cannot hold the classes is refused. Text without a type, of CSV, is read as the classes are.
+    """
+    column = decoded(column)
+    kind, wanted = declared(column), _kind_of_classes(classes)
+    if kind not in (wanted, ANY, *_CATEGORIES) and wanted != ANY:
+        shown = ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
+        kind = {NUMBER: "numbers"}.get(kind, kind)
+        raise TypeError(f"Expected {what} to hold labels such as {shown}, got {kind}: convert it.")
+    known = {label: float(position) for position, label in enumerate(classes)}
+    if isinstance(column, Untyped):
+        column = numbers(what, column) if wanted == NUMBER else column.cells
+    if isinstance(column, _ARROW):
+        return _positions_in_arrow(column, known)
+    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    return np.fromiter((_position(cell, known) for cell in cells), dtype=np.float64, count=len(cells))
+
+
+def texts(column: pa.Array) -> list[Any]:
+    """An Arrow column as Python values; text that is no UTF-8 raises nothing."""
+    if declared(column) != TEXT:
+        return list(column.to_pylist())
+    return [None if cell is None else cell.decode(errors="surrogateescape") for cell in as_bytes(column).to_pylist()]
+
+
+def as_bytes(column: Any) -> Any:
+    """Text as the bytes that it is."""
+    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([chunk.view(plain[column.type]) for chunk in column.chunks], plain[column.type])
+    return column.view(plain[column.type])
+
+
+def _matrix_of_table(what: str, X: Any) -> np.ndarray:
+    if hasattr(X, "iloc"):
+        names, columns = list(X.columns), [X.iloc[:, i] for i in range(X.shape[1])]
+    elif hasattr(X, "get_columns"):
+        names, columns = list(X.columns), X.get_columns()
+    else:
+        names, columns = list(X.column_names), list(X.columns)
+    if not columns:
+        raise ValueError(f"Expected {what} to have features, got a table without columns.")
+    found = [numbers(f"column {name!r} of {what}", column) for name, column in zip(names, columns, strict=True)]
+    narrow = all(column.dtype == np.float32 for column in found)
+    rows = np.empty((len(found[0]), len(found)), np.float32 if narrow else np.float64)
+    for position, column in enumerate(found):
+        rows[:, position] = column
+    return rows
+
+
+def _floats(column: Any) -> np.ndarray:
+    """A column of a type of numbers as native float32 if it is that, else as float64."""
+    if isinstance(_type_of(column), np.dtype):
+        array = np.asarray(column)
+        single = array.dtype.newbyteorder("=") == np.float32
+        return array.astype(np.float32 if single else np.float64, copy=False)
+    if hasattr(column, "to_arrow"):  # polars, some of whose integers Arrow does not know
+        return np.asarray(column.cast(float).to_arrow())
+    if not isinstance(column, _ARROW):  # pandas' own types
+        column = pa.array(column, from_pandas=True)
+    # Unchecked, because a checked cast refuses large integers, and so tells of a value.
+    return np.asarray(column if column.type == pa.float32() else column.cast(pa.float64(), safe=False))
+
+
+def _numbers_in_text(cells: pa.ChunkedArray) -> np.ndarray:
+    """The same as `_number` of each cell, for all cells at once."""
+    raw = as_bytes(cells)
+    digits, true, false = (pc.match_substring_regex(raw, f"^(?:{p})$") for p in (_DIGITS, _TRUE, _FALSE))
+    found = pc.ascii_trim_whitespace(pc.if_else(digits, raw, None).cast(pa.large_string())).cast(pa.float64())
+    return np.asarray(pc.coalesce(found, pc.if_else(true, 1.0, pc.if_else(false, 0.0, None))))
+
+
+def _number(cell: Any) -> float:
+    try:
+        if isinstance(cell, str):
+            digits, true, false = (pattern.fullmatch(cell) for pattern in _PYTHON)
+            return float(cell) if digits else 1.0 if true else 0.0 if false else np.nan
+        return float(cell) if isinstance(cell, (number_kinds.Real, Decimal, np.bool_)) else np.nan
+    except Exception:  # beyond all floats, say
+        return np.nan
+
+
+def _positions_in_arrow(column: Any, known: dict[Any, float]) -> np.ndarray:
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    encoded = column.dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    found = [_position(cell, known) for cell in texts(encoded.dictionary)]
+    return np.asarray([*found, np.nan])[np.asarray(encoded.indices.fill_null(len(found)), dtype=np.int64)]
+
+
+def _position(cell: Any, known: dict[Any, float]) -> float:
+    try:
+        return known.get(cell, np.nan)
+    except Exception:  # not hashable, or of a type that refuses to be compared
+        return np.nan
+
+
+def _kind_of_classes(classes: Sequence[Any]) -> str:
+    if all(isinstance(label, str) for label in classes):
+        return TEXT
+    return NUMBER if all(isinstance(label, number_kinds.Real) for label in classes) else ANY
+
+
+def _is_row(entry: Any) -> bool:
+    return isinstance(entry, (list, tuple)) or (isinstance(entry, np.ndarray) and entry.ndim == 1)
