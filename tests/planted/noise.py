@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "failure probability not added to delta",
         "privacy/accounting.py",
-        "return min(1.0, _sum_up(delta, cost.failure))",
+        "return min(1.0, sum_up(delta, cost.failure))",
         "return min(1.0, delta)",
         "privacy/test_accounting.py::test_failure_is_added_to_delta",
     ),

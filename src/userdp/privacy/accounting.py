@@ -128,10 +128,10 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            _sum_up(self.gaussian, other.gaussian),
+            sum_up(self.gaussian, other.gaussian),
             self.pure + other.pure,
             self.subsampled + other.subsampled,
-            _sum_up(self.failure, other.failure),
+            sum_up(self.failure, other.failure),
         )
 
     @staticmethod
@@ -164,7 +164,8 @@ class Cost:
         return Cost(float(record["gaussian"]), tuple(record["pure"]), parts, float(record["failure"]))
 
 
-def _sum_up(a: float, b: float) -> float:
+def sum_up(a: float, b: float) -> float:
+    """a + b, rounded up unless one of them is 0."""
     return math.nextafter(a + b, math.inf) if a and b else a + b
 
 
@@ -195,7 +196,9 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
     0.0
     """
     if _needs_pld(cost):
-        delta = max(0.0, float(_composed(cost, grid).get_delta_for_epsilon(epsilon))) + _pld_rounding(cost)
+        delta = max(
+            0.0, float(_composed(replace(cost, failure=0.0), grid).get_delta_for_epsilon(epsilon))
+        ) + _pld_rounding(cost)
     else:
         mu = math.sqrt(cost.gaussian)
         delta = 0.0
@@ -203,7 +206,7 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
             losses = [sign * part for sign, part in zip(signs, cost.pure, strict=True)]
             weight = math.exp(-sum(np.logaddexp(0.0, -loss) for loss in losses))
             delta += weight * gaussian_delta(mu, epsilon - math.fsum(losses))
-    return min(1.0, _sum_up(delta, cost.failure))
+    return min(1.0, sum_up(delta, cost.failure))
 
 
 def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
@@ -217,7 +220,7 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
         return math.inf
     if _needs_pld(cost):
         room -= _pld_rounding(cost)
-        return float(_composed(cost, grid).get_epsilon_for_delta(room)) if room > 0 else math.inf
+        return float(_composed(replace(cost, failure=0.0), grid).get_epsilon_for_delta(room)) if room > 0 else math.inf
     if room == 0:
         return math.fsum(cost.pure)
     counted = replace(cost, failure=0.0)
@@ -228,7 +231,7 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
         low, high = high, 2 * high
         if high > _LARGEST_EPSILON:
             return math.inf
-    return _bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
+    return bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
 
 
 def _pld_rounding(cost: Cost) -> float:
@@ -245,6 +248,11 @@ def _needs_pld(cost: Cost) -> bool:
     return bool(cost.subsampled) or len(cost.pure) > _EXACT_PURE_PARTS
 
 
+def reserved(epsilon: float) -> float:
+    """What is left of epsilon when the reserve is held back."""
+    return epsilon - max(EPSILON_RESERVE * epsilon, LEAST_EPSILON_RESERVE)
+
+
 def fits(cost: Cost, budget: Budget, grid: float = FINE_GRID) -> bool:
     """True if `cost` is certified to stay within `budget`, with the reserves held back."""
     if budget.delta == 0:
@@ -254,8 +262,7 @@ def fits(cost: Cost, budget: Budget, grid: float = FINE_GRID) -> bool:
 
 def _excess(cost: Cost, budget: Budget, grid: float) -> float:
     """log(delta needed / delta allowed); at most 0 if the cost fits."""
-    epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)
-    delta = delta_at(cost, epsilon, grid)
+    delta = delta_at(cost, reserved(budget.epsilon), grid)
     return math.log(max(delta, 1e-300) / (budget.delta * (1 - DELTA_RESERVE)))
 
 
@@ -344,7 +351,7 @@ def _narrow(excess: Callable[[float], float], low: float, high: float, tolerance
     return high
 
 
-def _bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
+def bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
     """The upper end, for which `holds` is known, after narrowing (low, high] to `tolerance` times its size."""
     while high - low > tolerance * high:
         middle = (low + high) / 2
