@@ -3,6 +3,7 @@
 from planted import (
     clip,
     curator,
+    domination,
     estimators,
     files,
     gaussian_outlier_removal,
@@ -34,6 +35,7 @@ MUTANTS = [
     *sampled_rows.MUTANTS,
     *curator.MUTANTS,
     *plans.MUTANTS,
+    *domination.MUTANTS,
     *estimators.MUTANTS,
     *files.MUTANTS,
 ]
