@@ -8,11 +8,15 @@ _CURVES = "privacy/test_domination.py::"
 MUTANTS = [
     Mutant(
         "runs composed as if they had been fixed in advance",
-        "privacy/domination.py",
-        "        return a.fits(Cost(gaussian=total.mu_squared), self.gaussian) or total.pure <= self._most_pure\n",
-        "        known = Cost(total.mu_squared, (total.pure,) if total.pure < math.inf else ())\n"
-        "        return a.fits(known, self.gaussian)\n",
-        _ADVERSARY + "test_pure_runs_alone_add_up_to_epsilon",
+        "privacy/ledger.py",
+        "            for total in _totals([*before, new]) if before else ():\n"
+        "                self._filter.certify(total)\n",
+        "            for cost in plan.costs if before else ():\n"
+        "                for (text,) in db.execute('SELECT costs FROM runs').fetchall():\n"
+        "                    cost = cost + _read_costs(text)[0]\n"
+        "                if epsilon_at(cost, self.budget.delta) > self.budget.epsilon:\n"
+        "                    plan.certify(Budget(1e-9, 0.0))\n",
+        _ADVERSARY + "test_a_second_run_that_is_chosen_by_the_first_release",
     ),
     Mutant(
         "room that noise leaves is given to failures",
@@ -109,12 +113,10 @@ MUTANTS = [
     Mutant(
         "a curve compared at the points only, where it is known",
         "privacy/domination.py",
-        "middles = (epsilons[1:] + epsilons[:-1]) / 2",
-        "middles = epsilons[:-1]",
-        _CURVES
-        + "test_the_gaussian_curve_and_the_failure_are_above_a_sampled_run "
-        + _CURVES
-        + "test_sampled_runs_of_many_steps_cost_what_a_gaussian_of_the_same_epsilon_does",
+        "    return bool(np.all(deltas[:-1] <= left) and np.all(deltas[1:] <= right) and deltas[-1] <= allowed)\n",
+        "    curve = [a.gaussian_delta(mu, epsilon) + allowed for epsilon in epsilons.tolist()]\n"
+        "    return bool(np.all(deltas <= curve) and deltas[-1] <= allowed)\n",
+        _CURVES + "test_a_curve_must_be_covered_between_the_points_where_it_is_known",
     ),
     Mutant(
         "sampling that is not counted: half the change",

@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "no epsilon held back",
         "privacy/accounting.py",
-        "epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)",
-        "epsilon = budget.epsilon",
+        "return epsilon - max(EPSILON_RESERVE * epsilon, LEAST_EPSILON_RESERVE)",
+        "return epsilon",
         "privacy/test_accounting.py::test_epsilon_is_held_back_too",
     ),
     Mutant(
