@@ -26,13 +26,21 @@ FIRST_FORMAT = (
 )
 
 
+def old_record(cost):
+    """As 0.1.0 wrote it, with one name for multipliers in both units."""
+    record = cost.to_json()
+    for part in record["subsampled"]:
+        part["noise_multiplier"] = part.pop("added_user_multiplier")
+    return record
+
+
 def old_file(path, runs=OLD, budget=BUDGET, seed=None):
     db = sqlite3.connect(path)
     for statement in FIRST_FORMAT:
         db.execute(statement)
     db.execute("INSERT INTO budget VALUES (1, ?, ?, 'a name')", (budget.epsilon, budget.delta))
     for number, costs in enumerate(runs, 1):
-        written = json.dumps([cost.to_json() for cost in costs])
+        written = json.dumps([old_record(cost) for cost in costs])
         db.execute("INSERT INTO runs VALUES (?, '2026-01-01', 'old', ?, ?)", (number, seed, written))
         db.execute("INSERT INTO steps VALUES (?, 'only', 'Clip(...)', 0, 10)", (number,))
     db.commit()
@@ -140,6 +148,7 @@ def test_damaged_runs_of_an_old_file_are_not_free(tmp_path, costs):
         """UPDATE runs SET dominating = '[{"mu_squared": 0.1, "failure": 0.0}]'""",
         "UPDATE budget SET failure_share = 1.5",
         "UPDATE budget SET failure_share = 'all'",
+        "UPDATE budget SET identity = x'00'",
     ],
 )
 def test_damaged_prices_are_not_free(tmp_path, damage):

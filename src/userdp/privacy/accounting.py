@@ -3,7 +3,8 @@
 Neighbours are data sets in which one user's whole data is replaced; the number of users is public. A sensitivity in
 this package is always the largest change under such a swap, and a noise multiplier is std / sensitivity. The one
 exception is a Poisson-sampled step, whose multiplier is in units of the change caused by *adding* one user to the
-batch: that is what the dominating pair of a swap under Poisson sampling is written in (docs/proofs.md, section 6).
+batch: that is what the dominating pair of a swap under Poisson sampling is written in (docs/proofs.md, section 6). It
+has a name and a type of its own: `added_user_multiplier`, an `AddedUserMultiplier`.
 
 A `Cost` says what happened to one set of users; `delta_at` and `epsilon_at` say what that costs. Gaussian and pure
 parts compose in closed form; dp-accounting's privacy loss distributions (PLD) do the rest. Every approximation is an
@@ -17,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NewType
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -44,6 +45,10 @@ _SMALLEST_MU = 1e-4
 _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
+
+
+# std / (largest change caused by adding one user). A plain float is std / (largest change caused by replacing one).
+AddedUserMultiplier = NewType("AddedUserMultiplier", float)
 
 
 class BudgetExceeded(ValueError):
@@ -83,20 +88,20 @@ class Budget:
 class Subsampled:
     """`steps` Gaussian releases, each on a fresh Poisson sample of the users.
 
-    `noise_multiplier` is std / (change caused by adding one user to the batch).
+    `added_user_multiplier` is std / (change caused by adding one user to the batch).
     """
 
     sampling_probability: float
-    noise_multiplier: float
+    added_user_multiplier: AddedUserMultiplier
     steps: int
 
     def __post_init__(self) -> None:
         if not 0 < self.sampling_probability <= 1:
             raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= _LEAST_SAMPLED_MULTIPLIER):
+        if not (math.isfinite(self.added_user_multiplier) and self.added_user_multiplier >= _LEAST_SAMPLED_MULTIPLIER):
             raise ValueError(
-                f"Expected noise_multiplier={self.noise_multiplier} to be finite and >= {_LEAST_SAMPLED_MULTIPLIER}: "
-                "less noise cannot be accounted for in reasonable memory."
+                f"Expected added_user_multiplier={self.added_user_multiplier} to be finite and >= "
+                f"{_LEAST_SAMPLED_MULTIPLIER}: less noise cannot be accounted for in reasonable memory."
             )
         if self.steps < 1:
             raise ValueError(f"Expected steps={self.steps} >= 1.")
@@ -159,8 +164,13 @@ class Cost:
 
     @staticmethod
     def from_json(record: dict[str, Any]) -> Cost:
-        """Inverse of `to_json`."""
-        parts = tuple(Subsampled(**part) for part in record["subsampled"])
+        """Inverse of `to_json`; also reads records of 0.1.0, which call every multiplier a noise multiplier."""
+        parts = tuple(
+            Subsampled(
+                **{("added_user_multiplier" if name == "noise_multiplier" else name): part[name] for name in part}
+            )
+            for part in record["subsampled"]
+        )
         return Cost(float(record["gaussian"]), tuple(record["pure"]), parts, float(record["failure"]))
 
 
@@ -291,13 +301,19 @@ def gaussian_multiplier(budget: Budget, releases: int = 1, other: Cost | None = 
 
 
 @lru_cache(maxsize=256)
-def subsampled_multiplier(budget: Budget, sampling_probability: float, steps: int, other: Cost | None = None) -> float:
+def subsampled_multiplier(
+    budget: Budget, sampling_probability: float, steps: int, other: Cost | None = None
+) -> AddedUserMultiplier:
     """Least noise multiplier for `steps` Poisson-sampled Gaussian steps, besides `other`, within `budget`.
 
     In units of the change caused by adding one user. Cached, since planners ask for the same one again and again.
     """
     spent = other or Cost()
-    return calibrate(lambda z: spent + Cost(subsampled=(Subsampled(sampling_probability, z, steps),)), budget)
+
+    def cost_of(z: float) -> Cost:
+        return spent + Cost(subsampled=(Subsampled(sampling_probability, AddedUserMultiplier(z), steps),))
+
+    return AddedUserMultiplier(calibrate(cost_of, budget))
 
 
 def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
@@ -377,7 +393,7 @@ def _composed(cost: Cost, grid: float) -> pld.PrivacyLossDistribution:
     for part in cost.subsampled:
         # REPLACE_ONE: N(0) mixed with N(+1) against N(0) mixed with N(-1), in units of adding a user.
         single = pld.from_gaussian_mechanism(
-            part.noise_multiplier,
+            part.added_user_multiplier,
             sampling_prob=part.sampling_probability,
             value_discretization_interval=grid,
             neighboring_relation=NeighboringRelation.REPLACE_ONE,

@@ -120,7 +120,7 @@ def _sampled(parts: tuple[Subsampled, ...], failure: float) -> Dominating:
 
     A sample of everybody is a Gaussian release of mu = 2 / multiplier, and a smaller one is dominated by it.
     """
-    unsampled = math.sqrt(sum(part.steps * (2 / part.noise_multiplier) ** 2 for part in parts)) * (1 + 1e-12)
+    unsampled = math.sqrt(sum(part.steps * (2 / part.added_user_multiplier) ** 2 for part in parts)) * (1 + 1e-12)
     cost = Cost(subsampled=parts)
     last = a.epsilon_at(cost, failure - 2 * _ROUNDING)
     if last > _LARGEST_EPSILON:

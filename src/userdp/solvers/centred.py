@@ -209,7 +209,7 @@ def _plan(
         _STEPS,
         q,
         (_FIRST_RADIUS_WHEN_HEAVY if heavy else _FIRST_RADIUS) * math.sqrt(spread),
-        mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension),
+        mean.noise_std(1.0, problem.dimension),
         mean.share_multiplier * mean.share_sensitivity,
         schedule,
         _QUANTILE_WHEN_HEAVY if heavy else 1 - min(_MOST_SHORTENED, math.sqrt(number)),

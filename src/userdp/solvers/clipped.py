@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from userdp.planning import sampled_multiplier
-from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
@@ -163,8 +163,8 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         mean = Clip(n_users, _multiplier(budget, 1 - choice.moment_share) * math.sqrt(n_steps), rounds=n_steps)
     else:
         multiplier = subsampled_multiplier(budget, choice.sampled, n_steps, other) * (1 + 1e-9)
-        mean = SampledClip(n_users, choice.sampled, multiplier, n_steps)
-    ratio = mean.noise_multiplier * mean.sensitivity(1.0, weights + 1)
+        mean = SampledClip(n_users, choice.sampled, AddedUserMultiplier(multiplier), n_steps)
+    ratio = mean.noise_std(1.0, weights + 1)
     users = choice.sampled * n_users
     phase = Phase("gradients", n_users, n_steps, users, choice.radius, ratio, choice.path, choice.room)
     plan = Plan(n_users, (*first, Step(phase.label, 0, n_users, mean)))
