@@ -121,8 +121,8 @@ MUTANTS = [
     Mutant(
         "sampling that is not counted: half the change",
         "privacy/domination.py",
-        "part.steps * (2 / part.noise_multiplier) ** 2",
-        "part.steps * (1 / part.noise_multiplier) ** 2",
+        "part.steps * (2 / part.added_user_multiplier) ** 2",
+        "part.steps * (1 / part.added_user_multiplier) ** 2",
         _CURVES + "test_without_a_failure_to_spare_sampling_is_not_counted",
     ),
     Mutant(

@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "winsorised sampled rounds charged as one",
         _FILE,
-        "/ math.sqrt(precision), self.rounds)",
-        "/ math.sqrt(precision), 1)",
+        "self.sampling_probability, joint, self.rounds)",
+        "self.sampling_probability, joint, 1)",
         _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
     ),
     Mutant(
