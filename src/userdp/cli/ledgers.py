@@ -22,7 +22,7 @@ LedgerPath = Annotated[Path, typer.Argument(show_default=False, help="Ledger fil
 FailureShare = Annotated[
     float,
     typer.Option(
-        help="Part of delta for failure probabilities of tests and samples; with 0, Gaussian and pure releases only.",
+        help="Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
         rich_help_panel=o.PRIVACY,
     ),
 ]

@@ -96,7 +96,8 @@ class Ledger:
 
     failure_share: the part of delta that is held for failure probabilities (of private tests, and of sampled runs
     that are charged as Gaussian ones); the rest is for Gaussian noise. It is fixed when the ledger is made: a quarter
-    if None. With 0, runs of Gaussian and pure releases may use all of delta, and others are refused.
+    if None. With 0, Gaussian noise may use all of delta; after the first run those with failure probabilities are then
+    refused, and sampled ones charged as if not sampled.
 
     Guarantee: all that the charged plans release is within the budget, for every user, also if plans, and how many of
     them, are chosen by looking at earlier releases; with a file, in any number of processes of one machine (SQLite's
