@@ -45,8 +45,8 @@ class Dominating:
     mu_squared: of the mu-GDP that dominates it;
     pure: the sum of its epsilons, infinite if anything else than pure parts was released.
 
-    >>> Dominating(0.25, math.inf, 1e-9) + Dominating(0.5, 0.25)
-    Dominating(mu_squared=0.75, pure=inf, failure=1e-09)
+    >>> Dominating(0.25, math.inf) + Dominating(0.0, 0.5, 1e-9)
+    Dominating(mu_squared=0.25, pure=inf, failure=1e-09)
     """
 
     mu_squared: float = 0.0
@@ -89,7 +89,7 @@ def pure_mu(epsilon: float) -> float:
     """The least mu whose mu-GDP dominates pure epsilon-DP, rounded up: 2 Phi^-1(e^epsilon / (1 + e^epsilon)).
 
     >>> round(pure_mu(1.0), 4)
-    1.2316
+    1.232
     """
     return float(-2 * ndtri_exp(-np.logaddexp(0.0, epsilon))) * (1 + 1e-12) + 1e-15
 
