@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support_solvers import make_users
 
-from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData
+from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData, fitting
 from userdp.fitting import minimize
 
 ARGUMENTS = {"row_norm": 2.5, "rows_per_user": 12}
@@ -17,6 +17,23 @@ def test_losses_by_name_and_a_shared_ledger():
     assert [charge.purpose for charge in ledger.charges()] == ["first"]
     with pytest.raises(BudgetExceeded):
         minimize("logistic", data, Ball(5.0), 3.0, 5e-6, ledger=ledger, **ARGUMENTS)
+
+
+def test_what_is_stated_is_certified_whatever_a_solver_plans(monkeypatch):
+    """A solver whose plan costs more than was asked for, and a ledger with room for it."""
+
+    def dear(problem, n_users, rows_per_user, budget, *rest):
+        return choose(problem, n_users, rows_per_user, Budget(1.2 * budget.epsilon, budget.delta), *rest)
+
+    choose = fitting.choose
+    monkeypatch.setattr(fitting, "choose", dear)
+    ledger = Ledger(Budget(100.0, 1e-3))
+    with pytest.raises(BudgetExceeded, match=r"needs epsilon=3.6 at delta=5e-06, expected <= 3"):
+        minimize("logistic", make_users(2000), Ball(5.0), 3.0, 5e-6, ledger=ledger, **ARGUMENTS)
+    assert ledger.charges() == ()
+    monkeypatch.undo()
+    result = minimize("logistic", make_users(2000), Ball(5.0), 3.0, 5e-6, ledger=ledger, **ARGUMENTS)
+    assert (result.privacy.epsilon, result.privacy.delta) == (3.0, 5e-6)
 
 
 def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):

@@ -29,7 +29,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "mixtures", "noise", "neighbours", "quiet"],
+    ["accounting", "domination", "mixtures", "noise", "neighbours", "quiet"],
     ["concentration", "gates", "mechanism", "paper"],
     ["means", "radius"],
     ["plan"],

@@ -110,6 +110,26 @@ def test_scaler_and_model_share_a_ledger():
     assert 2.0 < ledger.spent_epsilon(1e-6) < 2.5
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ledger: private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger),
+        lambda ledger: PrivateStandardScaler(1.0, 1e-6, low=-10, high=10, ledger=ledger).fit(values(), groups=USERS),
+    ],
+)
+def test_what_is_stated_is_certified_whatever_is_planned(use, monkeypatch):
+    """A plan that costs more than was asked for, and a ledger with room for it."""
+
+    def dear(n_users, budget, *rest):
+        return plan_mean(n_users, Budget(1.5 * budget.epsilon, budget.delta), *rest)
+
+    monkeypatch.setitem(mean_of_users.__globals__, "plan_mean", dear)
+    ledger = Ledger(Budget(100.0, 1e-3))
+    with pytest.raises(BudgetExceeded, match=r"needs epsilon=.* at delta=1e-06, expected <= 1"):
+        use(ledger)
+    assert ledger.charges() == ()
+
+
 def test_public_ranges():
     scaler = PublicScaler(low=[0, -1], high=[10, 1]).fit(np.zeros((2, 2)))
     assert scaler.transform([[5, 0], [20, -3], [np.nan, 1]]) == pytest.approx(

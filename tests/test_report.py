@@ -121,6 +121,15 @@ def test_mechanisms_of_earlier_work_are_told_in_words(mechanism, words):
     assert words in how({"mechanism": mechanism})
 
 
+def test_what_a_ledger_s_total_is_worth_is_said():
+    """The budget is guaranteed, not a total at a moment that was chosen."""
+    ledger = {"path": "l.db", "epsilon": 3.0, "delta": 1e-5, "spent_epsilon": 2.5}
+    text = Outline(report_html(changed(privacy={"ledger": ledger}))).text
+    assert "not a total at a moment chosen by looking at results" in text
+    assert "together it is ε = 2.5 at δ = 10⁻⁵, a running total" in text
+    assert "guaranteed for all of it together is the ledger's budget, ε = 3." in text
+
+
 def test_steps_on_different_users_are_said_not_to_add_up():
     text = Outline(report_html(REGRESSION)).text
     assert "do not add up" in text

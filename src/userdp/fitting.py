@@ -103,11 +103,19 @@ def minimize(
     ledger = Ledger(budget) if ledger is None else ledger
     with _bar(progress) as tell:
         option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
-        curator = Curator(data, option.plan.plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
+        curator = Curator(
+            data,
+            option.plan.plan,
+            ledger,
+            budget=budget,  # of the statement: the curator certifies it
+            purpose=purpose,
+            engine=engine,
+            insecure_seed=insecure_seed,
+        )
         result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
     message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    promise = statement(option.plan.plan, budget, ledger, seed)
+    promise = statement(option.plan.plan, curator.budget, ledger, seed)
     bound = result.bound if option.estimated else option.bound
     return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=promise)
 

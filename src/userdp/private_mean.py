@@ -108,13 +108,12 @@ def mean_of_users(
         Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),)),
         Ledger(budget) if ledger is None else ledger,
     )
-    plan.certify(budget)
-    curator = Curator(data, plan, ledger, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
+    curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     released = curator.release(_LABEL, UserMean(), 1.0)
     radius = float(released[-1])
     noise_std = mechanism.noise_multiplier * mechanism.sensitivity(radius, data.n_features)
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    return MeanResult(released[:-1], noise_std, radius, statement(plan, budget, ledger, seed))
+    return MeanResult(released[:-1], noise_std, radius, statement(plan, curator.budget, ledger, seed))
 
 
 def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval:

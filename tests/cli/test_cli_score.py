@@ -201,9 +201,13 @@ def test_ledgers(tmp_path):
     assert "epsilon 3 at delta 1e-05" in run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").stdout
     assert run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").exit_code == 1
     record = json.loads(run("ledger", "show", path, "--json").stdout)
-    assert (record["spent_epsilon"], record["charges"]) == (0.0, [])
-    made = run("ledger", "new", tmp_path / "other", "--epsilon", "3", "--delta", "1e-5", "--json")
-    assert json.loads(made.stdout)["epsilon"] == 3
+    assert (record["spent_epsilon"], record["charges"], record["failure_share"]) == (0.0, [], 0.25)
+    assert "not a guarantee" in record["spent_epsilon_is"]
+    assert "a running total" in run("ledger", "show", path).stdout
+    new = ("ledger", "new", tmp_path / "other", "--epsilon", "3", "--delta", "1e-5", "--failure-share")
+    assert "0 <= --failure-share 2.0 < 1" in run(*new, "2").stderr
+    assert json.loads(run(*new, "0.1", "--json").stdout)["failure_share"] == 0.1
+    assert Ledger.open(tmp_path / "other").failure_share == 0.1
     (tmp_path / "text").write_text("no ledger at all")
     for wrong in (tmp_path / "none", tmp_path / "text", tmp_path):
         result = run("ledger", "show", wrong)
@@ -221,6 +225,7 @@ def test_seeds_are_shown_in_red_words(files, tmp_path):
     record = json.loads(run("ledger", "show", path, "--json").stdout)
     assert (record["private"], record["spent_epsilon"]) == (False, None)
     assert record["charges"][0]["steps"][0]["start"] == 0
+    assert record["charges"][0]["charged_as"][0]["mu_squared"] > 0
 
 
 def test_reports(files, tmp_path, stub_report):

@@ -53,10 +53,31 @@ MUTANTS = [
         "test_estimators_secrecy.py::test_the_type_of_one_person_s_target_decides_nothing",
     ),
     Mutant(
+        "a fit states a budget that nobody certified",
+        "fitting.py",
+        "            budget=budget,  # of the statement: the curator certifies it\n",
+        "",
+        "test_fitting.py::test_what_is_stated_is_certified_whatever_a_solver_plans",
+    ),
+    Mutant(
+        "a mean states a budget that nobody certified",
+        "private_mean.py",
+        "data, plan, ledger, budget=budget, purpose",
+        "data, plan, ledger, purpose",
+        "test_private_mean.py::test_what_is_stated_is_certified_whatever_is_planned",
+    ),
+    Mutant(
+        "the curator certifies the ledger's budget instead of the stated one",
+        "privacy/curator.py",
+        "plan.certify(self.budget)",
+        "plan.certify(ledger.budget)",
+        "privacy/test_curator.py::test_what_a_run_promises_is_certified_whatever_the_ledger_holds",
+    ),
+    Mutant(
         "estimator: the seed is not confessed",
         "fitting.py",
-        "promise = statement(option.plan.plan, budget, ledger, seed)",
-        "promise = statement(option.plan.plan, budget, ledger)",
+        "promise = statement(option.plan.plan, curator.budget, ledger, seed)",
+        "promise = statement(option.plan.plan, curator.budget, ledger)",
         "test_estimators.py::test_a_seeded_model_says_that_it_is_not_private",
     ),
     Mutant(

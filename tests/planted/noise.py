@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "failure probability not added to delta",
         "privacy/accounting.py",
-        "return min(1.0, _sum_up(delta, cost.failure))",
+        "return min(1.0, sum_up(delta, cost.failure))",
         "return min(1.0, delta)",
         "privacy/test_accounting.py::test_failure_is_added_to_delta",
     ),
@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "no epsilon held back",
         "privacy/accounting.py",
-        "epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)",
-        "epsilon = budget.epsilon",
+        "return epsilon - max(EPSILON_RESERVE * epsilon, LEAST_EPSILON_RESERVE)",
+        "return epsilon",
         "privacy/test_accounting.py::test_epsilon_is_held_back_too",
     ),
     Mutant(

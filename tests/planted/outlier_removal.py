@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "deficit released for free",
         "privacy/means/sampled_outlier_removal.py",
-        "precision = 1 / self.deficit_std**2 + 1 / self.noise_multiplier**2",
-        "precision = 1 / self.noise_multiplier**2",
+        "precision = 1 / self.deficit_std**2 + 1 / self.added_user_multiplier**2",
+        "precision = 1 / self.added_user_multiplier**2",
         "privacy/test_sampled_outlier_removal.py::test_deficit_and_mean_are_one_gaussian_release",
     ),
     Mutant(

@@ -73,15 +73,15 @@ MUTANTS = [
     Mutant(
         "sampled means get half their noise multiplier",
         _HERE,
-        "record.sensitivity(radius, total.size), record.noise_multiplier)",
-        "record.sensitivity(radius, total.size), record.noise_multiplier / 2)",
+        "record.sensitivity(radius, total.size), record.added_user_multiplier)",
+        "record.sensitivity(radius, total.size), record.added_user_multiplier / 2)",
         _SAME_NOISE,
     ),
     Mutant(
         "shares get the means' noise multiplier",
         _HERE,
         "record.share_sensitivity, record.share_multiplier)",
-        "record.share_sensitivity, record.noise_multiplier)",
+        "record.share_sensitivity, record.added_user_multiplier)",
         _SAME_NOISE,
     ),
     Mutant(

@@ -10,8 +10,8 @@ MUTANTS = [
     Mutant(
         "sampled rows get half their noise multiplier",
         _HERE,
-        "sensitivity, record.noise_multiplier)",
-        "sensitivity, record.noise_multiplier / 2)",
+        "sensitivity, record.row_multiplier)",
+        "sensitivity, record.row_multiplier / 2)",
         _TESTS + "test_each_round_has_noise_of_multiplier_times_a_rows_share",
     ),
     Mutant(

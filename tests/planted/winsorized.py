@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "winsorised means: half the noise",
         _FILE,
-        "record.sensitivity(half), record.noise_multiplier)",
-        "record.sensitivity(half), record.noise_multiplier / 2)",
+        "record.sensitivity(half), record.mean_multiplier)",
+        "record.sensitivity(half), record.mean_multiplier / 2)",
         _TESTS + "test_counts_and_mean_get_noise_of_their_multipliers",
     ),
     Mutant(
@@ -86,8 +86,8 @@ MUTANTS = [
     Mutant(
         "winsorised counts not charged",
         _FILE,
-        "precision = 1 / self.count_multiplier**2 + 1 / self.noise_multiplier**2",
-        "precision = 1 / self.noise_multiplier**2",
+        "precision = 1 / self.count_multiplier**2 + 1 / self.mean_multiplier**2",
+        "precision = 1 / self.mean_multiplier**2",
         _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
     ),
     Mutant(
@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "winsorised sampled rounds charged as one",
         _FILE,
-        "/ math.sqrt(precision), self.rounds)",
-        "/ math.sqrt(precision), 1)",
+        "self.sampling_probability, joint, self.rounds)",
+        "self.sampling_probability, joint, 1)",
         _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
     ),
     Mutant(

@@ -1,5 +1,7 @@
 import math
 import pickle
+from dataclasses import fields
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -13,6 +15,12 @@ from scipy.stats import norm
 
 from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, Cost, Subsampled
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.means.sampled_rows import SampledRows
+from userdp.privacy.means.winsorized import Winsorized
 
 # --- closed forms ---------------------------------------------------------------------------------------------------
 
@@ -159,6 +167,21 @@ def test_sampled_steps_agree_with_dp_accounting_under_replacement():
     cost = Cost(subsampled=(Subsampled(0.05, 2.0, 200),))
     assert a.epsilon_at(cost, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
     assert a.epsilon_at(cost, 1e-6) >= accountant.get_epsilon(1e-6) * (1 - 1e-6)
+
+
+def test_two_units_have_two_names_and_two_types():
+    """std / change by replacing a user is a noise_multiplier, a float; by adding one, an added_user_multiplier."""
+    units = {
+        kind.__name__: {field.name: field.type for field in fields(kind) if field.name.endswith("user_multiplier")}
+        for kind in (Subsampled, SampledClip, SampledOutlierRemoval, Clip, OutlierRemoval)
+    }
+    adding = {"added_user_multiplier": "AddedUserMultiplier"}
+    sampled = {"Subsampled": adding, "SampledClip": adding, "SampledOutlierRemoval": adding}
+    assert units == {**sampled, "Clip": {}, "OutlierRemoval": {}}
+    for kind in (Subsampled, SampledClip, SampledOutlierRemoval, SampledRows, Winsorized):
+        assert "noise_multiplier" not in {field.name for field in fields(kind)}
+    assert get_type_hints(a.subsampled_multiplier)["return"] is a.AddedUserMultiplier
+    assert get_type_hints(a.gaussian_multiplier)["return"] is float
 
 
 def test_sampling_everyone_is_a_gaussian_of_twice_the_added_user_change():

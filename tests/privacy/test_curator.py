@@ -55,13 +55,28 @@ def test_the_ledger_is_charged_before_the_data_is_touched():
     book = Ledger(BUDGET)
     curator = Curator(Explosive(SIZE), plan_of(mean()), book, purpose="test")
     assert [charge.purpose for charge in book.charges()] == ["test"]
-    assert book.spent() == plan_of(mean()).costs
+    assert book.charges()[0].costs == plan_of(mean()).costs
     with pytest.raises(AssertionError, match="data was touched"):
         curator.release("step 0", UserMean(), 1.0)
 
 
+def test_what_a_run_promises_is_certified_whatever_the_ledger_holds():
+    """A plan within the ledger's budget, but not within the one that is stated."""
+    plan, book = plan_of(mean()), Ledger(Budget(8.0, 1e-4))
+    stated = Budget(0.05, 1e-6)
+    with pytest.raises(BudgetExceeded, match=r"expected <= 0.05"):
+        Curator(Explosive(SIZE), plan, book, budget=stated)
+    with pytest.raises(TypeError, match=r"Expected budget to be a Budget\(epsilon, delta\), got float"):
+        Curator(Explosive(SIZE), plan, book, budget=1.0)
+    assert book.charges() == ()
+    assert Curator(make_data(), plan, book, budget=BUDGET).budget == BUDGET
+    assert Curator(make_data(), plan, book).budget == book.budget
+    with pytest.raises(BudgetExceeded):
+        Curator(Explosive(SIZE), plan, Ledger(stated), budget=BUDGET)
+
+
 def test_a_seed_is_recorded_as_not_private():
-    book = Ledger(BUDGET)
+    book = Ledger(Budget(8.0, 1e-4))
     Curator(make_data(), plan_of(mean()), book, insecure_seed=7)
     assert not book.charges()[0].private
     Curator(make_data(), plan_of(mean()), book)
@@ -285,7 +300,7 @@ def test_a_plan_is_charged_and_released_as_it_was_priced_whatever_becomes_of_its
     size[0] = 1
     *_, found = curator.release("step 0", Given(np.ones((SIZE, 2))), 1.0)
     assert found == 0.5
-    assert book.spent() == (cost,)
+    assert book.charges()[0].costs == (cost,)
     assert noise.asked[-1] == ("gaussian", record.sensitivity(0.5, 2), 20.0)
     for entry in ((SIZE, (1.0,), np.array(20.0), 10.0, 1e-6), (SIZE, (1.0,), 20.0, [10.0], 1e-6)):
         with pytest.raises(TypeError, match="to be a number"):

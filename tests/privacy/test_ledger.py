@@ -9,7 +9,9 @@ from support_ledger import BUDGET, charge_until_refused, plan
 
 from userdp.privacy import accounting, ledger
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
+from userdp.privacy.domination import Dominating, Filter, dominating
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.outlier_removal import OutlierRemoval
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
@@ -23,8 +25,10 @@ def book(request, tmp_path):
 def test_charges_are_written_down_and_composed(book):
     book.charge(plan(), "first")
     book.charge(plan(20.0), "second", insecure_seed=2**70)
-    assert book.spent() == (plan().costs[0] + plan(20.0).costs[0],)
     first, second = book.charges()
+    assert (first.costs, second.costs) == (plan().costs, plan(20.0).costs)
+    assert book.spent() == (first.dominating[0] + second.dominating[0],)
+    assert first.dominating == (dominating(plan().costs[0]),)
     assert (first.purpose, second.purpose) == ("first", "second")
     assert first.private
     assert not second.private
@@ -37,17 +41,23 @@ def test_charges_are_written_down_and_composed(book):
 
 def test_what_was_spent_is_told_at_any_delta(book):
     book.charge(plan())
-    assert book.spent_epsilon() == accounting.epsilon_at(book.spent()[0], 1e-5)
+    assert book.spent_epsilon() == accounting.epsilon_at(plan().costs[0], 1e-5)
     assert book.spent_epsilon(1e-3) < book.spent_epsilon() < 1
+    book.charge(plan())
+    (total,) = book.spent()
+    charged = Cost(gaussian=total.mu_squared, failure=total.failure)
+    assert book.spent_epsilon() == accounting.epsilon_at(charged, 1e-5)
+    assert book.spent_epsilon(1e-3) == accounting.epsilon_at(charged, 1e-3)
 
 
 def test_over_budget_is_refused_and_nothing_is_written(book):
     accepted = charge_until_refused(book)
     assert 2 <= accepted < 20
     assert len(book.charges()) == accepted
-    total = sum((plan().costs[0] for _ in range(accepted)), Cost())
-    assert accounting.fits(total, BUDGET)
-    assert not accounting.fits(total + plan().costs[0], BUDGET)
+    held, one = Filter(BUDGET), dominating(plan().costs[0])
+    total = sum((one for _ in range(accepted)), Dominating())
+    assert held.fits(total)
+    assert not held.fits(total + one)
     with pytest.raises(BudgetExceeded, match="With what was spent before"):
         book.charge(plan())
 
@@ -63,12 +73,30 @@ def test_users_who_paid_less_in_one_plan_do_not_hide_those_who_paid_more(book):
     )
     book.charge(mixed)
     book.charge(mixed)
-    assert len(book.spent()) == 3
-    dear = mixed.cost_of(1500)
-    assert book.spent_epsilon() == pytest.approx(accounting.epsilon_at(dear + dear, 1e-5))
-    assert accounting.fits(mixed.cost_of(0) + mixed.cost_of(0) + plan(5.5).costs[0], BUDGET)
+    cheap, dear, last = (dominating(cost) for cost in (mixed.cost_of(0), mixed.cost_of(1500), plan(8.0).costs[0]))
+    assert book.spent() == (dear + dear,)
+    assert Filter(BUDGET).fits(cheap + cheap + last)
     with pytest.raises(BudgetExceeded):
-        book.charge(plan(5.5))
+        book.charge(plan(8.0))
+
+
+def test_users_who_paid_in_different_ways_are_all_remembered(book):
+    """Who paid by noise and who paid by failures: neither hides the other."""
+    two_ways = Plan(
+        2000,
+        (
+            Step("noise", 0, 1000, Clip(1000, 7.5)),
+            Step("failure", 1000, 2000, OutlierRemoval(1000, 400.0, 0.1, 1e-6, 0.01)),
+        ),
+    )
+    book.charge(two_ways)
+    book.charge(two_ways)
+    noise, failure = (dominating(two_ways.cost_of(k)) for k in (0, 1500))
+    assert set(book.spent()) == {noise + noise, noise + failure, failure + failure}
+    with pytest.raises(BudgetExceeded, match=r"failure probabilities add up to 3e-06, expected <= 2.5e-06"):
+        book.charge(two_ways)
+    with pytest.raises(BudgetExceeded, match=r"the plan needs epsilon=1\..* at delta=7.5e-06"):
+        book.charge(Plan(1000, (Step("noise", 0, 1000, Clip(1000, 5.0)),)))
 
 
 def test_a_ledger_that_vanished_or_was_replaced_is_not_begun_anew(tmp_path, monkeypatch):
@@ -89,13 +117,13 @@ def test_a_ledger_that_vanished_or_was_replaced_is_not_begun_anew(tmp_path, monk
 
 
 def test_many_alternatives_are_replaced_by_one_that_is_above_all(monkeypatch):
-    costs = tuple(Cost(gaussian=0.001 * k, pure=(0.01 / k,)) for k in (1, 2, 3))
-    exact = ledger._totals([costs] * 3)
+    prices = tuple(Dominating(0.001 * k, 0.01 / k, 1e-9 / k) for k in (1, 2, 3))
+    exact = ledger._totals([prices] * 3)
+    assert len(exact) > 5
     monkeypatch.setattr(ledger, "_MOST_ALTERNATIVES", 5)
-    fewer = ledger._totals([costs] * 3)
-    assert len(fewer) < len(exact)
-    highest = max(accounting.delta_at(total, 0.3) for total in fewer)
-    assert all(highest >= accounting.delta_at(total, 0.3) for total in exact)
+    (above,) = ledger._totals([prices] * 3)
+    assert all(above.covers(total) for total in exact)
+    assert not any(total.covers(above) for total in exact)
 
 
 def test_a_file_is_shared_by_many_ledgers_and_keeps_its_budget(tmp_path):
@@ -112,7 +140,9 @@ def test_a_file_is_shared_by_many_ledgers_and_keeps_its_budget(tmp_path):
 def test_sampled_costs_survive_the_file(tmp_path):
     sampled = Plan(2000, (Step("s", 0, 2000, SampledOutlierRemoval(2000, 0.2, 40.0, 5.0, 1e-6, rounds=3)),))
     Ledger(Budget(4.0, 1e-5), tmp_path / "ledger.db").charge(sampled)
-    assert Ledger.open(tmp_path / "ledger.db").spent() == sampled.costs
+    (charge,) = Ledger.open(tmp_path / "ledger.db").charges()
+    assert charge.costs == sampled.costs
+    assert charge.dominating == (dominating(sampled.costs[0], Filter(Budget(4.0, 1e-5)).spare(0.0, 1e-6)),)
 
 
 def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
@@ -126,7 +156,7 @@ def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE something (x)")
     other.close()
-    with pytest.raises(ValueError, match="userdp ledger of format 1"):
+    with pytest.raises(ValueError, match="userdp ledger of format 2"):
         Ledger.open(tmp_path / "other.db")
     (tmp_path / "empty.db").touch()
     for use in (Ledger.open, lambda path: Ledger(BUDGET, path)):

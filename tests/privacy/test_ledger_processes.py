@@ -14,6 +14,7 @@ from support_ledger import BUDGET, charge_until_refused, plan
 
 from userdp.privacy import ledger
 from userdp.privacy.accounting import Budget
+from userdp.privacy.domination import Filter
 from userdp.privacy.ledger import Ledger
 
 # A process that forks others: each opens the ledger and charges it, until refused, and says so.
@@ -133,7 +134,7 @@ def test_threads_that_make_one_file_with_different_budgets_get_one(tmp_path):
             return False
 
     def make(k):
-        ledger._create(Meeting(path), Budget(k, 1e-5))
+        ledger._create(Meeting(path), Filter(Budget(k, 1e-5)))
         return Ledger.open(path)
 
     with ThreadPoolExecutor(6) as pool:

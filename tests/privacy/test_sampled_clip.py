@@ -18,7 +18,7 @@ from userdp.privacy.means.sampled_clip import SampledClip, n_short
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
-BASE = {"n_vectors": 40, "sampling_probability": 0.3, "noise_multiplier": 6.0, "share_multiplier": 20.0}
+BASE = {"n_vectors": 40, "sampling_probability": 0.3, "added_user_multiplier": 6.0, "share_multiplier": 20.0}
 WILD = [0.0, 1.0, -1.0, 0.5, 3.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 2.0**450, 2.0**-450, 1e154]
 RADII = [2.0**-400, 1e-3, 1.0, 7.3, 2.0**400]
 numbers = st.one_of(st.sampled_from(WILD), st.floats(-4.0, 4.0), st.floats())
@@ -199,7 +199,7 @@ def test_mean_and_share_are_one_gaussian_release(share):
     precision = 1 / 36 + (1 / share**2 if share else 0.0)
     (part,) = made.cost.subsampled
     assert (part.sampling_probability, part.steps) == (0.3, 7)
-    assert precision <= 1 / part.noise_multiplier**2 <= precision * (1 + 1e-11)
+    assert precision <= 1 / part.added_user_multiplier**2 <= precision * (1 + 1e-11)
     assert made.cost == Cost(subsampled=(part,))
 
 
@@ -236,12 +236,17 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
     multiplier = subsampled_multiplier(budget, 0.3, 8) * math.sqrt(2) * (1 + 1e-9)
 
     def plan(**change):
-        asked = {"rounds": 8, "noise_multiplier": multiplier, "share_multiplier": multiplier} | change
+        asked = {"rounds": 8, "added_user_multiplier": multiplier, "share_multiplier": multiplier} | change
         return Plan(40, (Step("mean", 0, 40, record(**asked)),))
 
     plan().certify(budget)
     less = 0.98 * multiplier
-    dearer = ({"rounds": 9}, {"noise_multiplier": less}, {"share_multiplier": less}, {"sampling_probability": 0.31})
+    dearer = (
+        {"rounds": 9},
+        {"added_user_multiplier": less},
+        {"share_multiplier": less},
+        {"sampling_probability": 0.31},
+    )
     for dear in (*dearer, {"sampling_probability": 1.0}):
         with pytest.raises(BudgetExceeded):
             plan(**dear).certify(budget)
@@ -274,7 +279,7 @@ def test_released_noise_is_normal():
 def outcomes(made, place, runs):
     """Mean and share along the best direction for telling a long vector up from a short one down; others are long."""
     noise, out = SeededNoise(int(3 + place)), np.empty(runs)
-    stds = made.noise_multiplier / made.expected, made.share_multiplier / (2 * made.expected)
+    stds = made.added_user_multiplier / made.expected, made.share_multiplier / (2 * made.expected)
     for run in range(runs):
         session = made.start(noise)
         chosen = session.choose(np.arange(made.n_vectors))
@@ -289,7 +294,7 @@ def test_audit_of_mean_and_share_with_everyone_in():
 
     def audited(shrink):
         multiplier = 2 * math.sqrt(2) * gaussian_multiplier(Budget(epsilon, delta)) / shrink
-        made = record(sampling_probability=1.0, noise_multiplier=multiplier, share_multiplier=multiplier)
+        made = record(sampling_probability=1.0, added_user_multiplier=multiplier, share_multiplier=multiplier)
         return audited_gaussian_epsilon(outcomes(made, 9.0, 3000), outcomes(made, -1.0, 3000), delta)
 
     assert 0.8 * epsilon < audited(1.0) <= epsilon
@@ -301,7 +306,9 @@ def test_audit_of_samples():
 
     def audited(shrink):
         multiplier = math.sqrt(2) * subsampled_multiplier(Budget(epsilon, delta), 0.5, 1) / shrink
-        made = record(n_vectors=3, sampling_probability=0.5, noise_multiplier=multiplier, share_multiplier=multiplier)
+        made = record(
+            n_vectors=3, sampling_probability=0.5, added_user_multiplier=multiplier, share_multiplier=multiplier
+        )
         return audited_epsilon(outcomes(made, 9.0, 4000), outcomes(made, -1.0, 4000), delta)
 
     assert audited(1.0) <= epsilon
@@ -368,7 +375,7 @@ def test_the_blocks_of_a_round_share_one_radius_and_width(width, radius, message
     [
         ({"sampling_probability": 1.5}, ValueError, "sampling_probability=1.5 <= 1"),
         ({"sampling_probability": 0.0}, ValueError, "sampling_probability"),
-        ({"noise_multiplier": math.nan}, ValueError, "noise_multiplier"),
+        ({"added_user_multiplier": math.nan}, ValueError, "added_user_multiplier"),
         ({"share_multiplier": 0.0}, ValueError, "share_multiplier"),
         ({"share_multiplier": [1.0]}, TypeError, "share_multiplier"),
         ({"rounds": 0.5}, ValueError, "rounds=0.5"),

@@ -14,7 +14,7 @@ from userdp.privacy.mechanism import Halted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = SampledOutlierRemoval(
-    n_vectors=2000, sampling_probability=0.2, noise_multiplier=4.0, deficit_std=5.0, failure=1e-6, rounds=10
+    n_vectors=2000, sampling_probability=0.2, added_user_multiplier=4.0, deficit_std=5.0, failure=1e-6, rounds=10
 )
 
 
@@ -51,8 +51,8 @@ def test_tolerated_outliers_add_to_the_slack():
 def test_deficit_and_mean_are_one_gaussian_release():
     cost = RECORD.cost
     (part,) = cost.subsampled
-    assert 1 / part.noise_multiplier**2 == pytest.approx(1 / 25 + 1 / 16)
-    assert 1 / part.noise_multiplier**2 >= 1 / 25 + 1 / 16
+    assert 1 / part.added_user_multiplier**2 == pytest.approx(1 / 25 + 1 / 16)
+    assert 1 / part.added_user_multiplier**2 >= 1 / 25 + 1 / 16
     assert (part.sampling_probability, part.steps) == (0.2, 10)
     assert cost.failure == RECORD.failure
     assert cost.gaussian == 0
@@ -131,7 +131,7 @@ def test_audit_of_a_sampled_step():
         ({"sampling_probability": 1.0}, "OutlierRemoval"),
         ({"sampling_probability": 0.0}, "sampling_probability"),
         ({"deficit_std": -1.0}, "deficit_std"),
-        ({"noise_multiplier": math.nan}, "noise_multiplier"),
+        ({"added_user_multiplier": math.nan}, "added_user_multiplier"),
         ({"failure": 0.0}, "failure"),
         ({"false_halt": 1.0}, "false_halt"),
         ({"rounds": 0}, "rounds"),
@@ -144,7 +144,7 @@ def test_impossible_records_are_refused_with_the_remedy(change, message):
     arguments = {
         "n_vectors": 2000,
         "sampling_probability": 0.2,
-        "noise_multiplier": 4.0,
+        "added_user_multiplier": 4.0,
         "deficit_std": 5.0,
         "failure": 1e-6,
     } | change

@@ -17,7 +17,7 @@ from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp.row_statistics import ClippedRowGradients
 
-BASE = {"n_vectors": 40, "rows_per_user": 5, "sampling_probability": 0.3, "noise_multiplier": 9.0, "epsilon": 1.0}
+BASE = {"n_vectors": 40, "rows_per_user": 5, "sampling_probability": 0.3, "row_multiplier": 9.0, "epsilon": 1.0}
 numbers = st.one_of(st.sampled_from([0.0, 1.0, -1.0, math.nan, math.inf, 1e308, -1e308, 1e-308, 2.0]), st.floats())
 
 
@@ -152,7 +152,7 @@ def test_vectors_that_are_not_finite_count_as_nothing():
 @pytest.mark.parametrize("change", [{}, {"rounds": 20}, {"sampling_probability": 1.0}, {"rows_per_user": 2}])
 def test_the_cost_is_the_claim_and_the_delta_of_a_swap(change):
     made = record(**change)
-    values = (made.rows_per_user, made.sampling_probability, made.noise_multiplier, made.rounds)
+    values = (made.rows_per_user, made.sampling_probability, made.row_multiplier, made.rounds)
     assert made.cost == Cost(pure=(1.0,), failure=swap_delta(*values, 1.0))
     assert made.cost.failure > 0
 
@@ -162,11 +162,11 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
     multiplier, epsilon = row_multiplier(budget, 5, 0.3, 8), claimed_epsilon(budget)
 
     def plan(**change):
-        asked = {"rounds": 8, "noise_multiplier": multiplier, "epsilon": epsilon} | change
+        asked = {"rounds": 8, "row_multiplier": multiplier, "epsilon": epsilon} | change
         return Plan(40, (Step("rows", 0, 40, record(**asked)),))
 
     plan().certify(budget)
-    for dear in ({"rounds": 9}, {"noise_multiplier": 0.97 * multiplier}, {"rows_per_user": 6}, {"epsilon": 1.01}):
+    for dear in ({"rounds": 9}, {"row_multiplier": 0.97 * multiplier}, {"rows_per_user": 6}, {"epsilon": 1.01}):
         with pytest.raises(BudgetExceeded):
             plan(**dear).certify(budget)
 
@@ -195,7 +195,7 @@ def test_audit_of_the_release():
     runs, epsilon, delta = 2500, 4.0, 1e-2
 
     def outcomes(place, multiplier):
-        made, noise = record(noise_multiplier=multiplier, sampling_probability=0.8), SeededNoise(int(5 + place))
+        made, noise = record(row_multiplier=multiplier, sampling_probability=0.8), SeededNoise(int(5 + place))
         out = np.empty(runs)
         for run in range(runs):
             session = made.start(noise)
@@ -280,8 +280,8 @@ def test_the_blocks_of_a_round_share_one_radius_and_width():
     [
         ({"sampling_probability": 1.5}, "sampling_probability=1.5 <= 1"),
         ({"sampling_probability": 0.0}, "sampling_probability"),
-        ({"noise_multiplier": 0.004}, "in units of one row's share"),
-        ({"noise_multiplier": 1e10}, "in units of one row's share"),
+        ({"row_multiplier": 0.004}, "in units of one row's share"),
+        ({"row_multiplier": 1e10}, "in units of one row's share"),
         ({"rows_per_user": 0}, "rows_per_user=0"),
         ({"rounds": 0.5}, "rounds=0.5"),
         ({"epsilon": math.inf}, "epsilon"),
@@ -296,12 +296,12 @@ def test_impossible_records_are_refused(change, message):
 # --- through the curator ----------------------------------------------------------------------------------------------
 
 
-def curator_of(block=1024, n_users=30, noise_multiplier=1e4, seed=3):
+def curator_of(block=1024, n_users=30, row_multiplier=1e4, seed=3):
     rng = np.random.default_rng(0)
     data = UserData(
         rng.normal(size=(n_users * 4, 2)), rng.random(n_users * 4).round(), np.arange(0, n_users * 4 + 1, 4)
     )
-    made = SampledRows(n_users, 3, 0.5, noise_multiplier, 1.0, rounds=2, block=block)
+    made = SampledRows(n_users, 3, 0.5, row_multiplier, 1.0, rounds=2, block=block)
     plan = Plan(n_users, (Step("rows", 0, n_users, made),))
     return data, Curator(data, plan, Ledger(Budget(2.0, 0.5)), insecure_seed=seed)
 

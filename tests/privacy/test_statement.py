@@ -45,3 +45,5 @@ def test_it_survives_json_and_confesses_seeds(seed):
     assert said.private is (seed is None)
     assert ("NOT PRIVATE" in str(said)) is (seed is not None)
     assert math.isinf(said.spent_epsilon) is (seed is not None)
+    assert "not a guarantee" in said.to_dict()["ledger"]["spent_epsilon_is"]
+    assert "a running total" in str(said)

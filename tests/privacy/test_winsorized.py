@@ -166,7 +166,7 @@ def test_the_cost_is_that_of_both_gaussians_in_every_round(rounds):
     sampled = Winsorized(40, 5, 3.0, 5.0, rounds, 0.1).cost
     (part,) = sampled.subsampled
     assert (part.sampling_probability, part.steps) == (0.1, rounds)
-    assert 1 - 1e-11 < part.noise_multiplier * math.sqrt(precision) < 1
+    assert 1 - 1e-11 < part.added_user_multiplier * math.sqrt(precision) < 1
     assert 1 <= sampled.failure / (rounds * 0.9**39) < 1 + 1e-8
     assert sampled.gaussian == 0
     assert sampled.pure == ()
@@ -284,16 +284,16 @@ def test_no_more_rounds_than_priced():
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"noise_multiplier": 0.0}, ValueError),
+        ({"mean_multiplier": 0.0}, ValueError),
         ({"count_multiplier": math.nan}, ValueError),
         ({"n_bins": 0}, ValueError),
         ({"n_vectors": 1.5}, ValueError),
         ({"rounds": 0}, ValueError),
         ({"sampling_probability": 1.01}, ValueError),
         ({"sampling_probability": 0.0}, ValueError),
-        ({"noise_multiplier": [1.0]}, TypeError),
+        ({"mean_multiplier": [1.0]}, TypeError),
     ],
 )
 def test_impossible_records_are_refused(change, error):
     with pytest.raises(error, match=next(iter(change))):
-        Winsorized(**({"n_vectors": 40, "n_bins": 5, "count_multiplier": 3.0, "noise_multiplier": 5.0} | change))
+        Winsorized(**({"n_vectors": 40, "n_bins": 5, "count_multiplier": 3.0, "mean_multiplier": 5.0} | change))

@@ -22,7 +22,7 @@ def test_the_plan_is_near_the_least_bound_with_few_gradients():
         multiplier = row_multiplier(BUDGET, 12, q, rounds)
         other = example_level._step_and_bound(PROBLEM, 2000, 12, rounds, q, multiplier)[1]
         assert plan.bound <= 1.05 * other
-    assert phase.noise_ratio == pytest.approx(mean.noise_multiplier / mean.expected_rows, rel=1e-6)
+    assert phase.noise_ratio == pytest.approx(mean.row_multiplier / mean.expected_rows, rel=1e-6)
 
 
 def test_more_rows_a_user_do_not_lower_the_noise():

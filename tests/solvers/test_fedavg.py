@@ -25,14 +25,14 @@ def test_noise_is_split_between_mean_and_share_as_published():
     joint = subsampled_multiplier(BUDGET, phase.sampling_probability, phase.n_steps)
     assert mean.share_multiplier / 2 == pytest.approx(sample / 20, rel=0.05)
     expected = (joint**-2 - mean.share_multiplier**-2) ** -0.5
-    assert mean.noise_multiplier == pytest.approx(expected, rel=1e-6)
-    assert phase.noise_ratio == pytest.approx(mean.noise_multiplier / sample, rel=1e-6)
+    assert mean.added_user_multiplier == pytest.approx(expected, rel=1e-6)
+    assert phase.noise_ratio == pytest.approx(mean.added_user_multiplier / sample, rel=1e-6)
 
 
 def test_small_samples_leave_budget_for_the_mean():
     plan = plan_fedavg(PROBLEM, 60, 12, Budget(0.5, 1e-6))
     mean = plan.plan.steps[0].mechanism
-    assert mean.noise_multiplier < 1.1 * mean.joint_multiplier
+    assert mean.added_user_multiplier < 1.1 * mean.joint_multiplier
     assert mean.share_multiplier == pytest.approx(3 * mean.joint_multiplier, rel=1e-6)
 
 

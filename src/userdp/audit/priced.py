@@ -10,7 +10,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.accounting import (
+    AddedUserMultiplier,
+    Budget,
+    Cost,
+    calibrate,
+    gaussian_multiplier,
+    subsampled_multiplier,
+)
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.means.outlier_removal import OutlierRemoval
@@ -44,8 +51,9 @@ def clip(budget: Budget, rounds: int = 1) -> Clip:
 def sampled_clip(budget: Budget, share: float | None) -> SampledClip:
     joint = subsampled_multiplier(budget, 0.5, 1) * (1 + 1e-6)
     if share is None:
-        return SampledClip(2, 0.5, joint)
-    return SampledClip(2, 0.5, joint / math.sqrt(1 - share), share_multiplier=joint / math.sqrt(share))
+        return SampledClip(2, 0.5, AddedUserMultiplier(joint))
+    of_mean, of_share = (AddedUserMultiplier(joint / math.sqrt(part)) for part in (1 - share, share))
+    return SampledClip(2, 0.5, of_mean, share_multiplier=of_share)
 
 
 def _sized(make: Callable[[int], Any]) -> Any:
@@ -82,7 +90,7 @@ def searched_outlier_removal(budget: Budget) -> SearchedOutlierRemoval:
 def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
     failure, chance = _FAILURE_SHARE * budget.delta, 0.5
     joint = subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6)
-    mean, test = joint / math.sqrt(1 - _TEST_SHARE), joint / math.sqrt(_TEST_SHARE)
+    mean, test = AddedUserMultiplier(joint / math.sqrt(1 - _TEST_SHARE)), joint / math.sqrt(_TEST_SHARE)
     record: SampledOutlierRemoval = _sized(
         lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_HALT)
     )

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from userdp.audit.bounds import Rates
-from userdp.privacy.accounting import COARSE_GRID, Cost, Subsampled, delta_at, epsilon_at
+from userdp.privacy.accounting import COARSE_GRID, AddedUserMultiplier, Cost, Subsampled, delta_at, epsilon_at
 
 # Epsilons at which a curve is compared with rates.
 _EPSILONS = np.concatenate([np.linspace(0.0, 2.0, 21), np.linspace(2.25, 8.0, 24)])
@@ -30,7 +30,8 @@ def scaled(cost: Cost, scale: float) -> Cost:
     Cost(gaussian=4.0, pure=(1.0,), subsampled=(), failure=0.0)
     """
     parts = tuple(
-        Subsampled(part.sampling_probability, part.noise_multiplier / scale, part.steps) for part in cost.subsampled
+        Subsampled(part.sampling_probability, AddedUserMultiplier(part.added_user_multiplier / scale), part.steps)
+        for part in cost.subsampled
     )
     return replace(
         cost, gaussian=cost.gaussian * scale**2, pure=tuple(scale * part for part in cost.pure), subsampled=parts

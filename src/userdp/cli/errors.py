@@ -29,6 +29,7 @@ _PACKAGE = str(Path(userdp.__file__).parent)
 _OPTIONS = (
     *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
     *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
+    "failure_share",
 )
 _ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")

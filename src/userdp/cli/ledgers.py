@@ -12,12 +12,20 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
 from userdp.privacy.accounting import Budget
-from userdp.privacy.ledger import Charge, Ledger
+from userdp.privacy.domination import FAILURE_SHARE
+from userdp.privacy.ledger import ODOMETER, Charge, Ledger
 from userdp.whole_files import check_place
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 LedgerPath = Annotated[Path, typer.Argument(show_default=False, help="Ledger file.")]
+FailureShare = Annotated[
+    float,
+    typer.Option(
+        help="Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
+        rich_help_panel=o.PRIVACY,
+    ),
+]
 
 
 @app.callback()
@@ -38,10 +46,17 @@ def top() -> None:
 
 @app.command()
 @guarded
-def new(path: LedgerPath, epsilon: o.Epsilon, delta: o.Delta, json: o.Json = False) -> None:
+def new(
+    path: LedgerPath,
+    epsilon: o.Epsilon,
+    delta: o.Delta,
+    failure_share: FailureShare = FAILURE_SHARE,
+    json: o.Json = False,
+) -> None:
     """Make a ledger: the lifetime budget of a data set.
 
-    Protected: whoever is in the data set, as long as everything released from it is charged to this one file.
+    Protected: whoever is in the data set, as long as everything released from it is charged to this one file, also if
+    the next fit is chosen by looking at the last one.
 
     [bold]Example[/bold]
 
@@ -50,9 +65,10 @@ def new(path: LedgerPath, epsilon: o.Epsilon, delta: o.Delta, json: o.Json = Fal
     if path.exists():
         raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
     budget = Budget(epsilon, delta)
-    Ledger(budget, check_place(path))
+    Ledger(budget, check_place(path), failure_share)
     if json:
-        show.as_json({"path": str(path), "epsilon": budget.epsilon, "delta": budget.delta})
+        record = {"path": str(path), "epsilon": budget.epsilon, "delta": budget.delta, "failure_share": failure_share}
+        show.as_json(record)
     else:
         typer.echo(f"{path} holds a budget of epsilon {budget.epsilon:g} at delta {budget.delta:g}. Nothing is spent.")
 
@@ -77,7 +93,9 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
                 "path": str(path),
                 "epsilon": ledger.budget.epsilon,
                 "delta": ledger.budget.delta,
+                "failure_share": ledger.failure_share,
                 "spent_epsilon": spent if private else None,
+                "spent_epsilon_is": ODOMETER,
                 "private": private,
                 "charges": [_record(charge) for charge in charges],
             }
@@ -90,6 +108,7 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
             ("charges", f"{len(charges):,}"),
         ]
     )
+    typer.echo(f"Spent: {ODOMETER[0].lower()}{ODOMETER[1:]}")
     for number, charge in enumerate(charges, 1):
         typer.echo(
             f"\n{number}. {charge.charged_at[:19].replace('T', ' ')} UTC, {charge.purpose or 'no purpose given'}"
@@ -109,5 +128,6 @@ def _record(charge: Charge) -> dict[str, object]:
         "purpose": charge.purpose,
         "private": charge.private,
         "insecure_seed": charge.insecure_seed,
+        "charged_as": [priced.to_json() for priced in charge.dominating],
         "steps": [vars(step) for step in charge.steps],
     }

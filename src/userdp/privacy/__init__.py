@@ -2,5 +2,6 @@
 
 Read in this order: `accounting` (what a release costs), `noise` (what is drawn), `neighbours` and `concentration`
 (the filtered mean and its sensitivity), `mechanisms` (tests, releases and searches), `plan` (who is asked what),
-`ledger` (what was spent), `curator` (the gate). The proofs are in docs/proofs.md.
+`domination` and `ledger` (what was spent, however it was chosen), `curator` (the gate). The proofs are in
+docs/proofs.md.
 """

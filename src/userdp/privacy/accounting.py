@@ -3,7 +3,8 @@
 Neighbours are data sets in which one user's whole data is replaced; the number of users is public. A sensitivity in
 this package is always the largest change under such a swap, and a noise multiplier is std / sensitivity. The one
 exception is a Poisson-sampled step, whose multiplier is in units of the change caused by *adding* one user to the
-batch: that is what the dominating pair of a swap under Poisson sampling is written in (docs/proofs.md, section 6).
+batch: that is what the dominating pair of a swap under Poisson sampling is written in (docs/proofs.md, section 6). It
+has a name and a type of its own: `added_user_multiplier`, an `AddedUserMultiplier`.
 
 A `Cost` says what happened to one set of users; `delta_at` and `epsilon_at` say what that costs. Gaussian and pure
 parts compose in closed form; dp-accounting's privacy loss distributions (PLD) do the rest. Every approximation is an
@@ -17,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NewType
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -44,6 +45,10 @@ _SMALLEST_MU = 1e-4
 _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
+
+
+# std / (largest change caused by adding one user). A plain float is std / (largest change caused by replacing one).
+AddedUserMultiplier = NewType("AddedUserMultiplier", float)
 
 
 class BudgetExceeded(ValueError):
@@ -83,20 +88,20 @@ class Budget:
 class Subsampled:
     """`steps` Gaussian releases, each on a fresh Poisson sample of the users.
 
-    `noise_multiplier` is std / (change caused by adding one user to the batch).
+    `added_user_multiplier` is std / (change caused by adding one user to the batch).
     """
 
     sampling_probability: float
-    noise_multiplier: float
+    added_user_multiplier: AddedUserMultiplier
     steps: int
 
     def __post_init__(self) -> None:
         if not 0 < self.sampling_probability <= 1:
             raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= _LEAST_SAMPLED_MULTIPLIER):
+        if not (math.isfinite(self.added_user_multiplier) and self.added_user_multiplier >= _LEAST_SAMPLED_MULTIPLIER):
             raise ValueError(
-                f"Expected noise_multiplier={self.noise_multiplier} to be finite and >= {_LEAST_SAMPLED_MULTIPLIER}: "
-                "less noise cannot be accounted for in reasonable memory."
+                f"Expected added_user_multiplier={self.added_user_multiplier} to be finite and >= "
+                f"{_LEAST_SAMPLED_MULTIPLIER}: less noise cannot be accounted for in reasonable memory."
             )
         if self.steps < 1:
             raise ValueError(f"Expected steps={self.steps} >= 1.")
@@ -128,10 +133,10 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            _sum_up(self.gaussian, other.gaussian),
+            sum_up(self.gaussian, other.gaussian),
             self.pure + other.pure,
             self.subsampled + other.subsampled,
-            _sum_up(self.failure, other.failure),
+            sum_up(self.failure, other.failure),
         )
 
     @staticmethod
@@ -159,12 +164,18 @@ class Cost:
 
     @staticmethod
     def from_json(record: dict[str, Any]) -> Cost:
-        """Inverse of `to_json`."""
-        parts = tuple(Subsampled(**part) for part in record["subsampled"])
+        """Inverse of `to_json`; also reads records of 0.1.0, which call every multiplier a noise multiplier."""
+        parts = tuple(
+            Subsampled(
+                **{("added_user_multiplier" if name == "noise_multiplier" else name): part[name] for name in part}
+            )
+            for part in record["subsampled"]
+        )
         return Cost(float(record["gaussian"]), tuple(record["pure"]), parts, float(record["failure"]))
 
 
-def _sum_up(a: float, b: float) -> float:
+def sum_up(a: float, b: float) -> float:
+    """a + b, rounded up unless one of them is 0."""
     return math.nextafter(a + b, math.inf) if a and b else a + b
 
 
@@ -195,7 +206,9 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
     0.0
     """
     if _needs_pld(cost):
-        delta = max(0.0, float(_composed(cost, grid).get_delta_for_epsilon(epsilon))) + _pld_rounding(cost)
+        delta = max(
+            0.0, float(_composed(replace(cost, failure=0.0), grid).get_delta_for_epsilon(epsilon))
+        ) + _pld_rounding(cost)
     else:
         mu = math.sqrt(cost.gaussian)
         delta = 0.0
@@ -203,7 +216,7 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
             losses = [sign * part for sign, part in zip(signs, cost.pure, strict=True)]
             weight = math.exp(-sum(np.logaddexp(0.0, -loss) for loss in losses))
             delta += weight * gaussian_delta(mu, epsilon - math.fsum(losses))
-    return min(1.0, _sum_up(delta, cost.failure))
+    return min(1.0, sum_up(delta, cost.failure))
 
 
 def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
@@ -217,7 +230,7 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
         return math.inf
     if _needs_pld(cost):
         room -= _pld_rounding(cost)
-        return float(_composed(cost, grid).get_epsilon_for_delta(room)) if room > 0 else math.inf
+        return float(_composed(replace(cost, failure=0.0), grid).get_epsilon_for_delta(room)) if room > 0 else math.inf
     if room == 0:
         return math.fsum(cost.pure)
     counted = replace(cost, failure=0.0)
@@ -228,7 +241,7 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
         low, high = high, 2 * high
         if high > _LARGEST_EPSILON:
             return math.inf
-    return _bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
+    return bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
 
 
 def _pld_rounding(cost: Cost) -> float:
@@ -245,6 +258,11 @@ def _needs_pld(cost: Cost) -> bool:
     return bool(cost.subsampled) or len(cost.pure) > _EXACT_PURE_PARTS
 
 
+def reserved(epsilon: float) -> float:
+    """What is left of epsilon when the reserve is held back."""
+    return epsilon - max(EPSILON_RESERVE * epsilon, LEAST_EPSILON_RESERVE)
+
+
 def fits(cost: Cost, budget: Budget, grid: float = FINE_GRID) -> bool:
     """True if `cost` is certified to stay within `budget`, with the reserves held back."""
     if budget.delta == 0:
@@ -254,8 +272,7 @@ def fits(cost: Cost, budget: Budget, grid: float = FINE_GRID) -> bool:
 
 def _excess(cost: Cost, budget: Budget, grid: float) -> float:
     """log(delta needed / delta allowed); at most 0 if the cost fits."""
-    epsilon = budget.epsilon - max(EPSILON_RESERVE * budget.epsilon, LEAST_EPSILON_RESERVE)
-    delta = delta_at(cost, epsilon, grid)
+    delta = delta_at(cost, reserved(budget.epsilon), grid)
     return math.log(max(delta, 1e-300) / (budget.delta * (1 - DELTA_RESERVE)))
 
 
@@ -284,13 +301,19 @@ def gaussian_multiplier(budget: Budget, releases: int = 1, other: Cost | None = 
 
 
 @lru_cache(maxsize=256)
-def subsampled_multiplier(budget: Budget, sampling_probability: float, steps: int, other: Cost | None = None) -> float:
+def subsampled_multiplier(
+    budget: Budget, sampling_probability: float, steps: int, other: Cost | None = None
+) -> AddedUserMultiplier:
     """Least noise multiplier for `steps` Poisson-sampled Gaussian steps, besides `other`, within `budget`.
 
     In units of the change caused by adding one user. Cached, since planners ask for the same one again and again.
     """
     spent = other or Cost()
-    return calibrate(lambda z: spent + Cost(subsampled=(Subsampled(sampling_probability, z, steps),)), budget)
+
+    def cost_of(z: float) -> Cost:
+        return spent + Cost(subsampled=(Subsampled(sampling_probability, AddedUserMultiplier(z), steps),))
+
+    return AddedUserMultiplier(calibrate(cost_of, budget))
 
 
 def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
@@ -344,7 +367,7 @@ def _narrow(excess: Callable[[float], float], low: float, high: float, tolerance
     return high
 
 
-def _bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
+def bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
     """The upper end, for which `holds` is known, after narrowing (low, high] to `tolerance` times its size."""
     while high - low > tolerance * high:
         middle = (low + high) / 2
@@ -370,7 +393,7 @@ def _composed(cost: Cost, grid: float) -> pld.PrivacyLossDistribution:
     for part in cost.subsampled:
         # REPLACE_ONE: N(0) mixed with N(+1) against N(0) mixed with N(-1), in units of adding a user.
         single = pld.from_gaussian_mechanism(
-            part.noise_multiplier,
+            part.added_user_multiplier,
             sampling_prob=part.sampling_probability,
             value_discretization_interval=grid,
             neighboring_relation=NeighboringRelation.REPLACE_ONE,

@@ -15,6 +15,7 @@ import numpy as np
 from userdp.data import UserData
 from userdp.engines.local import LocalEngine
 from userdp.moments import ColumnScales, MomentShape, RowScale
+from userdp.privacy.accounting import Budget
 from userdp.privacy.concentration import check_radius
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Halted, Session, Users, Vectors
@@ -36,10 +37,13 @@ class Engine(Protocol):
 class Curator:
     """Takes the data after certifying and charging the plan, and gives out its releases.
 
-    Guarantee: all that leaves, halts included, is within the ledger's budget for user-level differential privacy under
-    replacement of one user's whole data, provided each vector of a statistic depends on the users of its own group
-    only and, in steps whose mechanism trusts the statistic, is finite and moves by at most its `swap_sensitivity`. With
-    `insecure_seed` nothing is private, and the ledger says so.
+    budget: what this plan promises, and may be said of it; the ledger's whole budget if None.
+
+    Guarantee: all that leaves, halts included, is within `budget`, and with all else that was charged to the ledger
+    within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
+    vector of a statistic depends on the users of its own group only and, in steps whose mechanism trusts the
+    statistic, is finite and moves by at most its `swap_sensitivity`. With `insecure_seed` nothing is private, and the
+    ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
     only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:
@@ -52,6 +56,7 @@ class Curator:
         plan: Plan,
         ledger: Ledger,
         *,
+        budget: Budget | None = None,
         purpose: str = "",
         engine: Engine | None = None,
         insecure_seed: int | None = None,
@@ -59,8 +64,11 @@ class Curator:
         for name, value, kind in (("data", data, UserData), ("plan", plan, Plan), ("ledger", ledger, Ledger)):
             if not isinstance(value, kind):
                 raise TypeError(f"Expected {name} to be {kind.__name__}, got {type(value).__name__}.")
+        if not isinstance(budget, Budget | None):
+            raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
         noise = noise_source(insecure_seed)
-        plan.certify(ledger.budget)
+        self.budget = ledger.budget if budget is None else budget
+        plan.certify(self.budget)
         if data.n_users != plan.n_users:
             raise ValueError(
                 f"Expected data of n_users={plan.n_users}, as the plan was made for; it has {data.n_users}. "

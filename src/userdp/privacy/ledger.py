@@ -1,8 +1,11 @@
 """The ledger: what was spent, on which users, by which mechanism, written down before the data is read.
 
 One SQLite database, in memory for one fit or in a file for a data set's whole life. A charge is one transaction that
-composes everything spent so far with the new plan and refuses it if the budget would be exceeded; the file is safe
-under concurrent processes and sudden death. A plan is charged whole and never refunded, even if it halts.
+adds the new plan to everything spent so far and refuses it if the budget could be exceeded; the file is safe under
+concurrent processes and sudden death. A plan is charged whole and never refunded, even if it halts.
+
+The ledger is a privacy filter: its budget holds however plans are chosen, also by looking at earlier releases
+(docs/proofs.md, section 22).
 """
 
 from __future__ import annotations
@@ -21,19 +24,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from userdp.privacy.accounting import Budget, Cost, certify, epsilon_at
+from userdp.privacy.accounting import Budget, Cost, epsilon_at
+from userdp.privacy.domination import FAILURE_SHARE, Dominating, Filter, dominating
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 
 _T = TypeVar("_T")
-_FORMAT = 1
+_FORMAT = 2
+_FIRST_FORMAT = 1  # of 0.1.0: without shares of delta, and without what runs are charged as
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
-    "identity TEXT NOT NULL)",
+    "identity TEXT NOT NULL, failure_share REAL NOT NULL)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
-    "insecure_seed TEXT, costs TEXT NOT NULL)",
+    "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
     "start INTEGER NOT NULL, stop INTEGER NOT NULL)",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+_NEW_COLUMNS = (
+    f"ALTER TABLE budget ADD COLUMN failure_share REAL NOT NULL DEFAULT {FAILURE_SHARE!r}",
+    "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
     f"PRAGMA user_version = {_FORMAT}",
 )
 
@@ -44,6 +54,11 @@ _PATIENCE_SECONDS = 600
 
 # More alternatives than this are replaced by one that is at least as high as each.
 _MOST_ALTERNATIVES = 64
+
+ODOMETER = (
+    "A running total. What is guaranteed, however runs were chosen, is the ledger's budget; the total at a moment "
+    "chosen by looking at results is not a guarantee."
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +73,15 @@ class ChargedStep:
 
 @dataclass(frozen=True)
 class Charge:
-    """One charged plan. `costs` has one entry for each set of users that paid differently."""
+    """One charged plan. `costs` has one entry for each set of users that paid differently.
+
+    `dominating` is what it is charged as between runs, for the sets of users that pay most.
+    """
 
     charged_at: str
     purpose: str
     costs: tuple[Cost, ...]
+    dominating: tuple[Dominating, ...]
     insecure_seed: int | None
     steps: tuple[ChargedStep, ...]
 
@@ -75,21 +94,36 @@ class Charge:
 class Ledger:
     """The budget of one data set and all that was spent of it.
 
-    Guarantee: the charged plans together are within the budget, for every user, at every moment; with a file, in any
-    number of processes of one machine (SQLite's locks are not reliable on network file systems); in memory, in the
-    process that made it. A plan whose charge was refused, or cut off by a crash, has released nothing. An older copy
-    of the file that is put back is noticed by the objects that saw a newer one, not by those made afterwards.
+    failure_share: the part of delta that is held for failure probabilities (of private tests, and of sampled runs
+    that are charged as Gaussian ones); the rest is for Gaussian noise. It is fixed when the ledger is made: a quarter
+    if None. With 0, Gaussian noise may use all of delta; after the first run those with failure probabilities are then
+    refused, and sampled ones charged as if not sampled.
+
+    Guarantee: all that the charged plans release is within the budget, for every user, also if plans, and how many of
+    them, are chosen by looking at earlier releases; with a file, in any number of processes of one machine (SQLite's
+    locks are not reliable on network file systems); in memory, in the process that made it. A plan whose charge was
+    refused, or cut off by a crash, has released nothing. An older copy of the file that is put back is noticed by the
+    objects that saw a newer one, not by those made afterwards. Proof: docs/proofs.md, section 22.
+
+    The first plan may cost all of the budget. A later one is accepted if all of them, the first included, fit as the
+    Gaussian mechanisms that dominate them: mu^2 adds up, and so do failure probabilities.
 
     >>> Ledger(Budget(1.0, 1e-6)).spent_epsilon()
     0.0
     """
 
-    def __init__(self, budget: Budget, path: str | Path | None = None) -> None:
+    def __init__(self, budget: Budget, path: str | Path | None = None, failure_share: float | None = None) -> None:
         if not isinstance(budget, Budget):
             raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
+        wanted = Filter(budget, FAILURE_SHARE if failure_share is None else failure_share)
         if path is not None:
-            _create(Path(path).resolve(), budget)
-        self._attach(budget, path)
+            _create(Path(path).resolve(), wanted)
+        self._attach(wanted, path)
+        if failure_share is not None and self.failure_share != wanted.failure_share:
+            raise ValueError(
+                f"Expected the ledger {self.path} to hold failure_share={wanted.failure_share:g}; it holds "
+                f"{self.failure_share:g}, as it was made: leave it out, or open it with Ledger.open(path)."
+            )
 
     @classmethod
     def open(cls, path: str | Path) -> Ledger:
@@ -97,21 +131,21 @@ class Ledger:
         if not Path(path).is_file():
             raise FileNotFoundError(f"Expected a ledger file at {path}; Ledger(budget, path) makes a new one.")
         with _transaction(_connect(path), path) as db:
-            budget, _ = _identity(db, path)
+            held, _ = _identity(db, path)
         ledger = cls.__new__(cls)  # without __init__, which would make a new file if this one vanished just now
-        ledger._attach(budget, path)
+        ledger._attach(held, path)
         return ledger
 
-    def _attach(self, budget: Budget, path: str | Path | None) -> None:
+    def _attach(self, wanted: Filter, path: str | Path | None) -> None:
         """Be the ledger that is in the file, or a new one in memory."""
-        self.budget = budget
+        self.budget = wanted.budget
         self.path = None if path is None else Path(path).resolve()
         self._lock, self._process = threading.RLock(), os.getpid()
         self._memory = _connect(None) if self.path is None else None
         with _transaction(self._memory or _connect(self.path), self.path, self._memory is None) as db:
             if self._memory is not None:
-                _write_tables(db, budget)
-            self._identity = _identity(db, self.path)
+                _write_tables(db, wanted)
+            self._filter, self._identity = _identity(db, self.path)
             self._newest = _newest_run(db)
         self.charges()  # refuses a file that holds another budget, or damaged records
 
@@ -128,6 +162,11 @@ class Ledger:
             raise TypeError("A ledger in memory cannot be pickled or sent to other processes: use one with a file.")
         return _reopened, (self.path, self._identity, self._newest)
 
+    @property
+    def failure_share(self) -> float:
+        """The part of delta that is held for failure probabilities."""
+        return self._filter.failure_share
+
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
 
@@ -135,40 +174,53 @@ class Ledger:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
         noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
         with self._transaction() as db:
-            for total in _totals([*_costs(db, self.path), plan.costs]):
-                certify(total, self.budget, "With what was spent before, the plan")
+            before = _charged(db, self.path)
+            if not before:
+                plan.certify(self.budget)
+            new = _priced(plan.costs, _totals(before), self._filter)
+            for total in _totals([*before, new]) if before else ():
+                self._filter.certify(total)
             seed = None if insecure_seed is None else str(int(insecure_seed))
             costs = json.dumps([cost.to_json() for cost in plan.costs])
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             run = db.execute(
-                "INSERT INTO runs (charged_at, purpose, insecure_seed, costs) VALUES (?, ?, ?, ?)",
-                (now, purpose, seed, costs),
+                "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating) VALUES (?, ?, ?, ?, ?)",
+                (now, purpose, seed, costs, _written(new)),
             ).lastrowid
             steps = [(run, s.label, repr(s.mechanism), int(s.start), int(s.stop)) for s in plan.steps]
             db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", steps)
 
-    def spent(self) -> tuple[Cost, ...]:
-        """What was spent in all: one cost for each way of being in the charged plans' sets of users.
+    def spent(self) -> tuple[Dominating, ...]:
+        """What was spent in all, as charged between runs: one total for each way of being in the plans' sets of users.
 
         It counts a seeded run as if its noise were private, which it is not: `spent_epsilon` is then infinite.
         """
         with self._transaction() as db:
-            return _totals(_costs(db, self.path))
+            return _totals(_charged(db, self.path))
 
     def spent_epsilon(self, delta: float | None = None) -> float:
-        """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own.
+        """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own: a running total.
 
-        Infinite if any run was seeded: such a run protects nobody.
+        Infinite if any run was seeded: such a run protects nobody. Of one run it is what that run costs, of several
+        what their dominating Gaussian mechanisms cost, which may be more than the sum.
+
+        Guarantee: none by itself. What holds however runs are chosen is the budget; a total at a moment that was
+        chosen by looking at results, to stop there say, does not.
         """
-        if not all(charge.private for charge in self.charges()):
+        charges = self.charges()
+        if not all(charge.private for charge in charges):
             return math.inf
         at = self.budget.delta if delta is None else delta
-        return max(epsilon_at(cost, at) for cost in self.spent())
+        if len(charges) == 1:
+            return max(epsilon_at(cost, at) for cost in charges[0].costs)
+        return max(self._filter.epsilon_at(total, at) for total in _totals(charge.dominating for charge in charges))
 
     def charges(self) -> tuple[Charge, ...]:
         """All charged plans, oldest first."""
         with self._transaction() as db:
-            runs = db.execute("SELECT run, charged_at, purpose, insecure_seed, costs FROM runs ORDER BY run").fetchall()
+            runs = db.execute(
+                "SELECT run, charged_at, purpose, insecure_seed, costs, dominating FROM runs ORDER BY run"
+            ).fetchall()
             steps = db.execute("SELECT run, label, mechanism, start, stop FROM steps").fetchall()
         with _undamaged(self.path):
             return tuple(
@@ -176,10 +228,11 @@ class Ledger:
                     _typed(charged_at, str),
                     _typed(purpose, str),
                     _read_costs(costs),
+                    _read_dominating(priced),
                     None if seed is None else int(seed),
                     tuple(_read_step(*step[1:]) for step in steps if step[0] == run),
                 )
-                for run, charged_at, purpose, seed, costs in runs
+                for run, charged_at, purpose, seed, costs, priced in runs
             )
 
     @contextlib.contextmanager
@@ -191,12 +244,12 @@ class Ledger:
             db = _connect(self.path) if self._memory is None else self._memory
             with _transaction(db, self.path, close=self._memory is None):
                 held, identity = _identity(db, self.path)
-                if held != self.budget:
+                if held.budget != self.budget:
                     raise ValueError(
-                        f"Expected the ledger {self.path} to hold {self.budget}; it holds {held}. A data set has one "
-                        "lifetime budget: open it with Ledger.open(path). Nothing was charged."
+                        f"Expected the ledger {self.path} to hold {self.budget}; it holds {held.budget}. A data set "
+                        "has one lifetime budget: open it with Ledger.open(path). Nothing was charged."
                     )
-                if identity != self._identity[1]:
+                if (held, identity) != (self._filter, self._identity):
                     raise ValueError(f"Expected the ledger {self.path} to be the one opened; another is in its place.")
                 if self._newest and not db.execute(_SAME_RUN, self._newest).fetchone():
                     raise ValueError(
@@ -209,7 +262,7 @@ class Ledger:
             self._newest = newest  # only now is it committed
 
 
-def _reopened(path: Path, identity: tuple[Budget, str], newest: tuple[int, str, str] | None) -> Ledger:
+def _reopened(path: Path, identity: str, newest: tuple[int, str, str] | None) -> Ledger:
     ledger = Ledger.open(path)
     ledger._identity, ledger._newest = identity, newest
     ledger.charges()  # refuses another ledger, or an older copy, in its place
@@ -252,7 +305,7 @@ def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = 
             db.close()
 
 
-def _create(path: Path, budget: Budget) -> None:
+def _create(path: Path, wanted: Filter) -> None:
     """Make a ledger at `path`, unless something is there, be it empty.
 
     It is made aside and linked into place, in one step: nobody sees half a ledger, and of several processes that
@@ -264,7 +317,7 @@ def _create(path: Path, budget: Budget) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as aside:
             new = Path(aside) / "ledger"
             with _transaction(_connect(new, "rwc"), new) as db:
-                _write_tables(db, budget)
+                _write_tables(db, wanted)
             with contextlib.suppress(FileExistsError):
                 os.link(new, path)
     except OSError as error:
@@ -274,10 +327,11 @@ def _create(path: Path, budget: Budget) -> None:
         ) from None
 
 
-def _write_tables(db: sqlite3.Connection, budget: Budget) -> None:
+def _write_tables(db: sqlite3.Connection, wanted: Filter) -> None:
     for statement in _TABLES:
         db.execute(statement)
-    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?)", (budget.epsilon, budget.delta, str(uuid.uuid4())))
+    held = (wanted.budget.epsilon, wanted.budget.delta, str(uuid.uuid4()), wanted.failure_share)
+    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?)", held)
 
 
 def _newest_run(db: sqlite3.Connection) -> tuple[int, str, str] | None:
@@ -288,25 +342,50 @@ def _newest_run(db: sqlite3.Connection) -> tuple[int, str, str] | None:
     return row
 
 
-def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Budget, str]:
-    """The budget and the random name that a ledger was created with; refuses what is not a ledger of this format."""
+def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, str]:
+    """The limits and the random name that a ledger was created with; refuses what is not a ledger."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == 0 and not db.execute("SELECT * FROM sqlite_master").fetchone():
         raise ValueError(
             f"Expected {path} to be a ledger, it is empty: what was spent is lost. Put a copy of the ledger back; "
             "delete the empty file only if nothing was ever charged to it."
         )
-    if version != _FORMAT:
+    if version not in (_FIRST_FORMAT, _FORMAT):
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
-    budget = db.execute("SELECT epsilon, delta, identity FROM budget").fetchone()
+    if version == _FIRST_FORMAT:
+        _migrate(db, path)
+    row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
     with _undamaged(path):
-        return Budget(*budget[:2]), _typed(budget[2], str)
+        return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
 
 
-def _costs(db: sqlite3.Connection, path: str | Path | None) -> list[tuple[Cost, ...]]:
-    runs = db.execute("SELECT costs FROM runs ORDER BY run").fetchall()
+def _migrate(db: sqlite3.Connection, path: str | Path | None) -> None:
+    """Bring a file of the first format to the present one: every run in it is priced as a run after others is.
+
+    Nothing is forgotten, and nothing was ever released between the pricing and the next charge.
+    """
+    for statement in _NEW_COLUMNS:
+        db.execute(statement)
+    held, _ = _identity(db, path)
     with _undamaged(path):
-        return [_read_costs(costs) for (costs,) in runs]
+        before: list[tuple[Dominating, ...]] = []
+        for run, costs in db.execute("SELECT run, costs FROM runs ORDER BY run").fetchall():
+            before.append(_priced(_read_costs(costs), _totals(before), held))
+            db.execute("UPDATE runs SET dominating = ? WHERE run = ?", (_written(before[-1]), run))
+
+
+def _charged(db: sqlite3.Connection, path: str | Path | None) -> list[tuple[Dominating, ...]]:
+    """What every run is charged as."""
+    runs = db.execute("SELECT dominating FROM runs ORDER BY run").fetchall()
+    with _undamaged(path):
+        return [_read_dominating(priced) for (priced,) in runs]
+
+
+def _priced(costs: tuple[Cost, ...], spent: tuple[Dominating, ...], held: Filter) -> tuple[Dominating, ...]:
+    """What a run of these costs is charged as, after what was spent."""
+    own = max(cost.failure for cost in costs)
+    spare = held.spare(max(total.failure for total in spent), own)
+    return _highest(dominating(cost, spare) for cost in costs)
 
 
 @contextlib.contextmanager
@@ -329,6 +408,18 @@ def _read_costs(text: str) -> tuple[Cost, ...]:
     return costs
 
 
+def _read_dominating(text: str) -> tuple[Dominating, ...]:
+    """What a run is charged as: at least once, or else it would count as free."""
+    priced = tuple(Dominating.from_json(record) for record in json.loads(text))
+    if not priced:
+        raise ValueError("no price")
+    return priced
+
+
+def _written(priced: tuple[Dominating, ...]) -> str:
+    return json.dumps([each.to_json() for each in priced])
+
+
 def _read_step(label: object, mechanism: object, start: object, stop: object) -> ChargedStep:
     return ChargedStep(_typed(label, str), _typed(mechanism, str), _typed(start, int), _typed(stop, int))
 
@@ -339,11 +430,20 @@ def _typed(value: object, kind: type[_T]) -> _T:
     return value
 
 
-def _totals(runs: Iterable[tuple[Cost, ...]]) -> tuple[Cost, ...]:
-    """Every sum of one cost from each run: a user is in some set of users in each, independently of the data."""
-    totals: tuple[Cost, ...] = (Cost(),)
-    for costs in runs:
-        totals = tuple(dict.fromkeys(total + cost for total in totals for cost in costs))
+def _totals(runs: Iterable[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
+    """The highest sums of one price from each run: a user is in some set of users in each, whatever the data."""
+    totals: tuple[Dominating, ...] = (Dominating(),)
+    for priced in runs:
+        totals = _highest(total + price for total in totals for price in priced)
         if len(totals) > _MOST_ALTERNATIVES:
-            totals = (Cost.worst(totals),)
+            totals = (Dominating.worst(totals),)
     return totals
+
+
+def _highest(prices: Iterable[Dominating]) -> tuple[Dominating, ...]:
+    """Those that no other covers."""
+    kept: list[Dominating] = []
+    for price in sorted(prices, key=lambda each: (each.mu_squared, each.pure, each.failure), reverse=True):
+        if not any(other.covers(price) for other in kept):
+            kept.append(price)
+    return tuple(kept)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier
-from userdp.privacy.ledger import Ledger
+from userdp.privacy.ledger import ODOMETER, Ledger
 from userdp.privacy.plan import Plan, Step
 
 _SEEDED = (
@@ -40,7 +40,8 @@ class Statement:
 
     `unit` is who is protected: "user" with all their rows, or "row". `warning` is empty if nothing weakens the
     guarantee. `ledger_path` is the name of the file of the ledger that it was charged to, `ledger_epsilon` and
-    `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included.
+    `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included: a running
+    total. What is guaranteed for all runs of a ledger, however they were chosen, is its budget.
     """
 
     epsilon: float
@@ -79,6 +80,7 @@ class Statement:
                 "epsilon": self.ledger_epsilon,
                 "delta": self.ledger_delta,
                 "spent_epsilon": self.spent_epsilon if math.isfinite(self.spent_epsilon) else None,
+                "spent_epsilon_is": ODOMETER,
             },
             "mechanisms": [asdict(part) for part in self.parts],
             "n_users": self.n_users,
@@ -107,7 +109,7 @@ class Statement:
                 for part in self.parts
             ),
             f"  ledger: epsilon {self.spent_epsilon:.4g} of {self.ledger_epsilon:g} spent, counted at its delta "
-            f"{self.ledger_delta:g}",
+            f"{self.ledger_delta:g}: a running total, the guarantee for all runs is the whole budget",
         ]
         return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)
 

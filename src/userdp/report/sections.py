@@ -152,7 +152,10 @@ def _ledger(privacy: Model) -> str:
     total, spent, where = real(ledger.get("epsilon")), real(ledger.get("spent_epsilon")), ledger.get("path")
     name = PureWindowsPath(str(where)).name if where else ""  # whose folder it is in is nobody's business
     kept = f"Kept in the file “{name}”." if name else "Kept in memory for this run: it knows of no other runs."
-    words = f"Counted in ε at δ = {power(real(ledger.get('delta')))}. {kept}"
+    words = (
+        f"Counted in ε at δ = {power(real(ledger.get('delta')))}. {kept} What is spent is a running total. Guaranteed, "
+        "however the releases were chosen, is the whole budget, not a total at a moment chosen by looking at results."
+    )
     head = "<h3>The data set's lifetime budget</h3>"
     if not name and total <= privacy["epsilon"] and math.isfinite(spent):
         return f"<div>{head}<p>{_NO_LEDGER}</p></div>"

@@ -147,8 +147,9 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     if privacy["private"] and ledger is not None and math.inf > real(ledger.get("spent_epsilon")) > privacy["epsilon"]:
         found.append(
             f"More was released from the same data before: together it is ε = {number(ledger['spent_epsilon'], 3)} at "
-            f"δ = {power(ledger['delta'])}. If this model rests on any of it, a private scaler say, that is what it is "
-            "worth."
+            f"δ = {power(ledger['delta'])}, a running total. If this model rests on any of it, a private scaler say, "
+            "or was chosen by looking at it, what is guaranteed for all of it together is the ledger's budget, ε = "
+            f"{number(ledger.get('epsilon'), 3)}."
         )
     if privacy["private"] and ledger is not None and ledger.get("spent_epsilon") in (None, math.inf):
         found.append(

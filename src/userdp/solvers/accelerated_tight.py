@@ -35,7 +35,14 @@ from functools import lru_cache
 
 from userdp.losses import smoothed
 from userdp.planning import means_noise, plan_means, plan_search, sampled_multiplier
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.accounting import (
+    AddedUserMultiplier,
+    Budget,
+    BudgetExceeded,
+    Cost,
+    gaussian_multiplier,
+    subsampled_multiplier,
+)
 from userdp.privacy.concentration import added_user_sensitivity
 from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.means.tight import TightMean
@@ -260,7 +267,7 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
     plan.certify(budget)
     mean = steps[-1].mechanism
     assert isinstance(mean, TightMean | SampledOutlierRemoval)
-    noise_ratio = mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension)
+    noise_ratio = mean.noise_std(1.0, problem.dimension)
     geometry = choice.geometry
     phase = Phase(
         "mean",
@@ -296,7 +303,7 @@ def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -
             mean = SampledOutlierRemoval(
                 n_users,
                 choice.sampled,
-                joint / math.sqrt(1 - share),
+                AddedUserMultiplier(joint / math.sqrt(1 - share)),
                 joint / math.sqrt(share),
                 failure,
                 rounds=choice.n_steps,
@@ -314,4 +321,4 @@ def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -
 
 
 def _ratio(mean: SampledOutlierRemoval) -> float:
-    return mean.noise_multiplier * mean.sensitivity(1.0, 1)
+    return mean.noise_std(1.0, 1)

@@ -162,7 +162,7 @@ def _record(box: Coordinates, n_users: int, n_steps: int, sampled: float, step_p
 
 def _noise(mean: Winsorized, box: Coordinates) -> float:
     """Standard deviation of a coordinate's noise."""
-    return mean.noise_multiplier * mean.sensitivity(np.full(box.size, box.reach))
+    return mean.mean_multiplier * mean.sensitivity(np.full(box.size, box.reach))
 
 
 def _plan(problem: Problem, box: Coordinates, choice: _Choice, n_users: int, budget: Budget) -> SolverPlan[Phase]:

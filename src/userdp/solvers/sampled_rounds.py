@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from userdp.planning import sampled_multiplier
-from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.means.sampled_clip import SampledClip
 
 
@@ -25,11 +25,12 @@ def sampled_clip(
     `share_ratio` (> 1) is the share's multiplier over that of both together.
     """
     if q == 1.0:
-        joint = 2 * gaussian_multiplier(budget, rounds, other)
+        joint = 2 * gaussian_multiplier(budget, rounds, other)  # a swap is a removal and an addition
     else:
         joint = subsampled_multiplier(budget, q, rounds, other)
     joint *= 1 + 1e-9  # rounding
-    return SampledClip(n_users, q, joint / math.sqrt(1 - share_ratio**-2), rounds, share_ratio * joint)
+    of_mean = AddedUserMultiplier(joint / math.sqrt(1 - share_ratio**-2))
+    return SampledClip(n_users, q, of_mean, rounds, AddedUserMultiplier(share_ratio * joint))
 
 
 def next_radius(radius: float, share: float, quantile: float, rate: float) -> float:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp.losses import Loss, smoothed
-from userdp.privacy.accounting import Budget, Cost, Subsampled, calibrate, gaussian_multiplier
+from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, calibrate, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
@@ -176,15 +176,17 @@ def _steps(
     for step in first:
         other = other + step.mechanism.cost
 
-    def cost(z: float) -> Cost:
-        parts = (Subsampled(sampled, z * math.sqrt(rounds / f), rounds) for rounds, f in layout.parts.values())
-        return other + Cost(subsampled=tuple(parts))
+    def means(z: float) -> dict[str, SampledClip]:
+        return {
+            label: SampledClip(n_users, sampled, AddedUserMultiplier(z * math.sqrt(rounds / fraction)), rounds)
+            for label, (rounds, fraction) in layout.parts.items()
+        }
 
-    z = calibrate(cost, budget) * (1 + 1e-9)
-    return [
-        Step(label, 0, n_users, SampledClip(n_users, sampled, z * math.sqrt(rounds / f), rounds))
-        for label, (rounds, f) in layout.parts.items()
-    ]
+    def cost(z: float) -> Cost:
+        return sum((mean.cost for mean in means(z).values()), other)
+
+    chosen = means(calibrate(cost, budget) * (1 + 1e-9))
+    return [Step(label, 0, n_users, mean) for label, mean in chosen.items()]
 
 
 def n_recalibrated(problem: Problem) -> int:
@@ -201,7 +203,7 @@ def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Pha
     clip = layout.clip(problem, step.label)
     usual = min(1.0, clip * float(np.sqrt(_USUAL_SIZES @ _NORMS**2)))
     radius = usual * longest * _slope_scale(problem) * math.hypot(1, _MARK)
-    ratio = mechanism.noise_multiplier * mechanism.sensitivity(1.0, problem.dimension + N_SIZES + 1)
+    ratio = _noise_ratio(step, problem)
     return Phase(step.label, step.n_users, mechanism.rounds, sampled * step.n_users, radius, ratio, clip, longest)
 
 
@@ -386,7 +388,7 @@ def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
 def _noise_ratio(step: Step, problem: Problem) -> float:
     mechanism = step.mechanism
     assert isinstance(mechanism, Clip | SampledClip)
-    return mechanism.noise_multiplier * mechanism.sensitivity(1.0, problem.dimension + N_SIZES + 1)
+    return mechanism.noise_std(1.0, problem.dimension + N_SIZES + 1)
 
 
 def _coordinates(problem: Problem, plan: SolverPlan[Phase], curator: Curator) -> Coordinates:

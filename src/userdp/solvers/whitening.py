@@ -147,7 +147,7 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
             basis = basis / _scale(curator, basis)
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
-        noise = mechanism.noise_multiplier * mechanism.sensitivity(1.0, released.size)
+        noise = mechanism.noise_std(1.0, released.size)
         if full:
             values, axes = np.linalg.eigh(_matrix(released, n_features))
             basis = basis @ axes / np.sqrt(np.maximum(values, 0.0) + noise * math.sqrt(n_features))
@@ -167,7 +167,7 @@ def _settled(basis: np.ndarray) -> np.ndarray:
 def _column_scales(curator: Curator, mechanism: Clip, n_features: int) -> np.ndarray:
     """Each column's most frequent scale, 1 where none is clear."""
     released = curator.release(_COLUMNS, ColumnScales(), 1.0).reshape(n_features, -1)
-    noise = mechanism.noise_multiplier * mechanism.sensitivity(1.0, released.size)
+    noise = mechanism.noise_std(1.0, released.size)
     scales = np.sqrt(ColumnScales.SIZES[np.argmax(released, axis=1)])
     return np.where(released.max(axis=1) > _CLEAR * noise, scales, 1.0)
 

@@ -53,6 +53,10 @@ class Clip:
         apart = math.sqrt(2 + _ROUNDED_ANGLE) if self.acute else 2
         return apart * radius / self.n_vectors * (1 + shortening + 2.0**-50 * self.n_vectors**2)
 
+    def noise_std(self, radius: float, dimension: int) -> float:
+        """Of a mean's coordinate."""
+        return self.noise_multiplier * self.sensitivity(radius, dimension)
+
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.privacy.accounting import Cost, Subsampled
+from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.means.clip import shortened_sum
 from userdp.privacy.mechanism import Users, Vectors, settle
 from userdp.privacy.noise import Noise
@@ -17,12 +17,12 @@ from userdp.privacy.noise import Noise
 class SampledClip:
     """`rounds` clipped means, each of a fresh Poisson sample: each user takes part with `sampling_probability` q.
 
-    (1/(q n)) sum over the sample of min(1, r/|x_j|) x_j + N(0, (noise_multiplier * r/(q n))^2 I), n = `n_vectors` the
-    number of users: divided by how many are expected, so that the sample's size stays secret. A vector that is not
+    (1/(q n)) sum over the sample of min(1, r/|x_j|) x_j + N(0, (added_user_multiplier * r/(q n))^2 I), n = `n_vectors`
+    the number of users: divided by how many are expected, so that the sample's size stays secret. A vector that is not
     finite counts as 0. With `share_multiplier` one more number follows, the share of vectors that were not shortened:
     1/2 + (1/(q n)) sum of (1/2 if |x_j| <= r, else -1/2) + N(0, (share_multiplier / (2 q n))^2), from which the next
     radius may be chosen (Andrew et al. 2021). Both are one Gaussian release of multiplier z with
-    1/z^2 = 1/noise_multiplier^2 + 1/share_multiplier^2, in units of adding one user.
+    1/z^2 = 1/added_user_multiplier^2 + 1/share_multiplier^2, in units of adding one user.
 
     There is no test, so nothing ever halts. Vectors come in `block` at a time, which is about memory only.
 
@@ -34,28 +34,28 @@ class SampledClip:
 
     n_vectors: int
     sampling_probability: float
-    noise_multiplier: float
+    added_user_multiplier: AddedUserMultiplier
     rounds: int = 1
-    share_multiplier: float | None = None
+    share_multiplier: AddedUserMultiplier | None = None
     block: int = 1024
 
     samples_users = True
     trusts_statistic = False
 
     def __post_init__(self) -> None:
-        settle(self, ("sampling_probability", "noise_multiplier"), ("n_vectors", "rounds", "block"))
+        settle(self, ("sampling_probability", "added_user_multiplier"), ("n_vectors", "rounds", "block"))
         if self.sampling_probability > 1:
             raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
         if self.share_multiplier is not None:
             settle(self, ("share_multiplier",))
 
     @property
-    def joint_multiplier(self) -> float:
+    def joint_multiplier(self) -> AddedUserMultiplier:
         """Noise multiplier of mean and share together, rounded down."""
-        precision = 1 / self.noise_multiplier**2
+        precision = 1 / self.added_user_multiplier**2
         if self.share_multiplier is not None:
             precision += 1 / self.share_multiplier**2
-        return (1 - 1e-12) / math.sqrt(precision)
+        return AddedUserMultiplier((1 - 1e-12) / math.sqrt(precision))
 
     @property
     def cost(self) -> Cost:
@@ -71,6 +71,10 @@ class SampledClip:
     def sensitivity(self, radius: float, dimension: int) -> float:
         """r/(q n), and what rounding may add: to shortened vectors, all of which move up in the sample, and to sums."""
         return radius / self.expected * (1 + 2.0**-50 * self.n_vectors * (self.n_vectors + dimension + 8))
+
+    def noise_std(self, radius: float, dimension: int) -> float:
+        """Of a mean's coordinate."""
+        return self.added_user_multiplier * self.sensitivity(radius, dimension)
 
     @property
     def share_sensitivity(self) -> float:
@@ -124,7 +128,7 @@ class _Session:
             raise ValueError("Expected one vector for each user of the sample.")
         self._rounds_left -= 1
         mean = total / record.expected
-        released = self._noise.gaussian(mean, record.sensitivity(radius, total.size), record.noise_multiplier)
+        released = self._noise.gaussian(mean, record.sensitivity(radius, total.size), record.added_user_multiplier)
         if record.share_multiplier is None:
             return released
         share = np.array([0.5 + balance / (2 * record.expected)])

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from userdp.privacy import concentration as c
-from userdp.privacy.accounting import Cost, Subsampled
+from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.gates import gaussian_margin, noisy
 from userdp.privacy.mechanism import Halted, SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
@@ -22,9 +22,9 @@ class SampledOutlierRemoval:
 
     A user gives one vector, so `n_vectors` is the number of users, which is public. A step releases the deficit
     B - Q + N(0, deficit_std^2) of its batch of B users and, if that is at most slack - margin, the filtered mean +
-    N(0, (noise_multiplier * added_user_sensitivity)^2 I): together one Gaussian release of multiplier z with
-    1/z^2 = 1/deficit_std^2 + 1/noise_multiplier^2, in units of adding one user. The first halt ends the session. The
-    slack makes a halt with a deficit of at most `outliers`, in any round, have probability at most `false_halt`.
+    N(0, (added_user_multiplier * added_user_sensitivity)^2 I): together one Gaussian release of multiplier z with
+    1/z^2 = 1/deficit_std^2 + 1/added_user_multiplier^2, in units of adding one user. The first halt ends the session.
+    The slack makes a halt with a deficit of at most `outliers`, in any round, have probability at most `false_halt`.
 
     Guarantee: the cost is `rounds` Poisson-sampled Gaussian steps of multiplier z, and `failure`: half for passing
     with a deficit above the slack (not multiplied by the rounds), half for a batch below `smallest_batch` in any
@@ -36,7 +36,7 @@ class SampledOutlierRemoval:
 
     n_vectors: int
     sampling_probability: float
-    noise_multiplier: float
+    added_user_multiplier: AddedUserMultiplier
     deficit_std: float
     failure: float
     false_halt: float = 1e-3
@@ -53,7 +53,9 @@ class SampledOutlierRemoval:
                 f"Expected 0 < sampling_probability={self.sampling_probability} < 1; "
                 "to use all users in each round, use OutlierRemoval."
             )
-        settle(self, ("sampling_probability", "noise_multiplier", "deficit_std"), chances=("failure", "false_halt"))
+        settle(
+            self, ("sampling_probability", "added_user_multiplier", "deficit_std"), chances=("failure", "false_halt")
+        )
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.smallest_batch < 2 * self.slack + 6:
             raise ValueError(
@@ -86,10 +88,10 @@ class SampledOutlierRemoval:
         return c.best_share(self.smallest_batch, self.slack)
 
     @property
-    def joint_multiplier(self) -> float:
+    def joint_multiplier(self) -> AddedUserMultiplier:
         """Noise multiplier of deficit and mean together, rounded down."""
-        precision = 1 / self.deficit_std**2 + 1 / self.noise_multiplier**2
-        return (1 - 1e-12) / math.sqrt(precision)
+        precision = 1 / self.deficit_std**2 + 1 / self.added_user_multiplier**2
+        return AddedUserMultiplier((1 - 1e-12) / math.sqrt(precision))
 
     @property
     def cost(self) -> Cost:
@@ -100,6 +102,10 @@ class SampledOutlierRemoval:
         """What the noise of a mean is proportional to: the same for every batch, so that it does not tell its size."""
         exact = c.added_user_sensitivity(self.smallest_batch, self.slack, radius, self.share)
         return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
+
+    def noise_std(self, radius: float, dimension: int) -> float:
+        """Of a mean's coordinate."""
+        return self.added_user_multiplier * self.sensitivity(radius, dimension)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -129,4 +135,4 @@ class _Session(SessionOnAll):
             raise Halted
         self._open = True
         mean = c.filtered_mean(rows, counts, c.minibatch_ramp(batch, record.slack, record.share))
-        return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.noise_multiplier)
+        return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.added_user_multiplier)

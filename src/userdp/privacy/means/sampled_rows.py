@@ -25,7 +25,7 @@ class SampledRows:
     Each of a user's first `rows_per_user` rows is kept with `sampling_probability`, by coins that the session tosses. A
     user gives one vector, made of its kept rows; the session shortens it to (number of its kept rows) * r, with r the
     radius at release time, whatever the statistic did. The sum is divided by the expected number of rows, which is
-    public, and gets N(0, (noise_multiplier * r / that number)^2 I). Users without a kept row are not asked. A vector
+    public, and gets N(0, (row_multiplier * r / that number)^2 I). Users without a kept row are not asked. A vector
     that is not finite counts as 0. Vectors come in `block` at a time. There is no test, so nothing ever halts.
 
     Guarantee: (epsilon, failure)-DP for a whole user, for any vectors; `epsilon` is what the record claims, and the
@@ -37,7 +37,7 @@ class SampledRows:
     n_vectors: int
     rows_per_user: int
     sampling_probability: float
-    noise_multiplier: float
+    row_multiplier: float
     epsilon: float
     rounds: int = 1
     block: int = 1024
@@ -47,19 +47,19 @@ class SampledRows:
     samples_rows = True
 
     def __post_init__(self) -> None:
-        settle(self, ("sampling_probability", "noise_multiplier", "epsilon"))
+        settle(self, ("sampling_probability", "row_multiplier", "epsilon"))
         settle(self, counts=("n_vectors", "rows_per_user", "rounds", "block"))
         if not self.sampling_probability <= 1:
             raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
-        if not LEAST_MULTIPLIER * self.rows_per_user <= self.noise_multiplier <= MOST_MULTIPLIER:
+        if not LEAST_MULTIPLIER * self.rows_per_user <= self.row_multiplier <= MOST_MULTIPLIER:
             raise ValueError(
-                f"Expected noise_multiplier={self.noise_multiplier} from {LEAST_MULTIPLIER} rows_per_user to "
+                f"Expected row_multiplier={self.row_multiplier} from {LEAST_MULTIPLIER} rows_per_user to "
                 f"{MOST_MULTIPLIER:g}: it is the noise in units of one row's share."
             )
 
     @cached_property
     def cost(self) -> Cost:
-        row = (self.rows_per_user, self.sampling_probability, self.noise_multiplier)
+        row = (self.rows_per_user, self.sampling_probability, self.row_multiplier)
         return Cost(pure=(self.epsilon,), failure=swap_delta(*row, self.rounds, self.epsilon))
 
     @property
@@ -134,4 +134,4 @@ class _Session:
             raise ValueError("Expected one vector for each user with a kept row.")
         record = self._record
         sensitivity = record.sensitivity(radius, self._total.size)
-        return self._noise.gaussian(self._total / record.expected_rows, sensitivity, record.noise_multiplier)
+        return self._noise.gaussian(self._total / record.expected_rows, sensitivity, record.row_multiplier)

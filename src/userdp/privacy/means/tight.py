@@ -59,6 +59,10 @@ class TightMean(ABC):
         exact = c.sensitivity(self.n_vectors, self.slack, radius)
         return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
 
+    def noise_std(self, radius: float, dimension: int) -> float:
+        """Of a mean's coordinate."""
+        return self.noise_multiplier * self.sensitivity(radius, dimension)
+
 
 class TightSession(SessionOnAll):
     """Rounds of a test and, behind it, a mean; the gate says when there are no more."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.privacy.accounting import Cost, Subsampled
+from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanism import SessionOnAll, Users, Vectors, settle
 from userdp.privacy.noise import Noise
 
@@ -20,10 +20,11 @@ class Winsorized:
     values outside count as on its border, a vector that is not finite as 0. All counts get noise, and the bin with the
     highest, widened by one bin on both sides (within the range), is the coordinate's interval. Values are clipped to
     it; their offsets from its middle are added up, divided by sampling_probability * n_vectors, and get noise. The
-    multipliers are of all coordinates together. With sampling_probability < 1 every round takes a fresh Poisson sample
-    of the users. Nothing halts: if values are not concentrated, the interval is a poor one.
+    multipliers are of all coordinates together, in units of replacing a user or, for samples, of adding one. With
+    sampling_probability < 1 every round takes a fresh Poisson sample of the users. Nothing halts: if values are not
+    concentrated, the interval is a poor one.
 
-    Guarantee: with 1/z^2 = 1/count_multiplier^2 + 1/noise_multiplier^2 the cost is rounds / z^2 (Gaussian), or for
+    Guarantee: with 1/z^2 = 1/count_multiplier^2 + 1/mean_multiplier^2 the cost is rounds / z^2 (Gaussian), or for
     samples `rounds` Poisson-sampled steps of multiplier z in units of adding one user, and as `failure` the chance of
     a sample without other users. For any vectors. Proof: docs/proofs.md, section 18.
     Paper: Levy et al. 2021, as used by Bassily and Sun 2023. Their rotation is `userdp.rotation`.
@@ -34,14 +35,14 @@ class Winsorized:
     n_vectors: int
     n_bins: int
     count_multiplier: float
-    noise_multiplier: float
+    mean_multiplier: float
     rounds: int = 1
     sampling_probability: float = 1.0
 
     block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("count_multiplier", "noise_multiplier", "sampling_probability"))
+        settle(self, ("count_multiplier", "mean_multiplier", "sampling_probability"))
         settle(self, counts=("n_vectors", "n_bins", "rounds"))
         if self.sampling_probability > 1:
             raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
@@ -54,11 +55,12 @@ class Winsorized:
 
     @property
     def cost(self) -> Cost:
-        precision = 1 / self.count_multiplier**2 + 1 / self.noise_multiplier**2
+        precision = 1 / self.count_multiplier**2 + 1 / self.mean_multiplier**2
         if not self.samples_users:
             return Cost(gaussian=self.rounds * precision * (1 + 1e-12))
         alone = self.rounds * (1 - self.sampling_probability) ** (self.n_vectors - 1)
-        part = Subsampled(self.sampling_probability, (1 - 1e-12) / math.sqrt(precision), self.rounds)
+        joint = AddedUserMultiplier((1 - 1e-12) / math.sqrt(precision))
+        part = Subsampled(self.sampling_probability, joint, self.rounds)
         return Cost(subsampled=(part,), failure=min(1.0, alone * (1 + 1e-9)))
 
     def count_sensitivity(self, dimension: int) -> float:
@@ -104,7 +106,7 @@ class _Session(SessionOnAll):
         offsets = np.clip(values - middle, -half, half).sum(axis=0)
         mean = offsets / (record.sampling_probability * record.n_vectors)
         # The middles are released already: adding them afterwards costs nothing.
-        released = self._noise.gaussian(mean, record.sensitivity(half), record.noise_multiplier)
+        released = self._noise.gaussian(mean, record.sensitivity(half), record.mean_multiplier)
         return np.asarray(released + middle)
 
 

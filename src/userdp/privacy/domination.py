@@ -1,0 +1,222 @@
+"""What a run is charged when runs are chosen one after the other: the Gaussian mechanism that dominates it.
+
+Costs that were fixed in advance compose as they are (`accounting`). Whoever has seen earlier releases may choose the
+next run by them, and then exact composition promises too much. So every run is charged as mu-GDP: neighbours are told
+apart no better than N(0, 1) from N(mu, 1), up to a failure probability. mu^2 and failures add up, however the runs
+were chosen, and `Filter` refuses what would exceed its limits. Proof: docs/proofs.md, section 22.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri_exp
+
+from userdp.privacy import accounting as a
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, Subsampled
+
+Numbers = NDArray[np.float64]
+
+# Of a budget's delta, held for failure probabilities. The rest is for Gaussian noise, which a quarter of delta costs
+# about 1.4% of its multiplier.
+FAILURE_SHARE = 0.25
+
+# Part of the failure probability that is left which the sampled parts of one run may use.
+_SAMPLED_PART = 1 / 16
+
+# Intervals of epsilon in which a curve is compared with tangents of the Gaussian one.
+_INTERVALS = 128
+
+_ROUNDING = 1e-13  # of the tangents
+_LARGEST_EPSILON = 500.0  # e^epsilon is a number
+_SMALLEST_MU = 1e-4  # as in `accounting`: the Gaussian curve loses digits below
+
+
+@dataclass(frozen=True)
+class Dominating:
+    """What a run, or several, costs a user at most, in two ways that both hold but for the probability `failure`.
+
+    mu_squared: of the mu-GDP that dominates it;
+    pure: the sum of its epsilons, infinite if anything else than pure parts was released.
+
+    >>> Dominating(0.25, math.inf) + Dominating(0.0, 0.5, 1e-9)
+    Dominating(mu_squared=0.25, pure=inf, failure=1e-09)
+    """
+
+    mu_squared: float = 0.0
+    pure: float = 0.0
+    failure: float = 0.0
+
+    def __post_init__(self) -> None:
+        finite = math.isfinite(self.mu_squared) and math.isfinite(self.failure)
+        if not (finite and self.mu_squared >= 0 and self.pure >= 0 and self.failure >= 0):
+            raise ValueError(f"Expected costs >= 0, of which only pure may be infinite, got {self}.")
+
+    def __add__(self, other: Dominating) -> Dominating:
+        return Dominating(
+            a.sum_up(self.mu_squared, other.mu_squared), self.pure + other.pure, a.sum_up(self.failure, other.failure)
+        )
+
+    def covers(self, other: Dominating) -> bool:
+        """Whether it is at least as high in every part."""
+        return self.mu_squared >= other.mu_squared and self.pure >= other.pure and self.failure >= other.failure
+
+    @staticmethod
+    def worst(alternatives: Iterable[Dominating]) -> Dominating:
+        """Part by part the highest."""
+        parts = [(each.mu_squared, each.pure, each.failure) for each in alternatives]
+        return Dominating(*(max(part) for part in zip(*parts, strict=True)))
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain numbers; None for an infinite `pure`."""
+        pure = self.pure if math.isfinite(self.pure) else None
+        return {"mu_squared": self.mu_squared, "pure": pure, "failure": self.failure}
+
+    @staticmethod
+    def from_json(record: dict[str, Any]) -> Dominating:
+        """Inverse of `to_json`."""
+        pure = math.inf if record["pure"] is None else float(record["pure"])
+        return Dominating(float(record["mu_squared"]), pure, float(record["failure"]))
+
+
+def pure_mu(epsilon: float) -> float:
+    """The least mu whose mu-GDP dominates pure epsilon-DP, rounded up: 2 Phi^-1(e^epsilon / (1 + e^epsilon)).
+
+    >>> round(pure_mu(1.0), 4)
+    1.232
+    """
+    return float(-2 * ndtri_exp(-np.logaddexp(0.0, epsilon))) * (1 + 1e-12) + 1e-15
+
+
+def dominating(cost: Cost, spare: float = 0.0) -> Dominating:
+    """The mu-GDP that dominates a run of this cost, part by part; Gaussian parts cost what they are.
+
+    spare: the failure probability that its sampled parts may add, for which they get a lower mu.
+
+    Guarantee: for all neighbours D, D' and every epsilon,
+        H(M(D) | M(D')) <= gaussian_delta(mu, epsilon) + failure.
+
+    >>> dominating(Cost(gaussian=0.5, failure=1e-9))
+    Dominating(mu_squared=0.5, pure=inf, failure=1e-09)
+    """
+    sampled = _sampled(cost.subsampled, spare) if cost.subsampled else Dominating()
+    squares = [math.nextafter(pure_mu(epsilon) ** 2, math.inf) for epsilon in cost.pure if epsilon]
+    return Dominating(
+        reduce(a.sum_up, squares, a.sum_up(cost.gaussian, sampled.mu_squared)),
+        math.inf if cost.gaussian or cost.subsampled else math.fsum(cost.pure),
+        a.sum_up(cost.failure, sampled.failure),
+    )
+
+
+@lru_cache(maxsize=256)
+def _sampled(parts: tuple[Subsampled, ...], failure: float) -> Dominating:
+    """Poisson-sampled parts together, from their privacy loss distribution or, if that is lower, as if not sampled.
+
+    A sample of everybody is a Gaussian release of mu = 2 / multiplier, and a smaller one is dominated by it.
+    """
+    unsampled = math.sqrt(sum(part.steps * (2 / part.added_user_multiplier) ** 2 for part in parts)) * (1 + 1e-12)
+    cost = Cost(subsampled=parts)
+    last = a.epsilon_at(cost, failure - 2 * _ROUNDING)
+    if last > _LARGEST_EPSILON:
+        return Dominating(unsampled**2 * (1 + 1e-15))
+    epsilons = np.linspace(0.0, last, _INTERVALS + 1)
+    deltas = np.array([a.delta_at(cost, float(epsilon)) for epsilon in epsilons])
+
+    def is_above(mu: float) -> bool:
+        return _is_above(mu, failure, epsilons, deltas)
+
+    if not is_above(unsampled):
+        return Dominating(unsampled**2 * (1 + 1e-15))
+    mu = a.bisect(is_above, min(_SMALLEST_MU, unsampled / 2), unsampled, 1e-6)
+    return Dominating(max(mu, _SMALLEST_MU) ** 2 * (1 + 1e-15), failure=failure)
+
+
+def _is_above(mu: float, failure: float, epsilons: Numbers, deltas: Numbers) -> bool:
+    """Whether mu-GDP and `failure` cover a divergence, for all epsilon, of which upper bounds `deltas` are known.
+
+    Both are convex in e^epsilon. In each interval one tangent of the Gaussian curve, that at its middle, must be above
+    the bounds at both ends: then it is above the divergence in between. Beyond the last the failure alone covers it.
+    """
+    middles = (epsilons[1:] + epsilons[:-1]) / 2
+    power, level = ndtr(mu / 2 - middles / mu), ndtr(-mu / 2 - middles / mu)
+    allowed = failure - _ROUNDING
+    left = power - np.exp(epsilons[:-1]) * level + allowed
+    right = power - np.exp(epsilons[1:]) * level + allowed
+    return bool(np.all(deltas[:-1] <= left) and np.all(deltas[1:] <= right) and deltas[-1] <= allowed)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which totals of runs, chosen one after the other, keep within `budget`.
+
+    Failure probabilities may add up to `failure_share` of delta, and mu-GDP may use the rest. The two limits are fixed
+    beforehand: room that one of them leaves is not given to the other, since which of them is used could be chosen by
+    looking at releases. Runs of pure parts only may instead add up to epsilon.
+
+    Guarantee: all releases together, with runs, their costs and their number chosen by looking at earlier releases,
+    are (epsilon, delta)-DP as long as every total of theirs fits. Proof: docs/proofs.md, section 22.
+    """
+
+    budget: Budget
+    failure_share: float = FAILURE_SHARE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.failure_share, bool) or not isinstance(self.failure_share, (int, float, np.floating)):
+            raise TypeError(f"Expected failure_share to be a number, got {type(self.failure_share).__name__}.")
+        if not 0 <= self.failure_share < 1:
+            raise ValueError(
+                f"Expected 0 <= failure_share={self.failure_share} < 1: the part of delta for failure probabilities; "
+                f"{FAILURE_SHARE} is usual, 0 leaves all of delta to Gaussian noise."
+            )
+        object.__setattr__(self, "failure_share", float(self.failure_share))
+
+    @property
+    def most_failure(self) -> float:
+        return self.failure_share * self.budget.delta * (1 - a.DELTA_RESERVE)
+
+    @property
+    def gaussian(self) -> Budget:
+        """What the mu-GDP of all runs has to fit into."""
+        return Budget(self.budget.epsilon, (1 - self.failure_share) * self.budget.delta)
+
+    def spare(self, spent: float, own: float) -> float:
+        """The failure probability that sampled parts of a run may add, after what was spent and the run's own."""
+        return max(0.0, self.most_failure - spent - own) * _SAMPLED_PART
+
+    def fits(self, total: Dominating) -> bool:
+        if total.failure > self.most_failure:
+            return False
+        return a.fits(Cost(gaussian=total.mu_squared), self.gaussian) or total.pure <= self._most_pure
+
+    @property
+    def _most_pure(self) -> float:
+        return self.budget.epsilon if self.budget.delta == 0 else a.reserved(self.budget.epsilon)
+
+    def certify(self, total: Dominating) -> None:
+        """Raise `BudgetExceeded` with the figures and the remedy unless the total fits."""
+        if self.fits(total):
+            return
+        if total.failure > self.most_failure:
+            raise BudgetExceeded(
+                f"With what was spent before, failure probabilities add up to {total.failure:.3g}, expected <= "
+                f"{self.most_failure:.3g}: this ledger holds {self.failure_share:g} of its delta for them. Ask for a "
+                "smaller delta of the run, or for a solver without tests and samples. Nothing was spent."
+            )
+        needed = min(a.epsilon_at(Cost(gaussian=total.mu_squared), self.gaussian.delta), total.pure)
+        raise BudgetExceeded(
+            f"With what was spent before, the plan needs epsilon={needed:.4g} at delta={self.gaussian.delta:g} (delta "
+            f"{self.budget.delta:g} without the share held for failures), expected <= {self.budget.epsilon:g}: ask for "
+            "fewer releases, more noise, or a larger budget. Runs after the first are charged as the Gaussian "
+            "mechanism that dominates them, which is dear for pure parts. Nothing was spent."
+        )
+
+    def epsilon_at(self, total: Dominating, delta: float) -> float:
+        """The epsilon that the total amounts to at `delta`; at the budget's own it is at most the budget's."""
+        gaussian = a.epsilon_at(Cost(gaussian=total.mu_squared, failure=total.failure), delta)
+        return min(gaussian, total.pure) if total.failure <= delta else gaussian
