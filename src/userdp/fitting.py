@@ -14,7 +14,7 @@ from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.planner import DROWNED_ADVICE, choose, drowned
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
@@ -29,7 +29,7 @@ def minimize(
     data: UserData,
     domain: Domain,
     epsilon: float,
-    delta: float,
+    delta: float | None = None,
     *,
     row_norm: float,
     rows_per_user: int,
@@ -52,6 +52,7 @@ def minimize(
     row_norm, target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
     solver: "phased-sgd" makes one pass, "accelerated" several; "auto" takes the one with the least bound on its error
     (`userdp.plan` shows both); max_gradients limits them.
+    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
     l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
     ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
     progress: show a bar; None shows it on a terminal.
@@ -77,7 +78,7 @@ def minimize(
         raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
-    budget = Budget(epsilon, delta)
+    budget = budget_for(epsilon, delta, data.n_users)
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(loss, domain, data.n_features, row_norm, target_bound, prediction_scale, warm_start, l2)

@@ -11,7 +11,7 @@ import numpy as np
 from userdp.data import UserData
 from userdp.moments import UserMean
 from userdp.planning import enough_users
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
@@ -44,7 +44,7 @@ def private_mean(
     X: Any,
     groups: Any,
     epsilon: float,
-    delta: float,
+    delta: float | None = None,
     *,
     spread: tuple[float, float] = (1e-9, 1e9),
     outliers: float = 0.01,
@@ -63,6 +63,7 @@ def private_mean(
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.
     groups: the user id of each row; range(len(X)) if every row is somebody else's.
+    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
     Paper: Alg. 1, lines 10-22, of one phase.
@@ -78,7 +79,7 @@ def private_mean(
             "Expected groups, the user id of each row: pass range(len(X)) only if every row is somebody else's. "
             "Nothing was spent."
         )
-    budget = Budget(epsilon, delta)
+    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
     flat = getattr(X, "ndim", 0) == 1 or (isinstance(X, list | tuple) and holds_numbers(X))
     data = UserData.from_arrays(
         as_numbers(read_values(X, len(X)))[:, None] if flat else cell_by_cell(X),
@@ -87,6 +88,7 @@ def private_mean(
         max_rows_per_user=max_rows_per_user,
         insecure_seed=insecure_seed,
     )
+    budget = budget_for(epsilon, delta, data.n_users)
     return mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed)
 
 
