@@ -124,9 +124,10 @@ def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epsilon", "1"], "--epsilon and --delta together"),
+        (["--delta", "1e-6"], "with --epsilon only"),
+        (["--epsilon", "1"], "Expected --user-column with --epsilon"),
         (["--epsilon", "1", "--delta", "1e-6"], "Expected --user-column with --epsilon"),
-        (["--ledger", "l.db"], "with --epsilon and --delta only"),
+        (["--ledger", "l.db"], "with --epsilon only"),
         (["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--loss-limit", "0"], "--loss-limit 0"),
         (["--user-column", "nobody"], "a column named 'nobody'"),
         (

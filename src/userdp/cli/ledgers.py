@@ -38,7 +38,7 @@ def top() -> None:
 
 @app.command()
 @guarded
-def new(path: LedgerPath, epsilon: o.Epsilon, delta: o.Delta, json: o.Json = False) -> None:
+def new(path: LedgerPath, epsilon: o.Epsilon, delta: o.LifetimeDelta, json: o.Json = False) -> None:
     """Make a ledger: the lifetime budget of a data set.
 
     Protected: whoever is in the data set, as long as everything released from it is charged to this one file.

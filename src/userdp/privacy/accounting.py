@@ -90,7 +90,7 @@ def default_delta(n_users: int) -> float:
     >>> default_delta(5000), default_delta(1_000_000)
     (1e-06, 1e-09)
     """
-    return min(_LARGEST_DEFAULT_DELTA, float(n_users) ** -1.5)
+    return min(_LARGEST_DEFAULT_DELTA, math.pow(n_users, -1.5))
 
 
 def budget_for(epsilon: float, delta: float | None, n_users: int) -> Budget:
@@ -233,7 +233,8 @@ def delta_curve(cost: Cost, epsilons: NDArray[np.float64]) -> NDArray[np.float64
     """`delta_at` at many epsilons, in increasing order, at once: an upper bound at each of them."""
     if cost.subsampled or len(cost.pure) > _FEW_PURE_PARTS:
         deltas = np.maximum(0.0, _composed(cost, FINE_GRID).get_delta_for_epsilon(epsilons))
-        return np.minimum(1.0, np.nextafter(deltas + (_pld_rounding(cost) + cost.failure), np.inf))
+        bounds = deltas + (_pld_rounding(cost) + cost.failure)
+        return np.asarray(np.minimum(1.0, np.nextafter(bounds, np.inf)))
     return np.array([delta_at(cost, float(epsilon)) for epsilon in epsilons])
 
 

@@ -146,7 +146,9 @@ class Statement:
             but = f", but for events of chance {found.mu_failure:.2g}" if found.mu_failure else ""
             lines.append(f"  as private as a Gaussian mechanism with mu = {_up(found.mu)} (mu-GDP){but}")
         if found.failure:
-            lines.append(f"  nothing is promised of events of chance {found.failure:.2g} (tests that err), counted in delta")
+            lines.append(
+                f"  nothing is promised of events of chance {found.failure:.2g} (tests that err), counted in delta"
+            )
         if found.added_epsilon is not None:
             lines.append(
                 f"  accounting for adding or removing a {self.unit}, as other libraries print it, would call the same "

@@ -12,7 +12,7 @@ is all of them. docs/proofs.md, section 24.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,25 @@ class Tradeoff:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        pairs = {"points": [list(point) for point in self.points], "epsilons": [list(pair) for pair in self.epsilons]}
+        return vars(self) | pairs
 
     @staticmethod
     def from_dict(record: dict[str, Any]) -> Tradeoff:
-        """Inverse of `to_dict`, lists for tuples."""
-        points = tuple((float(a), float(b)) for a, b in record["points"])
-        epsilons = tuple((float(delta), None if e is None else float(e)) for delta, e in record["epsilons"])
-        return Tradeoff(**{**record, "points": points, "epsilons": epsilons})
+        """The record that `to_dict` made this of; raises on what are no numbers."""
+        return Tradeoff(
+            right_guess=float(record["right_guess"]),
+            points=tuple((float(alarm), float(miss)) for alarm, miss in record["points"]),
+            mu=_number(record["mu"]),
+            mu_failure=float(record["mu_failure"]),
+            failure=float(record["failure"]),
+            epsilons=tuple((float(delta), _number(epsilon)) for delta, epsilon in record["epsilons"]),
+            added_epsilon=_number(record["added_epsilon"]),
+        )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def right_guess(epsilon: float, delta: float) -> float:
@@ -163,7 +174,7 @@ def _polygon(epsilons: np.ndarray, deltas: np.ndarray) -> tuple[tuple[float, flo
     alarms = np.clip(-np.diff(deltas) / np.diff(slopes), 0.0, 1.0)
     misses = np.clip(1 - deltas[:-1] - slopes[:-1] * alarms, 0.0, 1.0)
     half = [(0.0, float(1 - deltas[-1])), *zip(alarms[::-1].tolist(), misses[::-1].tolist(), strict=True)]
-    return tuple([*half, *((b, a) for a, b in reversed(half))])
+    return (*half, *((b, a) for a, b in reversed(half)))
 
 
 def _added_epsilon(plan: Plan, delta: float) -> float | None:
