@@ -60,7 +60,7 @@ def test_the_polygon_hugs_the_gaussian_curve_from_below(multiplier):
     exact = ndtr(-ndtri(alarms) - 1 / multiplier)
     assert found.mu == pytest.approx(1 / multiplier, rel=1e-12)
     assert np.all(misses <= exact + 1e-12)
-    assert np.max(exact - misses) < 0.003
+    assert np.max(exact - misses) < 0.012
     assert found.right_guess == pytest.approx(ndtr(1 / multiplier / 2), rel=1e-12)
     assert np.min(alarms + misses) == pytest.approx(2 * (1 - found.right_guess), rel=1e-9)
 

@@ -13,7 +13,8 @@ from userdp.privacy.tradeoff import Tradeoff, right_guess, tradeoff
 
 COVERS = "this fit alone, with its hyperparameters taken as public"
 NOT_COVERED = (
-    "Other fits on the same people, in a search or a cross-validation say, are not covered: they add up in one ledger.",
+    "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
+    "and a ledger that all of them share keeps count.",
     "Choosing hyperparameters by looking at the data is not covered, unless that look was itself private.",
     "Adding or removing a person is not covered by replacement with a public number of users.",
 )

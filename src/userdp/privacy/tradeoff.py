@@ -23,7 +23,7 @@ from userdp.privacy.plan import Plan
 
 OTHER_DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 
-_LINES = 65  # of the curve
+_LINES = 33  # of the curve
 _CELLS = 400  # of epsilon, when a curve is compared with a Gaussian's
 _SLACK = 0.01  # of delta, that may be outside of the dominating Gaussian
 _LARGEST_EXPONENT = 500.0

@@ -84,9 +84,9 @@ def _both_numbers(picture: Canvas, best: float, alone: float) -> None:
         ((best, BLUE, "o", "with this noise"), (alone, ORANGE, "D", "by (ε, δ) alone"))
     ):
         height = 0.26 - 0.1 * place
-        axes.plot([0.42], [height], marker=marker, markersize=7, color=colour)
-        picture.write(0.46, height, f"{percent_at_most(chance)} right {words}", weight="normal" if place else "bold")
-    picture.write(0.46, 0.06, "at even odds", color=MUTED)
+        axes.plot([0.36], [height], marker=marker, markersize=7, color=colour)
+        picture.write(0.4, height, f"{percent_at_most(chance)} right {words}", weight="normal" if place else "bold")
+    picture.write(0.4, 0.06, "at even odds", color=MUTED)
 
 
 def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:

@@ -83,9 +83,8 @@ def meaning(model: Model) -> str:
     ]
     uncovered = [
         "What many people have in common. That is what is learned, and it can be applied to anybody.",
-        f"The number of {privacy['unit']}s, names of columns and all parameters; parameters chosen by looking at the "
-        "data; how long training took; the machine and its files.",
-        "Other releases from the same data: they add up. A ledger that all of them share keeps count.",
+        f"The number of {privacy['unit']}s, names of columns and all parameters; how long training took; the machine "
+        "and its files.",
         "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
         *NOT_COVERED,
     ]
@@ -213,8 +212,7 @@ def phases(model: Model) -> str:
     rows = [[k + 1, *(number(phase.get(key)) for key in keys)] for k, phase in enumerate(done)]
     some = f" Shown: the first {plots.MOST_ROWS} of {len(done)} phases." if len(done) > plots.MOST_ROWS else ""
     words = [
-        "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
-        "numbers; a smaller one that was found privately means that people agree more than feared.",
+        wording.radius_in_words(model),
         "Noise: the standard deviation of what was added to each number of a release, in proportion to the radius.",
     ]
     picture = figure(plots.phases_picture(done), f"Radius and noise on a log scale.{some}")

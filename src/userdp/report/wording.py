@@ -121,11 +121,8 @@ def attack_in_words(privacy: Mapping[str, Any]) -> str:
     )
     warning = " That is a weak promise: on its own it rules out little." if weak_promise(privacy) else ""
     alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
-    beyond = (
-        ""
-        if privacy["tradeoff"] is None
-        else (f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows no more.")
-    )
+    beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows no more."
+    beyond = "" if privacy["tradeoff"] is None else beyond
     return (
         "is the best chance of a right guess that this release can give to somebody who knows everything else and "
         f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%.{beyond}{warning}"
@@ -141,21 +138,19 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         (
             "right guesses",
-            f"{percent_at_most(found.right_guess)} at most with this noise; {alone} is what (ε, δ) alone would allow",
+            f"{percent_at_most(found.right_guess)} at most with this noise; (ε, δ) alone would allow {alone}",
         ),
     ]
     if found.mu is not None:
         but = f", but for events of chance {power(found.mu_failure)}, counted in δ" if found.mu_failure else ""
-        rows.append(
-            ("μ", f"{up(found.mu)}: nobody learns more than from one Gaussian mechanism of this μ (μ-GDP){but}")
-        )
+        rows.append(("μ", f"{up(found.mu)}: it tells no more than one Gaussian mechanism of this μ (μ-GDP){but}"))
     rows.append(("can it fail outright?", failure_in_words(found.failure)))
     if found.added_epsilon is not None:
         rows.append(
             (
                 "ε if counted by others",
-                f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus and "
-                "others) would print for the same noise and δ. It is another promise, shown only to compare with.",
+                f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus, "
+                "say) would print for the same noise and δ. It is another promise, shown only to compare with.",
             )
         )
     return rows
@@ -248,6 +243,17 @@ def purpose(step: Mapping[str, Any]) -> str:
 def how(step: Mapping[str, Any]) -> str:
     """How a step's mechanism protects."""
     return _MECHANISMS.get(str(step.get("mechanism", "")), "See the record below.")
+
+
+def radius_in_words(record: Mapping[str, Any]) -> str:
+    """What the radius of a phase is: where outliers begin, or the length that contributions are shortened to."""
+    kinds = [str(step.get("mechanism", "")) for step in record["privacy"]["mechanisms"]]
+    if kinds and all(kind in ("Clip", "SampledClip", "PositiveMean") for kind in kinds):
+        return "Radius: the length that contributions are shortened to, chosen from public numbers."
+    return (
+        "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
+        "numbers; a smaller one that was found privately means that people agree more than feared."
+    )
 
 
 def column(key: object) -> str:
