@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -34,24 +35,25 @@ from userdp.privacy.tradeoff import tradeoff
 CONFIDENCE = 0.95
 TRAININGS = 0.1  # of the runs
 LEARN = 0.25  # of the trainings, for the weights of what is seen
+ENOUGH = 5000  # for epsilon_from_gdp: it takes |mu| of upper bounds on rates, which with few runs is no lower bound
 
 Scores = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Line:
-    """What was found: `bound` without assumptions (Clopper and Pearson), `gdp` if noise is Gaussian.
+    """What was found: `bound` on epsilon without assumptions (Clopper and Pearson), `gdp` if noise is Gaussian.
 
-    `guesses`: most right guesses that the runs show, at the best threshold; `stated`: what the statement allows.
+    `auc`: area under the attack's ROC curve; `allowed`: the most that the statement's trade-off curve allows.
     """
 
     what: str
     claim: float
     delta: float
     bound: float
-    gdp: float
-    guesses: float
-    stated: float
+    gdp: float | None
+    auc: float
+    allowed: float
     runs: int
     seconds: float
 
@@ -98,12 +100,18 @@ def line(what: str, plan: Plan, budget: Budget, scores: Scores, significance: fl
         claim=budget.epsilon,
         delta=budget.delta,
         bound=float(bound),
-        gdp=float(auditor.epsilon_from_gdp(significance, budget.delta)),
-        guesses=float(auditor.max_accuracy(0.5)),
-        stated=tradeoff(plan, budget.delta).right_guess,
+        gdp=float(auditor.epsilon_from_gdp(significance, budget.delta)) if len(scores[0]) >= ENOUGH else None,
+        auc=float(auditor.attack_auroc()),
+        allowed=largest_auc(plan, budget.delta),
         runs=len(scores[0]),
         seconds=round(time.perf_counter() - began, 1),
     )
+
+
+def largest_auc(plan: Plan, delta: float) -> float:
+    """1 - the area below the trade-off curve."""
+    alarms, misses = np.array([*tradeoff(plan, delta).points, (1.0, 0.0)]).T
+    return 1 - float(np.trapezoid(misses, alarms))
 
 
 def whole(mechanism: Any) -> Plan:
@@ -156,8 +164,8 @@ def main() -> int:
         as_it_should &= found.holds is not planted
         verdict = "holds" if found.holds else "EXCEEDED"
         print(
-            f"{found.what:<36} claim {found.claim:.2f}  bound {found.bound:.2f}  gdp {found.gdp:.2f}  right guesses "
-            f"{found.guesses:.3f} of {found.stated:.3f}  runs {found.runs:,}  {verdict}"
+            f"{found.what:<36} claim {found.claim:.2f}  bound {found.bound:.2f}  gdp {found.gdp or math.nan:.2f}  "
+            f"AUC {found.auc:.3f}, allowed {found.allowed:.3f}  runs {found.runs:,}  {verdict}"
         )
     if asked.json is not None:
         record = {
