@@ -15,6 +15,7 @@ from planted import (
     sampled_clip,
     sampled_rows,
     searched_outlier_removal,
+    statements,
     vectors,
     winsorized,
 )
@@ -36,4 +37,5 @@ MUTANTS = [
     *plans.MUTANTS,
     *estimators.MUTANTS,
     *files.MUTANTS,
+    *statements.MUTANTS,
 ]

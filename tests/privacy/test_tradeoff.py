@@ -149,6 +149,8 @@ def test_users_who_pay_most_decide():
     found = tradeoff(Plan(100, parts), 1e-6)
     assert found.mu == pytest.approx(math.hypot(1 / 10, 1 / 5), rel=1e-9)
     assert found.right_guess == pytest.approx(ndtr(found.mu / 2), rel=1e-9)
+    for delta, epsilon in found.epsilons:
+        assert gaussian_delta(found.mu, epsilon) == pytest.approx(delta, rel=1e-6)
     assert found.added_epsilon == pytest.approx(tradeoff(whole(Clip(100, 2 / found.mu)), 1e-6).epsilons[1][1], rel=1e-6)
 
 
