@@ -134,7 +134,7 @@ def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
 
 def test_tests_that_may_err_are_told(pages):
     text = Outline(pages["tested"]).text
-    assert "With a chance of 5·10⁻⁸ at most, counted in δ: a private test may pass where it should not" in text
+    assert "With a chance of 5·10⁻⁸ at most, counted in δ: nothing is promised of such events." in text
     assert "but for events of chance 6·10⁻⁸" in text
     assert "none: tests may err more often" in text
     assert "adding or removing a user" not in text

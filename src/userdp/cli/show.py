@@ -14,6 +14,7 @@ from rich.text import Text
 
 from userdp.planner import Comparison, Option, needs
 from userdp.privacy.statement import Statement
+from userdp.privacy.tradeoff import right_guess
 
 
 def as_json(record: dict[str, Any]) -> None:
@@ -37,8 +38,17 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def promise(statement: Statement) -> list[tuple[str, str]]:
-    """The guarantee and what was spent, as facts."""
+    """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
+    found = statement.tradeoff if statement.private else None
+    noise = (
+        ""
+        if found is None
+        else (
+            f"at most {100 * found.right_guess:.1f}% right guesses between two versions of one person's data; epsilon and "
+            f"delta alone would allow {100 * right_guess(statement.epsilon, statement.delta):.1f}%"
+        )
+    )
     return [
         (
             "guarantee",
@@ -52,6 +62,8 @@ def promise(statement: Statement) -> list[tuple[str, str]]:
             f"epsilon {statement.spent_epsilon:.4g} of {statement.ledger_epsilon:g} at delta "
             f"{statement.ledger_delta:g}{kept}",
         ),
+        *([("noise", noise)] if noise else []),
+        ("covers", f"{statement.covers}; `userdp report` says more"),
     ]
 
 
