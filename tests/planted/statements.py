@@ -112,7 +112,7 @@ MUTANTS = [
     ),
     Mutant(
         "statement: right guesses rounded down",
-        "privacy/statement.py",
+        "privacy/tradeoff.py",
         'return f"{math.ceil(1000 * chance - 1e-9) / 10:.1f}%"',
         'return f"{math.floor(1000 * chance) / 10:.1f}%"',
         "privacy/test_statement.py::test_it_says_what_the_noise_really_gives",

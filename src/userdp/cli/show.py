@@ -14,7 +14,7 @@ from rich.text import Text
 
 from userdp.planner import Comparison, Option, needs
 from userdp.privacy.statement import Statement
-from userdp.privacy.tradeoff import right_guess
+from userdp.privacy.tradeoff import in_percent, right_guess
 
 
 def as_json(record: dict[str, Any]) -> None:
@@ -41,14 +41,9 @@ def promise(statement: Statement) -> list[tuple[str, str]]:
     """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
     found = statement.tradeoff if statement.private else None
-    noise = (
-        ""
-        if found is None
-        else (
-            f"at most {100 * found.right_guess:.1f}% right guesses between two versions of one person's data; epsilon and "
-            f"delta alone would allow {100 * right_guess(statement.epsilon, statement.delta):.1f}%"
-        )
-    )
+    alone = in_percent(right_guess(statement.epsilon, statement.delta))
+    guesses = "" if found is None else f"at most {in_percent(found.right_guess)} right guesses between two versions of "
+    noise = guesses and f"{guesses}one person's data; epsilon and delta alone would allow {alone}"
     return [
         (
             "guarantee",

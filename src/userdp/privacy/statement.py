@@ -9,7 +9,7 @@ from typing import Any
 from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.tradeoff import Tradeoff, right_guess, tradeoff
+from userdp.privacy.tradeoff import Tradeoff, in_percent, right_guess, tradeoff
 
 COVERS = "this fit alone, with its hyperparameters taken as public"
 NOT_COVERED = (
@@ -138,9 +138,9 @@ class Statement:
 
     def _given(self, found: Tradeoff) -> list[str]:
         """What the noise gives, line by line."""
-        alone = _percent(right_guess(self.epsilon, self.delta))
+        alone = in_percent(right_guess(self.epsilon, self.delta))
         lines = [
-            f"  right guesses between two versions of one {self.unit}'s data: at most {_percent(found.right_guess)} "
+            f"  right guesses between two versions of one {self.unit}'s data: at most {in_percent(found.right_guess)} "
             f"with this noise (epsilon and delta alone would allow {alone})"
         ]
         if found.mu:
@@ -201,11 +201,6 @@ def statement(
         spent,
         tradeoff(plan, budget.delta),
     )
-
-
-def _percent(chance: float) -> str:
-    """In percent, rounded up to a tenth."""
-    return f"{math.ceil(1000 * chance - 1e-9) / 10:.1f}%"
 
 
 def _up(value: float) -> str:

@@ -91,6 +91,15 @@ def right_guess(epsilon: float, delta: float) -> float:
     return (1 + delta * shrunk) / (1 + shrunk)
 
 
+def in_percent(chance: float) -> str:
+    """A chance in percent, rounded up to a tenth.
+
+    >>> in_percent(0.5471)
+    '54.8%'
+    """
+    return f"{math.ceil(1000 * chance - 1e-9) / 10:.1f}%"
+
+
 def tradeoff(plan: Plan, delta: float) -> Tradeoff:
     """What a plan that was made for this delta allows, for the users who pay most.
 

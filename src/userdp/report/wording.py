@@ -161,8 +161,8 @@ def failure_in_words(failure: float) -> str:
     if not failure:
         return "No: noise alone protects, and there is no test that could err."
     return (
-        f"With a chance of {power(failure)} at most, counted in δ: nothing is promised of such events. A private test may "
-        "pass where it should not, say."
+        f"With a chance of {power(failure)} at most, counted in δ: nothing is promised of such events. A private test "
+        "may pass where it should not, say."
     )
 
 
