@@ -121,7 +121,8 @@ def attack_in_words(privacy: Mapping[str, Any]) -> str:
     )
     warning = " That is a weak promise: on its own it rules out little." if weak_promise(privacy) else ""
     alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
-    beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows no more."
+    best = percent_at_most(best_guess(privacy))
+    beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows {best}."
     beyond = "" if privacy["tradeoff"] is None else beyond
     return (
         "is the best chance of a right guess that this release can give to somebody who knows everything else and "
