@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from jax_privacy import auditing
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import roc_auc_score
 
 from userdp import Budget, Clip, Curator, Ledger, Plan, SampledClip, Step, UserData, UserMean
 from userdp import plan as compare
@@ -44,7 +45,8 @@ Scores = tuple[np.ndarray, np.ndarray]
 class Line:
     """What was found: `bound` on epsilon without assumptions (Clopper and Pearson), `gdp` if noise is Gaussian.
 
-    `auc`: area under the attack's ROC curve; `allowed`: the most that the statement's trade-off curve allows.
+    `auc`: area under the attack's ROC curve, by scikit-learn (JAX Privacy's is of the curve's hull, which is above it);
+    `allowed`: the most that the statement's trade-off curve allows, up to the standard error of `auc`.
     """
 
     what: str
@@ -101,7 +103,7 @@ def line(what: str, plan: Plan, budget: Budget, scores: Scores, significance: fl
         delta=budget.delta,
         bound=float(bound),
         gdp=float(auditor.epsilon_from_gdp(significance, budget.delta)) if len(scores[0]) >= ENOUGH else None,
-        auc=float(auditor.attack_auroc()),
+        auc=float(roc_auc_score(np.repeat([1, 0], [len(one) for one in scores]), np.concatenate(scores))),
         allowed=largest_auc(plan, budget.delta),
         runs=len(scores[0]),
         seconds=round(time.perf_counter() - began, 1),
