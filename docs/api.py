@@ -19,6 +19,7 @@ SECTIONS = {
         "PublicScaler",
         "PrivateStandardScaler",
         "UtilityWarning",
+        "PrivacyWarning",
         "save_model",
         "load_model",
     ],

@@ -1,4 +1,4 @@
-"""Put docs/audit-results.json into docs/audit.md as a table: python docs/audit.py"""
+"""Put docs/audit-results.json and docs/independent-audit.json into docs/audit.md as tables: python docs/audit.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 RESULTS, PAGE = FOLDER / "audit-results.json", FOLDER / "audit.md"
+INDEPENDENT = FOLDER / "independent-audit.json"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->"
+BEGIN_INDEPENDENT, END_INDEPENDENT = "<!-- independent -->\n", "<!-- end of independent -->"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -27,11 +29,32 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def independent_table(results: dict[str, Any]) -> str:
+    """What the other auditor found."""
+    lines = [
+        f"Measured {results['date']} by {results['auditor']}; confidence {results['confidence']:g} for all lines.",
+        "",
+        "| what | delta | claim | bound | if Gaussian | AUC | AUC allowed | runs | verdict |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for f in results["lines"]:
+        gaussian = "" if f["gdp"] is None else f"{f['gdp']:.2f}"
+        epsilons = f"{f['delta']:g} | {f['claim']:.2f} | {f['bound']:.2f} | {gaussian}"
+        areas, verdict = f"{f['auc']:.3f} | {f['allowed']:.3f}", "holds" if f["holds"] else "exceeded"
+        lines.append(f"| {f['what']} | {epsilons} | {areas} | {f['runs']:,} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str, begin: str, end: str, content: str) -> str:
+    """The text with this content between two marks."""
+    head, rest = text.split(begin)
+    return head + begin + "\n" + content + "\n" + end + rest.split(end)[1]
+
+
 def page() -> str:
-    """docs/audit.md with the newest table."""
-    text = PAGE.read_text()
-    head, rest = text.split(BEGIN)
-    return head + BEGIN + "\n" + table(json.loads(RESULTS.read_text())) + "\n" + END + rest.split(END)[1]
+    """docs/audit.md with the newest tables."""
+    text = filled(PAGE.read_text(), BEGIN, END, table(json.loads(RESULTS.read_text())))
+    return filled(text, BEGIN_INDEPENDENT, END_INDEPENDENT, independent_table(json.loads(INDEPENDENT.read_text())))
 
 
 if __name__ == "__main__":

@@ -121,6 +121,25 @@ def wave(n_features, n_outputs):
     return [[math.sin(7.3 * k + 2.9 * j) * math.exp(-k / 12) for k in range(n_features)] for j in range(n_outputs)]
 
 
+GAUSSIAN = {  # epsilon 1, delta 1e-6, all of it Gaussian noise
+    "right_guess": 0.54711,
+    "points": [[0.0, 0.99999999], [0.02, 0.966], [0.2, 0.726], [0.4528, 0.4530], [0.726, 0.2], [0.99999999, 0.0]],
+    "mu": 0.236704,
+    "mu_failure": 0.0,
+    "failure": 0.0,
+    "epsilons": [[1e-05, 0.87247], [1e-06, 1.0], [1e-07, 1.11484], [1e-08, 1.22006], [1e-09, 1.31767]],
+    "added_epsilon": 0.47523,
+}
+
+KNOWN_NOISE = changed(solver="dp-sgd", privacy={"tradeoff": GAUSSIAN})
+TESTED = changed(
+    solver="accelerated",
+    privacy={
+        "tradeoff": GAUSSIAN
+        | {"failure": 5e-8, "mu_failure": 6e-8, "added_epsilon": None, "epsilons": [[1e-6, 1.0], [1e-8, None]]}
+    },
+)
+
 MULTINOMIAL = changed(
     estimator="MultinomialLogisticRegression",
     features=[
@@ -282,6 +301,8 @@ ROWS = changed(privacy={"unit": "row", "neighbours": "one row is replaced by any
 
 RECORDS = {
     "logistic": LOGISTIC,
+    "known noise": KNOWN_NOISE,
+    "tested": TESTED,
     "multinomial": MULTINOMIAL,
     "regression": REGRESSION,
     "halted": HALTED,

@@ -115,6 +115,7 @@ def routing():
         yield
 
 
+@pytest.mark.filterwarnings("ignore::userdp.PrivacyWarning")
 @pytest.mark.usefixtures("routing")
 def test_groups_travel_through_pipelines_and_searches():
     model = ready(LogisticRegression, classes=[False, True], solver="phased-sgd")

@@ -22,7 +22,7 @@ LAYERS = [
     ["planner"],
     ["reading"],
     ["fitting", "private_mean"],
-    ["linear_model", "estimators", "scaling"],
+    ["linear_model", "estimators", "scaling", "searches"],
     ["model_files"],
     ["report", "audit", "plan_plot", "demo", "bench"],
     ["cli", "__main__"],
@@ -33,7 +33,7 @@ PRIVACY_LAYERS = [
     ["concentration", "gates", "mechanism", "paper"],
     ["means", "radius"],
     ["plan"],
-    ["ledger"],
+    ["ledger", "tradeoff"],
     ["curator", "statement"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}

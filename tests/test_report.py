@@ -12,19 +12,22 @@ import numpy as np
 import pytest
 from report_records import (
     DROWNED,
+    GAUSSIAN,
     HALTED,
+    KNOWN_NOISE,
     LOGISTIC,
     MULTINOMIAL,
     RECORDS,
     REGRESSION,
     ROWS,
+    TESTED,
     changed,
 )
 from report_records import SEEDED as SEEDED_RECORD
 
-from userdp.report import report_html, write_report
+from userdp.report import report_facts, report_html, write_report
 from userdp.report.record import number, power, shorten
-from userdp.report.wording import factor_at_most, how, one_in, percent_at_most, right_guess
+from userdp.report.wording import factor_at_most, how, one_in, percent_at_most, purpose, right_guess, up
 
 VOID = {"meta", "link", "br"}
 
@@ -113,9 +116,98 @@ def test_budget_steps_phases_and_coefficients_are_told(pages):
     assert "0.14.1" in text
 
 
+def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
+    text = Outline(pages["known noise"]).text
+    assert "54.8% is the best chance of a right guess" in text
+    assert "(ε, δ) alone would allow 73.2%; the noise of this release is known in full" in text
+    assert "54.8% right with this noise" in text  # in the picture
+    assert "73.2% right by (ε, δ) alone" in text
+    assert "0.2368: it tells no more than one Gaussian mechanism of this μ" in text
+    assert "0.476: what libraries that account for adding or removing a user" in text
+    assert "only to compare with" in text
+    assert "noise alone protects, and there is no test that could err" in text
+    assert "10⁻⁹ 1.318" in text
+    assert "weak promise" not in text
+    assert "This fit alone, with its hyperparameters taken as public." in text
+    assert "Adding or removing a person is not covered by replacement with a public number of users." in text
+
+
+def test_tests_that_may_err_are_told(pages):
+    text = Outline(pages["tested"]).text
+    assert "With a chance of 5·10⁻⁸ at most, counted in δ: nothing is promised of such events." in text
+    assert "but for events of chance 6·10⁻⁸" in text
+    assert "none: tests may err more often" in text
+    assert "adding or removing a user" not in text
+
+
+def test_noise_that_hides_little_is_called_weak_and_a_seeded_run_boasts_of_nothing():
+    weak = changed(privacy={"epsilon": 8.0, "tradeoff": GAUSSIAN | {"right_guess": 0.78}})
+    assert "That is a weak promise" in Outline(report_html(weak)).text
+    seeded = changed(SEEDED_RECORD, privacy={"tradeoff": GAUSSIAN})
+    assert "What the noise really gives" not in Outline(report_html(seeded)).text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "other"),
+    [
+        ({"solver": "dp-sgd"}, "Estimate, 0.13: what the plan was chosen by", "what theory proves"),
+        ({"solver": "whitened-clip"}, "no theorem says", "what theory proves"),
+        ({"solver": "accelerated"}, "Bound, 0.13: what theory proves", "Estimate,"),
+        ({"solver": "phased-sgd"}, "Bound, 0.13: what theory proves", "Estimate,"),
+        ({"solver": "phased-sgd", "bound_is_estimate": True}, "Estimate, 0.13", "what theory proves"),
+        ({"solver": "dp-sgd", "bound_is_estimate": False}, "Bound, 0.13", "Estimate,"),
+    ],
+)
+def test_an_estimate_is_called_one(changes, words, other):
+    record = changed(**changes)
+    text = Outline(report_html(record)).text
+    assert words in text
+    assert other not in text
+    assert report_facts(record)["excess_risk"]["is_estimate"] is ("Estimate" in words or "no theorem" in words)
+
+
+@pytest.mark.parametrize("label", ["gradients", "steps", "whitening 1", "whitening 2", "debiasing", "second moment"])
+def test_every_step_of_the_default_solvers_has_a_purpose(label):
+    assert purpose({"step": label}) != "A release of the plan."
+
+
+def test_facts_for_machines_are_those_of_the_page():
+    facts = json.loads(json.dumps(report_facts(KNOWN_NOISE), allow_nan=False))
+    assert facts["guarantee"]["epsilon"] == 1.0
+    assert facts["guarantee"]["covers"] == "this fit alone, with its hyperparameters taken as public"
+    assert any("Adding or removing a person" in words for words in facts["guarantee"]["not_covered"])
+    assert facts["noise"]["right_guess"] == GAUSSIAN["right_guess"]
+    assert facts["noise"]["right_guess_of_epsilon_and_delta_alone"] == pytest.approx(0.7311, abs=1e-4)
+    assert facts["noise"]["add_or_remove_epsilon_to_compare_with"] == GAUSSIAN["added_epsilon"]
+    assert facts["noise"]["tradeoff"][2] == {"false_alarm": 0.2, "missed_detection": 0.726}
+    assert facts["noise"]["epsilon_at_other_deltas"][0] == {"delta": 1e-05, "epsilon": 0.87247}
+    assert facts["composition"]["steps"][0]["purpose"].startswith("How features vary")
+    assert facts["trust"]["model"].startswith("a trusted curator")
+
+
+def test_facts_of_all_records_are_json_and_a_seed_is_confessed():
+    for record in RECORDS.values():
+        json.dumps(report_facts(record), allow_nan=False)
+    assert report_facts(LOGISTIC)["noise"] is None
+    assert report_facts(TESTED)["noise"]["fails_outright_with_chance"] == 5e-8
+    facts = report_facts(SEEDED_RECORD)
+    assert facts["guarantee"]["private"] is False
+    assert facts["guarantee"]["in_words"] == "none: the run was seeded"
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, 0.2367, 0.23674999, 1.0, 12.3456, 9.9999])
+def test_numbers_that_bound_are_rounded_up(value):
+    assert value <= float(up(value)) <= value * 1.0011
+
+
 @pytest.mark.parametrize(
     ("mechanism", "words"),
-    [("Perturbation", "no person can move it far"), ("SampledRows", "Random rows of all people")],
+    [
+        ("PositiveMean", "No two of them can pull in opposite directions"),
+        ("SampledClip", "random sample of people"),
+        ("Perturbation", "no person can move it far"),
+        ("SampledRows", "Random rows of all people"),
+    ],
 )
 def test_mechanisms_of_earlier_work_are_told_in_words(mechanism, words):
     assert words in how({"mechanism": mechanism})
@@ -261,6 +353,11 @@ def test_a_record_may_lack_what_is_optional():
         ({"privacy": {"unit": "household"}}, '"unit" to be "user" or "row"'),
         ({"privacy": {"private": 1}}, '"private" to be true or false'),
         ({"privacy": {"mechanisms": None}}, '"mechanisms" to be a list of dicts'),
+        ({"bound_is_estimate": "no"}, '"bound_is_estimate" to be true or false'),
+        ({"privacy": {"tradeoff": {}}}, '"tradeoff" to be null or what Tradeoff.to_dict() gives'),
+        ({"privacy": {"tradeoff": GAUSSIAN | {"right_guess": 2.0}}}, '"tradeoff" to be null'),
+        ({"privacy": {"tradeoff": GAUSSIAN | {"mu": math.nan}}}, '"tradeoff" to be null'),
+        ({"privacy": {"tradeoff": GAUSSIAN | {"points": [["a", "b"]]}}}, '"tradeoff" to be null'),
         ({"privacy": {"ledger": "file"}}, '"ledger" to be null or a dict'),
     ],
 )

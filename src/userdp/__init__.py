@@ -24,6 +24,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch, radius_grid
 from userdp.private_mean import MeanResult, private_mean
 from userdp.scaling import PrivateStandardScaler, PublicScaler
+from userdp.searches import PrivacyWarning
 from userdp.solvers.problem import Problem, Result
 from userdp.statistics import MeanGradient, OnePassSGD, UserGradients
 
@@ -51,6 +52,7 @@ __all__ = [
     "OnePassSGD",
     "OutlierRemoval",
     "Plan",
+    "PrivacyWarning",
     "PrivateStandardScaler",
     "Problem",
     "PublicScaler",

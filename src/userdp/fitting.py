@@ -16,7 +16,7 @@ from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.planner import DROWNED_ADVICE, choose, drowned
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
@@ -32,7 +32,7 @@ def minimize(
     data: UserData,
     domain: Domain,
     epsilon: float,
-    delta: float,
+    delta: float | None = None,
     *,
     rows_per_user: int,
     row_norm: float | None = None,
@@ -58,6 +58,7 @@ def minimize(
     sqrt(number of features), right for features of size about 1.
     solver: "auto" takes "whitened-clip"; "phased-sgd" and "accelerated" are the paper's, calibrated (`userdp.plan`
     shows all); max_gradients limits the work.
+    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
     l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
     public_X: rows that are nobody's secret and about like the users', without the intercept's column: coordinates are
     then taken from them, at no cost.
@@ -85,7 +86,7 @@ def minimize(
         raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
-    budget = Budget(epsilon, delta)
+    budget = budget_for(epsilon, delta, data.n_users)
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(

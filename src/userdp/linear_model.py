@@ -26,11 +26,12 @@ from userdp.domains import Ball
 from userdp.fitting import minimize
 from userdp.losses import Loss
 from userdp.planner import default_radius
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
 from userdp.reading import FLOATS, owners, read_rows, read_targets
+from userdp.searches import warn_of_search
 from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
@@ -50,7 +51,8 @@ class UtilityWarning(UserWarning):
 class LinearModel(BaseEstimator, ABC):
     """Base of the estimators.
 
-    epsilon, delta: the guarantee, for whole users under replacement; choose delta well below 1 / number of users.
+    epsilon, delta: the guarantee, for whole users under replacement; delta=None takes (number of users)^-1.5, at most
+    1e-6, well below 1 / number of users; `privacy_.delta` shows it.
     solver: "auto" for whitened-clip, or by name "phased-sgd", "accelerated" (the paper's) or one of earlier work;
     mode: "tight", or "paper" for the constants as printed.
     max_rows_per_user: more rows of a user are dropped at random; also how many rows a user is taken to have.
@@ -77,7 +79,7 @@ class LinearModel(BaseEstimator, ABC):
     _classifies: ClassVar[bool] = True
 
     epsilon: float = 1.0
-    delta: float = 1e-6
+    delta: float | None = None
     _: KW_ONLY
     solver: str = "auto"
     mode: str = "tight"
@@ -151,6 +153,12 @@ class LinearModel(BaseEstimator, ABC):
         self._warn()
         return self
 
+    def __sklearn_clone__(self) -> Self:
+        """A copy that is not fitted; where scikit-learn is about to fit several without a common ledger, a warning."""
+        warn_of_search(type(self).__name__, self.ledger is not None)
+        copy: Self = super().__sklearn_clone__()
+        return copy
+
     @contextlib.contextmanager
     def _unchanged_unless_it_succeeds(self) -> Iterator[None]:
         """A refused fit leaves the model as it was, and not half of each."""
@@ -185,6 +193,7 @@ class LinearModel(BaseEstimator, ABC):
             "halted": self.halted_,
             "message": result.message,
             "bound": result.bound,
+            "bound_is_estimate": result.bound_is_estimate,
             "loss": self.facts_["loss"],
             "loss_at_zero": self.facts_["loss_at_zero"],
             "phases": [dict(phase) for phase in result.phases],
@@ -193,7 +202,7 @@ class LinearModel(BaseEstimator, ABC):
         }
 
     def _check_parameters(self) -> None:
-        Budget(self.epsilon, self.delta)
+        budget_for(self.epsilon, self.delta, 1)
         check_counts(max_rows_per_user=self.max_rows_per_user)
 
     @property

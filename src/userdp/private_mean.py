@@ -11,7 +11,7 @@ import numpy as np
 from userdp.data import UserData
 from userdp.moments import UserMean
 from userdp.planning import enough_users
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
@@ -44,7 +44,7 @@ def private_mean(
     X: Any,
     groups: Any,
     epsilon: float,
-    delta: float,
+    delta: float | None = None,
     *,
     spread: tuple[float, float] = (1e-9, 1e9),
     outliers: float = 0.01,
@@ -64,6 +64,7 @@ def private_mean(
     public number.
     X: an array with a number or a vector a row, or a table; lists are refused, because they do not declare which.
     groups: the user id of each row; range(len(X)) if every row is somebody else's.
+    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
     Paper: Alg. 1, lines 10-22, of one phase.
@@ -79,7 +80,7 @@ def private_mean(
             "Expected groups, the user id of each row: pass range(len(X)) only if every row is somebody else's. "
             "Nothing was spent."
         )
-    budget = Budget(epsilon, delta)
+    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
     data = UserData.from_arrays(
         numbers("X", X)[:, None] if getattr(X, "ndim", 0) == 1 else X,
         None,
@@ -87,6 +88,7 @@ def private_mean(
         max_rows_per_user=max_rows_per_user,
         insecure_seed=insecure_seed,
     )
+    budget = budget_for(epsilon, delta, data.n_users)
     return mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed)
 
 

@@ -11,10 +11,11 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from userdp.data import UserData
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.private_mean import mean_of_users
 from userdp.reading import owners, read_rows
+from userdp.searches import warn_of_search
 
 _OUTLIERS = 0.01
 
@@ -58,7 +59,8 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     Means and mean squares over users (every user counts the same), in units of public ranges, are released together;
     what cannot be told from noise is taken to be as large as the noise. Missing values count as the middle of a range.
 
-    epsilon, delta: the guarantee, on top of what a model costs: give both the same `ledger`.
+    epsilon, delta: the guarantee, on top of what a model costs: give both the same `ledger`. delta=None takes (number
+    of users)^-1.5, at most 1e-6.
     low, high: public ranges, of every feature or one number each; what lies beyond is cut off. Too wide costs noise.
     max_rows_per_user, ledger, insecure_seed, privacy_unit: as for the estimators.
 
@@ -70,7 +72,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
 
     epsilon: float = 0.1
-    delta: float = 1e-7
+    delta: float | None = None
     _: KW_ONLY
     low: npt.ArrayLike | None = None
     high: npt.ArrayLike | None = None
@@ -81,7 +83,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
-        budget = Budget(self.epsilon, self.delta)
+        budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
         X = read_rows(self, X, width=_width(self.low, self.high))
@@ -94,6 +96,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
             max_rows_per_user=self.max_rows_per_user,
             insecure_seed=self.insecure_seed,
         )
+        budget = budget_for(self.epsilon, self.delta, data.n_users)
         ledger = Ledger.open(self.ledger) if isinstance(self.ledger, str) else self.ledger
         purpose = f"{type(self).__name__}.fit"
         # No two users' means of numbers in [-1, 1] are farther apart than 2 in each.
@@ -106,6 +109,12 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         self.scale_ = half * np.sqrt(np.clip(squares - means**2, min(1.0, released.noise_std), 1.0))
         self.privacy_ = replace(released.privacy, unit=self.privacy_unit)
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        """A copy that is not fitted; where scikit-learn is about to fit several without a common ledger, a warning."""
+        warn_of_search(type(self).__name__, self.ledger is not None)
+        copy: Self = super().__sklearn_clone__()
+        return copy
 
     def transform(self, X: Any) -> np.ndarray:
         """Rows with mean about 0 and standard deviation about 1, cut off where the public ranges end."""

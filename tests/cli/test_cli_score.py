@@ -124,9 +124,10 @@ def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epsilon", "1"], "--epsilon and --delta together"),
+        (["--delta", "1e-6"], "with --epsilon only"),
+        (["--epsilon", "1"], "Expected --user-column with --epsilon"),
         (["--epsilon", "1", "--delta", "1e-6"], "Expected --user-column with --epsilon"),
-        (["--ledger", "l.db"], "with --epsilon and --delta only"),
+        (["--ledger", "l.db"], "with --epsilon only"),
         (["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--loss-limit", "0"], "--loss-limit 0"),
         (["--user-column", "nobody"], "a column named 'nobody'"),
         (
@@ -232,8 +233,19 @@ def test_reports(files, tmp_path, stub_report):
     assert run("report", files / "text.json", tmp_path / "r.html").exit_code == 0
     assert (tmp_path / "r.html").read_text() == "<html>phased-sgd</html>"
     record = json.loads(run("report", files / "text.json", tmp_path / "r.html", "--json").stdout)
-    assert record == {"report": str(tmp_path / "r.html")}
+    assert record["report"] == str(tmp_path / "r.html")
+    assert "Expected a file to write the report to" in run("report", files / "text.json").stderr
     assert run("report", files / "text.json", files / "text.json").exit_code == 1
+
+
+def test_a_report_s_facts_go_to_standard_output(files):
+    record = json.loads(run("report", files / "text.json", "--json").stdout)
+    assert record["report"] is None
+    assert record["guarantee"]["unit"] == "user"
+    assert record["guarantee"]["epsilon"] == 4.0
+    assert record["noise"]["right_guess"] < record["noise"]["right_guess_of_epsilon_and_delta_alone"]
+    assert record["noise"]["fails_outright_with_chance"] > 0  # phased SGD tests
+    assert record["excess_risk"]["is_estimate"] is False
 
 
 def test_the_real_report(files, tmp_path):

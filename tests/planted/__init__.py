@@ -17,6 +17,7 @@ from planted import (
     sampled_clip,
     sampled_rows,
     searched_outlier_removal,
+    statements,
     vectors,
     winsorized,
 )
@@ -40,4 +41,5 @@ MUTANTS = [
     *estimators.MUTANTS,
     *files.MUTANTS,
     *cells.MUTANTS,
+    *statements.MUTANTS,
 ]

@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "sampled steps accounted as add-or-remove",
         "privacy/accounting.py",
-        "neighboring_relation=NeighboringRelation.REPLACE_ONE,",
-        "neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,",
+        "sampled: NeighboringRelation = NeighboringRelation.REPLACE_ONE",
+        "sampled: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE",
         "privacy/test_accounting.py::test_sampling_everyone_is_a_gaussian_of_twice_the_added_user_change",
     ),
     Mutant(

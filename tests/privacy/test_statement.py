@@ -1,5 +1,6 @@
 """What a plan promises, in numbers and words."""
 
+import json
 import math
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.radius import RadiusSearch
 from userdp.privacy.statement import Statement, statement
@@ -47,3 +50,45 @@ def test_it_survives_json_and_confesses_seeds(seed):
     assert math.isinf(said.spent_epsilon) is (seed is not None)
     assert "not a guarantee" in said.to_dict()["ledger"]["spent_epsilon_is"]
     assert "a running total" in str(said)
+
+
+def test_it_says_what_is_covered_and_what_is_not():
+    said = charged(Plan(100, (Step("a", 0, 100, Clip(100, 10.0)),)), Budget(1.0, 1e-6))
+    for words in (str(said), json.dumps(said.to_dict())):
+        assert "this fit alone, with its hyperparameters taken as public" in words
+        assert "Adding or removing a person is not covered by replacement with a public number of users." in words
+
+
+def test_it_says_what_the_noise_really_gives():
+    said = charged(Plan(100, (Step("a", 0, 100, Clip(100, 4.2248)),)), Budget(1.0, 1e-6))
+    assert "at most 54.8% with this noise (epsilon and delta alone would allow 73.2%)" in str(said)
+    assert "mu = 0.2367 (mu-GDP)" in str(said)
+    assert "would call the same noise epsilon 0.475: a different promise" in str(said)
+    assert "tests that err" not in str(said)
+    record = json.loads(json.dumps(said.to_dict()))
+    assert record["right_guess_of_epsilon_and_delta_alone"] == pytest.approx(0.7311, abs=1e-4)
+    assert record["tradeoff"]["right_guess"] == pytest.approx(0.5471, abs=1e-4)
+    assert Statement.from_dict(record) == said
+
+
+def test_what_tests_may_miss_is_said():
+    said = charged(Plan(1000, (Step("a", 0, 1000, GaussianOutlierRemoval(1000, 8.0, 30.0, 1e-7)),)), Budget(1.0, 1e-6))
+    assert "nothing is promised of events of chance 1e-07 (tests that err), counted in delta" in str(said)
+    assert "but for events of chance 1e-07" in str(said)
+    assert "adding or removing a user" not in str(said)
+    sampled = charged(Plan(100, (Step("a", 0, 100, SampledClip(100, 0.2, 6.0, 2)),)), Budget(2.0, 5e-12))
+    assert "mu-GDP" not in str(sampled)
+
+
+def test_a_seeded_run_boasts_of_nothing():
+    said = charged(Plan(100, (Step("a", 0, 100, Clip(100, 10.0)),)), Budget(1.0, 1e-6), 3)
+    assert "right guesses" not in str(said)
+
+
+def test_older_records_lack_the_tradeoff():
+    said = charged(Plan(100, (Step("a", 0, 100, Clip(100, 10.0)),)), Budget(1.0, 1e-6))
+    record = said.to_dict()
+    del record["tradeoff"]
+    assert Statement.from_dict(record).tradeoff is None
+    assert "right guesses" not in str(Statement.from_dict(record))
+    assert Statement.from_dict(Statement.from_dict(record).to_dict()).tradeoff is None

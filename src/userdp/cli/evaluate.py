@@ -19,7 +19,7 @@ from userdp.data import UserData
 from userdp.grouping import Groups
 from userdp.linear_model import LinearModel
 from userdp.model_files import load_model
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.private_mean import MeanResult, mean_of_users
 from userdp.schema import ids, require_column
@@ -51,7 +51,9 @@ def evaluate(
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="Goes with --epsilon.", show_default=False, rich_help_panel=o.PRIVACY),
+        typer.Option(
+            help="Goes with --epsilon; else users^-1.5, at most 1e-6.", show_default=False, rich_help_panel=o.PRIVACY
+        ),
     ] = None,
     ledger: o.LedgerFile = None,
     loss_limit: Annotated[
@@ -67,7 +69,7 @@ def evaluate(
 ) -> None:
     """Score a model on rows it has not seen.
 
-    Protected: nobody in this table; with --epsilon, --delta and --user-column each user of it, with all their rows.
+    Protected: nobody in this table; with --epsilon and --user-column each user of it, with all their rows.
 
     [bold]Example[/bold]
 
@@ -78,14 +80,12 @@ def evaluate(
     fitted, table = load_model(model), open_table(data)
     for name in (target, *([] if user_column is None else [user_column])):
         require_column(table.column_names, name)
-    if (epsilon is None) != (delta is None):
-        raise InputError("Expected --epsilon and --delta together, for private scores; or neither.")
-    if epsilon is None or delta is None:
-        if ledger is not None or insecure_seed is not None or loss_limit is not None:
-            raise InputError("Expected --ledger, --loss-limit and --insecure-seed with --epsilon and --delta only.")
+    if epsilon is None:
+        if any(value is not None for value in (delta, ledger, insecure_seed, loss_limit)):
+            raise InputError("Expected --delta, --ledger, --loss-limit and --insecure-seed with --epsilon only.")
         with show.working(f"reading {data}", quiet=False):
             scores = _open_scores(fitted, table, target, user_column, features, fill_missing)
-        show.note("NOT private: these scores tell of the people in this table. Pass --epsilon and --delta to publish.")
+        show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if json:
             show.as_json({"private": False, "scores": scores})
         else:
@@ -93,11 +93,13 @@ def evaluate(
         return
     if user_column is None:
         raise InputError("Expected --user-column with --epsilon: it says who is protected.")
-    budget = Budget(epsilon, delta)
-    charged = Ledger(budget) if ledger is None else Ledger.open(ledger)
+    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    opened = None if ledger is None else Ledger.open(ledger)
     with show.working(f"reading {data}", quiet=False):
         rows = _row_scores(fitted, table, target, features, fill_missing, loss_limit)
         users = UserData.from_arrays(rows.scores, None, ids(table[user_column]), insecure_seed=insecure_seed)
+    budget = budget_for(epsilon, delta, users.n_users)
+    charged = Ledger(budget) if opened is None else opened
     with spending(charged, budget):
         result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose="evaluate")
     released = rows.released(result.mean, result.noise_std)

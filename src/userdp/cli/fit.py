@@ -18,7 +18,7 @@ from userdp.cli.tables import pair_of, users_of
 from userdp.grouping import Groups
 from userdp.linear_model import LinearModel, UtilityWarning
 from userdp.model_files import save_model
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.schema import choose_features, ids, require_column
 from userdp.table_files import TableFile, open_table
@@ -79,7 +79,7 @@ def fit(
         ),
     ] = False,
     epsilon: o.Epsilon,
-    delta: o.Delta,
+    delta: o.Delta = None,
     ledger: o.LedgerFile = None,
     ledger_budget: Annotated[
         str | None,
@@ -145,7 +145,6 @@ def fit(
             raise InputError(f"Expected --{name} with --loss {owner} only, got --loss {loss}: leave it out.")
     if quantile is not None and not 0 < quantile < 1:
         raise InputError(f"Expected 0 < --quantile {quantile:g} < 1.")
-    budget = Budget(epsilon, delta)
     model = _model(loss, target_range, quantile, threshold)
     model.set_params(
         epsilon=epsilon,
@@ -185,6 +184,7 @@ def fit(
     lifetime = _check_ledger(ledger, ledger_budget, data, output, *([report] if report else []))
     with show.working(f"reading {data}", quiet):
         users = users_of(model, table, user_column, target, chosen, classes, fill_missing)
+    budget = budget_for(epsilon, delta, users.n_users)
     charged = _ledger(ledger, lifetime, budget)
     model.set_params(ledger=charged)
     made = "No model was written."
@@ -263,7 +263,7 @@ def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, c
         model.max_rows_per_user,
         n_features,
         model.epsilon,
-        model.delta,
+        budget_for(model.epsilon, model.delta, n_users).delta,
         loss=model._loss(),
         max_gradients=model.max_gradients,
         fit_intercept=model.fit_intercept,

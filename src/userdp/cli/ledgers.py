@@ -49,7 +49,7 @@ def top() -> None:
 def new(
     path: LedgerPath,
     epsilon: o.Epsilon,
-    delta: o.Delta,
+    delta: o.LifetimeDelta,
     failure_share: FailureShare = FAILURE_SHARE,
     json: o.Json = False,
 ) -> None:

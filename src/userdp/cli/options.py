@@ -41,6 +41,14 @@ Epsilon = Annotated[
     float, typer.Option(help="Privacy loss allowed; 1 is a common choice.", show_default=False, rich_help_panel=PRIVACY)
 ]
 Delta = Annotated[
+    float | None,
+    typer.Option(
+        help="Chance of more, well below 1 / number of users; else users^-1.5, at most 1e-6.",
+        show_default=False,
+        rich_help_panel=PRIVACY,
+    ),
+]
+LifetimeDelta = Annotated[
     float,
     typer.Option(help="Chance of more, well below 1 / number of users.", show_default=False, rich_help_panel=PRIVACY),
 ]

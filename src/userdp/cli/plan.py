@@ -12,9 +12,15 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
 from userdp.losses import Loss
+from userdp.privacy.accounting import default_delta
+from userdp.solvers.problem import PROVEN
 from userdp.whole_files import check_place, whole_file
 
 _PICTURES = (".svg", ".png", ".pdf")
+_BOUNDS = (
+    "Bounds are on the mean loss above the best model's, in the worst case: often 100 times too high. Those of "
+    f"{' and '.join(PROVEN)} are theorems, those of others estimates."
+)
 
 
 def plan(
@@ -25,7 +31,7 @@ def plan(
     ],
     features: Annotated[int, typer.Option(help="Number of features.", show_default=False, rich_help_panel=o.DATA)],
     epsilon: o.Epsilon,
-    delta: o.Delta,
+    delta: o.Delta = None,
     loss: o.Loss = o.LossName.logistic,
     classes: Annotated[
         int | None,
@@ -66,7 +72,7 @@ def plan(
             rows_per_user,
             features,
             epsilon,
-            delta,
+            default_delta(max(1, users)) if delta is None else delta,
             loss=_loss(loss, classes),
             max_gradients=max_gradients,
             fit_intercept=not no_intercept,
@@ -85,7 +91,7 @@ def plan(
     show.options(comparison, comparison.choice)
     typer.echo("")
     show.paragraph(comparison.why)
-    show.paragraph("Bounds are on the mean loss above the best model's, in the worst case: often 100 times too high.")
+    show.paragraph(f"At epsilon {comparison.budget.epsilon:g}, delta {comparison.budget.delta:g}. {_BOUNDS}")
     if plot is not None:
         typer.echo(f"The picture is in {plot}.")
 

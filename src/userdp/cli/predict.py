@@ -89,24 +89,33 @@ def predicted(predict: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> 
 
 def report(
     model: o.ModelFile,
-    output: Annotated[Path, typer.Argument(show_default=False, help="Report to write (HTML).")],
-    json: o.Json = False,
+    output: Annotated[
+        Path | None, typer.Argument(show_default=False, help="Report to write (HTML); not needed with --json.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the report's facts as one JSON object.", rich_help_panel=o.OUTPUT)
+    ] = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write a model's report: one HTML page with its guarantee, its parts and its weights.
+    """Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.
 
     Protected: the people that the model was trained on. The report holds public and released numbers only.
 
     [bold]Example[/bold]
 
     userdp report model.json report.html
-    """
-    from userdp.report import write_report
 
+    userdp report model.json --json
+    """
+    from userdp.report import report_facts, write_report
+
+    if output is None and not json:
+        raise InputError("Expected a file to write the report to, report.html say; or --json, for its facts.")
     fitted = load_model(model)
-    check_place(output, model)
-    write_report(fitted, output)
+    if output is not None:
+        check_place(output, model)
+        write_report(fitted, output)
     if json:
-        show.as_json({"report": str(output)})
+        show.as_json({"report": None if output is None else str(output)} | report_facts(fitted.to_dict()))
     elif not quiet:
         typer.echo(f"The report is in {output}.")

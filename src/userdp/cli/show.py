@@ -14,6 +14,7 @@ from rich.text import Text
 
 from userdp.planner import Comparison, Option, needs
 from userdp.privacy.statement import Statement
+from userdp.privacy.tradeoff import in_percent, right_guess
 
 
 def as_json(record: dict[str, Any]) -> None:
@@ -37,8 +38,12 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def promise(statement: Statement) -> list[tuple[str, str]]:
-    """The guarantee and what was spent, as facts."""
+    """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
+    found = statement.tradeoff if statement.private else None
+    alone = in_percent(right_guess(statement.epsilon, statement.delta))
+    guesses = "" if found is None else f"at most {in_percent(found.right_guess)} right guesses between two versions of "
+    noise = guesses and f"{guesses}one person's data; epsilon and delta alone would allow {alone}"
     return [
         (
             "guarantee",
@@ -52,6 +57,8 @@ def promise(statement: Statement) -> list[tuple[str, str]]:
             f"epsilon {statement.spent_epsilon:.4g} of {statement.ledger_epsilon:g} at delta "
             f"{statement.ledger_delta:g}{kept}",
         ),
+        *([("noise", noise)] if noise else []),
+        ("covers", f"{statement.covers}; `userdp report` says more"),
     ]
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import common as pld_common
 from dp_accounting.pld import privacy_loss_distribution as pld
+from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 # Grids of privacy loss. A coarser grid costs epsilon, never privacy: dp-accounting rounds losses up.
@@ -45,6 +46,8 @@ _SMALLEST_MU = 1e-4
 _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
+_LARGEST_DEFAULT_DELTA = 1e-6
+_FEW_PURE_PARTS = 3  # whose exact delta is quick to compute at many epsilons
 
 
 # std / (largest change caused by adding one user). A plain float is std / (largest change caused by replacing one).
@@ -82,6 +85,26 @@ class Budget:
             raise ValueError(f"Expected epsilon={self.epsilon} to be finite and > 0; 1.0 is a common choice.")
         if not 0 <= self.delta < 1:
             raise ValueError(f"Expected 0 <= delta={self.delta} < 1; choose well below 1 / number of users.")
+
+
+def default_delta(n_users: int) -> float:
+    """What delta=None means: n^-1.5, at most 1e-6; well below 1/n, where a person could be published outright.
+
+    A public function of a public number.
+
+    >>> default_delta(5000), default_delta(1_000_000)
+    (1e-06, 1e-09)
+    """
+    return min(_LARGEST_DEFAULT_DELTA, math.pow(n_users, -1.5))
+
+
+def budget_for(epsilon: float, delta: float | None, n_users: int) -> Budget:
+    """The guarantee asked for, with the default delta of so many users where none is given.
+
+    >>> budget_for(1.0, None, 1_000_000)
+    Budget(epsilon=1.0, delta=1e-09)
+    """
+    return Budget(epsilon, default_delta(n_users) if delta is None else delta)
 
 
 @dataclass(frozen=True)
@@ -217,6 +240,15 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
             weight = math.exp(-sum(np.logaddexp(0.0, -loss) for loss in losses))
             delta += weight * gaussian_delta(mu, epsilon - math.fsum(losses))
     return min(1.0, sum_up(delta, cost.failure))
+
+
+def delta_curve(cost: Cost, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`delta_at` at many epsilons, in increasing order, at once: an upper bound at each of them."""
+    if cost.subsampled or len(cost.pure) > _FEW_PURE_PARTS:
+        deltas = np.maximum(0.0, _composed(cost, FINE_GRID).get_delta_for_epsilon(epsilons))
+        bounds = deltas + (_pld_rounding(cost) + cost.failure)
+        return np.asarray(np.minimum(1.0, np.nextafter(bounds, np.inf)))
+    return np.array([delta_at(cost, float(epsilon)) for epsilon in epsilons])
 
 
 def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
@@ -378,8 +410,20 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: f
     return high
 
 
+def added_epsilon_at(cost: Cost, delta: float) -> float:
+    """Epsilon at `delta` where neighbours have one user more or less: to compare with, no guarantee of this library.
+
+    `cost.gaussian` is in units of adding a user here, as `cost.subsampled` always is.
+    """
+    if not cost.subsampled:
+        return epsilon_at(cost, delta)
+    return float(_composed(cost, FINE_GRID, NeighboringRelation.ADD_OR_REMOVE_ONE).get_epsilon_for_delta(delta))
+
+
 @lru_cache(maxsize=64)
-def _composed(cost: Cost, grid: float) -> pld.PrivacyLossDistribution:
+def _composed(
+    cost: Cost, grid: float, sampled: NeighboringRelation = NeighboringRelation.REPLACE_ONE
+) -> pld.PrivacyLossDistribution:
     """The PLD of all parts. A Gaussian in swap units is built as REPLACE_SPECIAL: REPLACE_ONE would double it."""
     total = pld.identity(value_discretization_interval=grid)
     if cost.gaussian:
@@ -396,7 +440,7 @@ def _composed(cost: Cost, grid: float) -> pld.PrivacyLossDistribution:
             part.added_user_multiplier,
             sampling_prob=part.sampling_probability,
             value_discretization_interval=grid,
-            neighboring_relation=NeighboringRelation.REPLACE_ONE,
+            neighboring_relation=sampled,
         )
         total = total.compose(single.self_compose(part.steps))
     for epsilon in cost.pure:

@@ -3,7 +3,7 @@
 Costs that were fixed in advance compose as they are (`accounting`). Whoever has seen earlier releases may choose the
 next run by them, and then exact composition promises too much. So every run is charged as mu-GDP: neighbours are told
 apart no better than N(0, 1) from N(mu, 1), up to a failure probability. mu^2 and failures add up, however the runs
-were chosen, and `Filter` refuses what would exceed its limits. Proof: docs/proofs.md, section 22.
+were chosen, and `Filter` refuses what would exceed its limits. Proof: docs/proofs.md, section 25.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Filter:
     looking at releases. Runs of pure parts only may instead add up to epsilon.
 
     Guarantee: all releases together, with runs, their costs and their number chosen by looking at earlier releases,
-    are (epsilon, delta)-DP as long as every total of theirs fits. Proof: docs/proofs.md, section 22.
+    are (epsilon, delta)-DP as long as every total of theirs fits. Proof: docs/proofs.md, section 25.
     """
 
     budget: Budget

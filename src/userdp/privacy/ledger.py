@@ -5,7 +5,7 @@ adds the new plan to everything spent so far and refuses it if the budget could 
 concurrent processes and sudden death. A plan is charged whole and never refunded, even if it halts.
 
 The ledger is a privacy filter: its budget holds however plans are chosen, also by looking at earlier releases
-(docs/proofs.md, section 22).
+(docs/proofs.md, section 25).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Ledger:
     them, are chosen by looking at earlier releases; with a file, in any number of processes of one machine (SQLite's
     locks are not reliable on network file systems); in memory, in the process that made it. A plan whose charge was
     refused, or cut off by a crash, has released nothing. An older copy of the file that is put back is noticed by the
-    objects that saw a newer one, not by those made afterwards. Proof: docs/proofs.md, section 22.
+    objects that saw a newer one, not by those made afterwards. Proof: docs/proofs.md, section 25.
 
     The first plan may cost all of the budget. A later one is accepted if all of them, the first included, fit as the
     Gaussian mechanisms that dominate them: mu^2 adds up, and so do failure probabilities.

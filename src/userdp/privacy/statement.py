@@ -9,6 +9,15 @@ from typing import Any
 from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier
 from userdp.privacy.ledger import ODOMETER, Ledger
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.tradeoff import Tradeoff, in_percent, right_guess, tradeoff
+
+COVERS = "this fit alone, with its hyperparameters taken as public"
+NOT_COVERED = (
+    "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
+    "and a ledger that all of them share keeps count.",
+    "Choosing hyperparameters by looking at the data is not covered, unless that look was itself private.",
+    "Adding or removing a person is not covered by replacement with a public number of users.",
+)
 
 _SEEDED = (
     "NOT PRIVATE: the run was seeded (insecure_seed), so its noise can be computed and taken off. For tests and "
@@ -41,7 +50,8 @@ class Statement:
     `unit` is who is protected: "user" with all their rows, or "row". `warning` is empty if nothing weakens the
     guarantee. `ledger_path` is the name of the file of the ledger that it was charged to, `ledger_epsilon` and
     `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included: a running
-    total. What is guaranteed for all runs of a ledger, however they were chosen, is its budget.
+    total. What is guaranteed for all runs of a ledger, however they were chosen, is its budget. `tradeoff` is
+    what the noise really gives; None in files of models made before it was computed.
     """
 
     epsilon: float
@@ -55,6 +65,7 @@ class Statement:
     ledger_epsilon: float
     ledger_delta: float
     spent_epsilon: float
+    tradeoff: Tradeoff | None = None
 
     @property
     def private(self) -> bool:
@@ -65,6 +76,11 @@ class Statement:
     def neighbours(self) -> str:
         return f"one {self.unit}'s whole data is replaced by any other"
 
+    @property
+    def covers(self) -> str:
+        """What the guarantee is about; `NOT_COVERED` is what it is not about."""
+        return COVERS
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -72,6 +88,10 @@ class Statement:
             "delta": self.delta,
             "unit": self.unit,
             "neighbours": self.neighbours,
+            "covers": self.covers,
+            "not_covered": list(NOT_COVERED),
+            "right_guess_of_epsilon_and_delta_alone": right_guess(self.epsilon, self.delta),
+            "tradeoff": None if self.tradeoff is None else self.tradeoff.to_dict(),
             "private": self.private,
             "insecure_seed": self.insecure_seed,
             "warning": self.warning,
@@ -90,12 +110,14 @@ class Statement:
     def from_dict(record: dict[str, Any]) -> Statement:
         """The statement that `to_dict` made this of."""
         ledger, spent = record["ledger"], record["ledger"]["spent_epsilon"]
+        found = record.get("tradeoff")
         return Statement(
             parts=tuple(Part(**part) for part in record["mechanisms"]),
             ledger_path=ledger["path"],
             ledger_epsilon=ledger["epsilon"],
             ledger_delta=ledger["delta"],
             spent_epsilon=math.inf if spent is None else spent,
+            tradeoff=None if found is None else Tradeoff.from_dict(found),
             **{name: record[name] for name in ("epsilon", "delta", "unit", "n_users", "insecure_seed", "warning")},
         )
 
@@ -110,8 +132,32 @@ class Statement:
             ),
             f"  ledger: epsilon {self.spent_epsilon:.4g} of {self.ledger_epsilon:g} spent, counted at its delta "
             f"{self.ledger_delta:g}: a running total, the guarantee for all runs is the whole budget",
+            f"  covered: {self.covers}",
+            *(f"  {sentence}" for sentence in NOT_COVERED),
+            *([] if self.tradeoff is None or not self.private else self._given(self.tradeoff)),
         ]
         return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)
+
+    def _given(self, found: Tradeoff) -> list[str]:
+        """What the noise gives, line by line."""
+        alone = in_percent(right_guess(self.epsilon, self.delta))
+        lines = [
+            f"  right guesses between two versions of one {self.unit}'s data: at most {in_percent(found.right_guess)} "
+            f"with this noise (epsilon and delta alone would allow {alone})"
+        ]
+        if found.mu:
+            but = f", but for events of chance {found.mu_failure:.2g}" if found.mu_failure else ""
+            lines.append(f"  as private as a Gaussian mechanism with mu = {_up(found.mu)} (mu-GDP){but}")
+        if found.failure:
+            lines.append(
+                f"  nothing is promised of events of chance {found.failure:.2g} (tests that err), counted in delta"
+            )
+        if found.added_epsilon is not None:
+            lines.append(
+                f"  accounting for adding or removing a {self.unit}, as other libraries print it, would call the same "
+                f"noise epsilon {found.added_epsilon:.3g}: a different promise, only to compare with"
+            )
+        return lines
 
 
 def statement(
@@ -155,7 +201,14 @@ def statement(
         held.epsilon,
         held.delta,
         spent,
+        tradeoff(plan, budget.delta),
     )
+
+
+def _up(value: float) -> str:
+    """Rounded up to four digits."""
+    power = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / power - 1e-9) * power:.4g}"
 
 
 def _alone(step: Step, budget: Budget) -> float:

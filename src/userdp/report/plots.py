@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.patches import Rectangle
 
+from userdp.privacy.tradeoff import right_guess
 from userdp.report.canvas import (
     BLUE,
     INK,
@@ -25,35 +26,44 @@ from userdp.report.canvas import (
     room,
 )
 from userdp.report.record import number, positive, real, shorten
-from userdp.report.wording import column, percent_at_most, right_guess
+from userdp.report.wording import best_guess, column, percent_at_most
 
 MOST_BARS = 30
 MOST_ROWS = 20
 MOST_NARROW = 10  # outputs of a heat map that a phone has room for
 _BAR = 17.0  # height of a coefficient's row
 _LABEL = 20  # letters of a label
-_LEVELS = {"predicted": (BLUE, "o"), "bound": (ORANGE, "D")}
+_LEVELS = {"predicted": (BLUE, "o"), "bound": (ORANGE, "D"), "estimate": (ORANGE, "D")}
 
 
 def attack_picture(privacy: Mapping[str, Any]) -> str:
     """How often any attack can be right about one person, for how often it is wrong.
 
-    right <= e^eps wrong + delta, and the same for what is not suspected: two lines that meet where both errors are
-    equally likely.
+    (epsilon, delta) alone: right <= e^eps wrong + delta, and the same for what is not suspected: two lines that meet
+    where both errors are equally likely. The noise itself, where it is known: the polygon of its trade-off.
     """
-    delta, best = privacy["delta"], right_guess(privacy["epsilon"], privacy["delta"])
+    delta, found, best = privacy["delta"], privacy["tradeoff"], best_guess(privacy)
+    alone = right_guess(privacy["epsilon"], delta)
     with canvas("attack", 290, left=58, right=18, top=12, bottom=48) as picture:
         axes = picture.axes
-        wrong, right = [0.0, 1 - best, 1 - delta, 1.0], [delta, best, 1.0, 1.0]
+        wrong, right = [0.0, 1 - alone, 1 - delta, 1.0], [delta, alone, 1.0, 1.0]
+        if found is not None:
+            axes.plot(wrong, right, color=ORANGE, linewidth=1.4, linestyle=(0, (2, 2)))
+            axes.plot([1 - alone], [alone], marker="D", markersize=6, color=ORANGE, clip_on=False, zorder=4)
+            wrong = [*(alarm for alarm, _ in found.points), 1.0]
+            right = [*(1 - miss for _, miss in found.points), 1.0]
         axes.fill_between(wrong, right, wrong, color=BLUE, alpha=0.16, linewidth=0)
         axes.plot(wrong, right, color=BLUE, linewidth=2)
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
         axes.plot([1 - best], [best], marker="o", markersize=8, color=BLUE, clip_on=False, zorder=5)
-        corner = best < 0.8  # there is room above the curve
-        if corner:
-            axes.plot([1 - best, 0.16], [best, 0.89], color=BLUE, linewidth=0.8)
-        at = (0.03, 0.93) if corner else (1.08 - best, best - 0.09)
-        picture.write(*at, f"{percent_at_most(best)} right, at even odds", weight="bold")
+        if found is None:
+            corner = best < 0.8  # there is room above the curve
+            if corner:
+                axes.plot([1 - best, 0.16], [best, 0.89], color=BLUE, linewidth=0.8)
+            at = (0.03, 0.93) if corner else (1.08 - best, best - 0.09)
+            picture.write(*at, f"{percent_at_most(best)} right, at even odds", weight="bold")
+        else:
+            _both_numbers(picture, best, alone)
         picture.write(0.52, 0.42, "blind guessing", color=MUTED)
         ticks = (0, 0.25, 0.5, 0.75, 1)
         for axis in (axes.xaxis, axes.yaxis):
@@ -63,7 +73,20 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
         axes.grid(color=LINE, linewidth=0.7)
         axes.set_xlabel("chance of a wrong suspicion", color=INK, labelpad=4, size=TEXT)
         axes.set_ylabel("chance of a right one", color=INK, labelpad=4, size=TEXT)
-        return picture.svg(f"What any attack can reach: right {percent_at_most(best)} of the time at even odds.")
+        more = "" if found is None else f" Epsilon and delta alone would allow {percent_at_most(alone)}."
+        return picture.svg(f"What any attack can reach: right {percent_at_most(best)} of the time at even odds.{more}")
+
+
+def _both_numbers(picture: Canvas, best: float, alone: float) -> None:
+    """Right guesses with this noise and with (epsilon, delta) alone, below the diagonal, where there is room."""
+    axes = picture.axes
+    for place, (chance, colour, marker, words) in enumerate(
+        ((best, BLUE, "o", "with this noise"), (alone, ORANGE, "D", "by (ε, δ) alone"))
+    ):
+        height = 0.26 - 0.1 * place
+        axes.plot([0.36], [height], marker=marker, markersize=7, color=colour)
+        picture.write(0.4, height, f"{percent_at_most(chance)} right {words}", weight="normal" if place else "bold")
+    picture.write(0.4, 0.06, "at even odds", color=MUTED)
 
 
 def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+from userdp.privacy.tradeoff import Tradeoff
+from userdp.solvers.problem import PROVEN
+
 FORMAT = "userdp model 1"
 NAMELESS = "(no name)"
 _OPTIONAL: Mapping[str, Any] = {
@@ -21,13 +24,20 @@ _OPTIONAL: Mapping[str, Any] = {
     "n_gradients": None,
     "message": "",
     "bound": None,
+    "bound_is_estimate": None,
     "estimate": None,
     "loss": "",
     "loss_at_zero": None,
     "phases": [],
     "versions": {},
 }
-_OPTIONAL_PRIVACY: Mapping[str, Any] = {"neighbours": "", "insecure_seed": None, "warning": "", "ledger": None}
+_OPTIONAL_PRIVACY: Mapping[str, Any] = {
+    "neighbours": "",
+    "insecure_seed": None,
+    "warning": "",
+    "ledger": None,
+    "tradeoff": None,
+}
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
 
 
@@ -57,6 +67,10 @@ def checked(record: object) -> dict[str, Any]:
     for key in ("n_users", "n_features"):
         if not (isinstance(whole.get(key), Integral) and whole[key] >= 1):
             _refuse(f'"{key}"', "a whole number >= 1", whole.get(key))
+    if whole["bound_is_estimate"] is None:
+        whole["bound_is_estimate"] = whole["solver"] not in PROVEN
+    if not isinstance(whole["bound_is_estimate"], bool):
+        _refuse('"bound_is_estimate"', "true or false", whole["bound_is_estimate"])
     _check_coefficients(whole)
     whole["privacy"] = _checked_privacy(whole["privacy"])
     return whole
@@ -92,8 +106,30 @@ def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
         _refuse('"privacy": "mechanisms"', "a list of dicts", steps)
     if whole["ledger"] is not None and not isinstance(whole["ledger"], Mapping):
         _refuse('"privacy": "ledger"', "null or a dict", whole["ledger"])
+    if whole["tradeoff"] is not None:
+        whole["tradeoff"] = _checked_tradeoff(whole["tradeoff"])
     whole["private"] = whole["private"] and whole["insecure_seed"] is None
     return whole
+
+
+def _checked_tradeoff(record: object) -> Tradeoff:
+    """What the noise really gives, if its numbers can be chances at all."""
+    try:
+        found = Tradeoff.from_dict(record)  # type: ignore[arg-type]
+        chances = [
+            found.right_guess,
+            found.failure,
+            found.mu_failure,
+            *(chance for pair in found.points for chance in pair),
+        ]
+        numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
+        fine = all(0 <= chance <= 1 for chance in chances)
+        fine = fine and all(value is None or 0 <= value < math.inf for value in numbers) and len(found.points) > 1
+    except (KeyError, TypeError, ValueError, OverflowError):
+        fine = False
+    if not fine:
+        _refuse('"privacy": "tradeoff"', "null or what Tradeoff.to_dict() gives", record)
+    return found
 
 
 def _refuse(what: str, expected: str, got: object) -> None:

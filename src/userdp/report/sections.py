@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PureWindowsPath
 from typing import Any
 
+from userdp.privacy.statement import COVERS, NOT_COVERED
 from userdp.report import plots, wording
 from userdp.report.markup import Html, bullets, facts, figure, pre, table, text
 from userdp.report.record import NAMELESS, clean, feature_names, number, output_names, positive, power, real
@@ -42,7 +43,7 @@ def promise(model: Model) -> str:
             f"δ = {power(privacy['delta'])}. Read everything below in that light.</p></section>"
         )
     over, numbers = wording.exact_guarantee(model)
-    best = wording.percent_at_most(wording.right_guess(privacy["epsilon"], privacy["delta"]))
+    best = wording.percent_at_most(wording.best_guess(privacy))
     whom = "each person whose data was used" if privacy["unit"] == "user" else "each row of the data"
     weak = " weak" if wording.weak_promise(privacy) else ""
     return f"""<section class="promise{weak}"><h2>What is promised to {whom}</h2>
@@ -82,22 +83,42 @@ def meaning(model: Model) -> str:
     ]
     uncovered = [
         "What many people have in common. That is what is learned, and it can be applied to anybody.",
-        f"The number of {privacy['unit']}s, names of columns and all parameters; parameters chosen by looking at the "
-        "data; how long training took; the machine and its files.",
-        "Other releases from the same data: they add up. A ledger that all of them share keeps count.",
+        f"The number of {privacy['unit']}s, names of columns and all parameters; how long training took; the machine "
+        "and its files.",
         "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
+        *NOT_COVERED,
     ]
+    covered.insert(0, f"{COVERS[0].upper()}{COVERS[1:]}.")
     caption = (
         f"Every attack is a point in this picture: how often it suspects {'a person' if user else 'a row'} rightly "
         "(up) and how often wrongly (across). Blind guessing is on the dashed line. With this release, none is above "
         "the solid one."
     )
+    if privacy["tradeoff"] is not None:
+        caption += " The orange line is what (ε, δ) alone would allow: the worst of all releases with these numbers."
     return f"""<section><h2>What that means</h2><div class="grid">
 {figure(plots.attack_picture(privacy), caption)}
 <div><h3>Covered</h3>{bullets(covered)}
 <h3>Not covered</h3>{bullets(uncovered)}
 <p class="note">It rests on good randomness of the operating system, and on OpenDP, dp-accounting and userdp being
 right.</p></div></div></section>"""
+
+
+def noise(model: Model) -> str:
+    """What the noise gives beyond (epsilon, delta)."""
+    privacy = model["privacy"]
+    rows = wording.noise_facts(privacy)
+    if not rows or not privacy["private"]:
+        return ""
+    pairs = [
+        (power(delta), "none: tests may err more often" if epsilon is None else wording.up(epsilon))
+        for delta, epsilon in privacy["tradeoff"].epsilons
+    ]
+    return f"""<section><h2>What the noise really gives</h2>
+<p class="lead">(ε, δ) is one point of a curve. The whole curve is known: it follows from the noise that was planned.
+</p>
+<div class="grid uneven">{facts(rows)}
+<div><h3>The same release at other δ</h3>{table(("δ", "ε"), pairs, numbers=(1,))}</div></div></section>"""
 
 
 def budget(model: Model) -> str:
@@ -169,16 +190,14 @@ def _ledger(privacy: Model) -> str:
 def error(model: Model) -> str:
     """The predicted error beside the bound and beside knowing nothing."""
     estimate, bound, nothing = model["estimate"], model["bound"], model["loss_at_zero"]
-    useless = positive(nothing) and real(bound) >= real(nothing)
     words = [
         f"Predicted, {number(estimate, 2)}: by how much this model's mean loss should exceed that of the best model."
         + (" That was for a run that ends well; this one halted." if model["halted"] else ""),
-        f"Bound, {number(bound, 2)}: what theory proves of that in the worst case, if the declared numbers are right."
-        + (" As so often, the worst case is too pessimistic to tell anything." if useless else ""),
+        wording.error_in_words(model),
         f"Knows nothing, {number(nothing, 2)}: the loss of always predicting 0. A model that is off by so much has "
         "learned nothing.",
     ]
-    levels = (("predicted", estimate), ("bound", bound), ("knows nothing", nothing))
+    levels = (("predicted", estimate), (wording.error_name(model), bound), ("knows nothing", nothing))
     picture = figure(plots.error_picture(levels), "Loss above that of the best model, on a log scale: left is better.")
     return f"""<section><h2>What privacy costs in accuracy</h2>
 <p class="lead">These are predictions from the plan, that is from public numbers. Nothing was measured on the data for
@@ -196,8 +215,7 @@ def phases(model: Model) -> str:
     rows = [[k + 1, *(number(phase.get(key)) for key in keys)] for k, phase in enumerate(done)]
     some = f" Shown: the first {plots.MOST_ROWS} of {len(done)} phases." if len(done) > plots.MOST_ROWS else ""
     words = [
-        "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
-        "numbers; a smaller one that was found privately means that people agree more than feared.",
+        wording.radius_in_words(model),
         "Noise: the standard deviation of what was added to each number of a release, in proportion to the radius.",
     ]
     picture = figure(plots.phases_picture(done), f"Radius and noise on a log scale.{some}")
@@ -286,4 +304,6 @@ def _literal(value: object) -> str:
     return shown if len(shown) <= 200 else f"...  # a {type(value).__name__} too long to show here"
 
 
-ALL: tuple[Callable[[Model], str], ...] = (promise, tiles, meaning, budget, error, phases, coefficients, again)
+ALL: tuple[Callable[[Model], str], ...] = (
+    promise, tiles, meaning, noise, budget, error, phases, coefficients, again
+)  # fmt: skip

@@ -9,23 +9,32 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from userdp.privacy.tradeoff import right_guess
 from userdp.report.record import clean, number, positive, power, real
 
-_WEAK = 0.95
+_WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _UP = 1 + 1e-12  # what floats may have lost
+_STEPS = "The training steps: each releases where people's data, on average, pulls the model."
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
+    ("whitening", "How features vary and go together, so that training advances evenly in all directions."),
+    ("debias", "A last look at where people's data pulls the model, which takes off what shortening did to it."),
     ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
-    ("mean", "The training steps: each releases where people's data, on average, pulls the model."),
+    ("gradients", _STEPS),
+    ("steps", _STEPS),
+    ("mean", _STEPS),
     ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
 )
 _MECHANISMS = {
     "Clip": "Each contribution is shortened to a fixed length; their mean is released with noise.",
-    "SampledClip": "The same on random samples of people; how many were not shortened may be told too, with noise.",
+    "SampledClip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
+    "shortened to a fixed length; their mean is released with noise.",
+    "PositiveMean": "Each contribution is shortened to a fixed length. No two of them can pull in opposite directions, "
+    "so that one person moves their mean less; it is released with noise.",
     "RadiusSearch": "Noisy counts of how many contributions are close together, at one distance after another.",
     "OutlierRemoval": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
     "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
-    "SampledOutlierRemoval": "The same on random samples of people: far-off ones left out, tested, noisy mean.",
+    "SampledOutlierRemoval": "On random samples of people: far-off contributions left out, tested, then a noisy mean.",
     "SearchedOutlierRemoval": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
     "Winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
     "LocalVotes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
@@ -47,18 +56,15 @@ _COLUMNS = {
 }
 
 
-def right_guess(epsilon: float, delta: float) -> float:
-    """How often the best attack guesses right between two equally likely versions: (e^eps + delta) / (e^eps + 1).
-
-    Half of 1 + total variation, which (epsilon, delta) limits to (e^eps - 1 + 2 delta) / (e^eps + 1).
-    """
-    shrunk = math.exp(-epsilon)
-    return (1 + delta * shrunk) / (1 + shrunk)
+def best_guess(privacy: Mapping[str, Any]) -> float:
+    """How often the best attack guesses right: what the noise gives, or what epsilon and delta alone rule out."""
+    found = privacy["tradeoff"]
+    return right_guess(privacy["epsilon"], privacy["delta"]) if found is None else float(found.right_guess)
 
 
 def weak_promise(privacy: Mapping[str, Any]) -> bool:
     """Whether a right guess may be so likely that little is ruled out."""
-    return right_guess(privacy["epsilon"], privacy["delta"]) >= _WEAK
+    return best_guess(privacy) >= (_WEAK if privacy["tradeoff"] is None else _WEAK_NOISE)
 
 
 def percent_at_most(chance: float) -> str:
@@ -77,6 +83,14 @@ def factor_at_most(epsilon: float) -> str:
     power = 10 ** (math.floor(epsilon / math.log(10)) - 2)
     rounded = math.ceil(math.exp(epsilon) * _UP / power) * power
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.3g}"
+
+
+def up(value: float, digits: int = 4) -> str:
+    """Rounded up to so many digits, because it bounds."""
+    if not 0 < value < math.inf:
+        return number(value)
+    power_of_ten = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return f"{math.ceil(value / power_of_ten / _UP) * power_of_ten:.{digits}g}"
 
 
 def one_in(delta: float) -> str:
@@ -106,9 +120,68 @@ def attack_in_words(privacy: Mapping[str, Any]) -> str:
         "one person's data: the true one, say, and a stranger's" if user else "one row: the true one, say, and another"
     )
     warning = " That is a weak promise: on its own it rules out little." if weak_promise(privacy) else ""
+    alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
+    best = percent_at_most(best_guess(privacy))
+    beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows {best}."
+    beyond = "" if privacy["tradeoff"] is None else beyond
     return (
         "is the best chance of a right guess that this release can give to somebody who knows everything else and "
-        f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%.{warning}"
+        f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%.{beyond}{warning}"
+    )
+
+
+def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the noise gives beyond (epsilon, delta), as names and words; nothing for models that did not keep it."""
+    found, unit = privacy["tradeoff"], privacy["unit"]
+    if found is None:
+        return []
+    alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
+    rows = [
+        (
+            "right guesses",
+            f"{percent_at_most(found.right_guess)} at most with this noise; (ε, δ) alone would allow {alone}",
+        ),
+    ]
+    if found.mu is not None:
+        but = f", but for events of chance {power(found.mu_failure)}, counted in δ" if found.mu_failure else ""
+        rows.append(("μ", f"{up(found.mu)}: it tells no more than one Gaussian mechanism of this μ (μ-GDP){but}"))
+    rows.append(("can it fail outright?", failure_in_words(found.failure)))
+    if found.added_epsilon is not None:
+        rows.append(
+            (
+                "ε if counted by others",
+                f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus, "
+                "say) would print for the same noise and δ. It is another promise, shown only to compare with.",
+            )
+        )
+    return rows
+
+
+def failure_in_words(failure: float) -> str:
+    """Whether there are events in which nothing is promised."""
+    if not failure:
+        return "No: noise alone protects, and there is no test that could err."
+    return (
+        f"With a chance of {power(failure)} at most, counted in δ: nothing is promised of such events. A private test "
+        "may pass where it should not, say."
+    )
+
+
+def error_name(record: Mapping[str, Any]) -> str:
+    """What the number that the plan was chosen by is."""
+    return "estimate" if record["bound_is_estimate"] else "bound"
+
+
+def error_in_words(record: Mapping[str, Any]) -> str:
+    """What that number says of the model's error."""
+    bound, nothing = record["bound"], record["loss_at_zero"]
+    useless = positive(nothing) and real(bound) >= real(nothing)
+    if record["bound_is_estimate"]:
+        told = f"Estimate, {number(bound, 2)}: what the plan was chosen by. It orders plans; no theorem says that the "
+        return f"{told}error stays below it." + (" As an error it is too large to tell anything." if useless else "")
+    return (
+        f"Bound, {number(bound, 2)}: what theory proves of that in the worst case, if the declared numbers are right."
+        + (" As so often, the worst case is too pessimistic to tell anything." if useless else "")
     )
 
 
@@ -172,6 +245,17 @@ def purpose(step: Mapping[str, Any]) -> str:
 def how(step: Mapping[str, Any]) -> str:
     """How a step's mechanism protects."""
     return _MECHANISMS.get(str(step.get("mechanism", "")), "See the record below.")
+
+
+def radius_in_words(record: Mapping[str, Any]) -> str:
+    """What the radius of a phase is: where outliers begin, or the length that contributions are shortened to."""
+    kinds = [str(step.get("mechanism", "")) for step in record["privacy"]["mechanisms"]]
+    if kinds and all(kind in ("Clip", "SampledClip", "PositiveMean") for kind in kinds):
+        return "Radius: the length that contributions are shortened to, chosen from public numbers."
+    return (
+        "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
+        "numbers; a smaller one that was found privately means that people agree more than feared."
+    )
 
 
 def column(key: object) -> str:

@@ -16,6 +16,9 @@ from userdp.privacy.statement import Statement
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
 _TYPICAL_LOGIT = 3.0
 
+# Solvers whose bounds are theorems, for data within the declared bounds.
+PROVEN = ("phased-sgd", "accelerated")
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -181,7 +184,7 @@ class Result:
     the model, and is empty otherwise;
     n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
     which is private); where users are sampled, exceeded with a chance of 1e-9;
-    bound: the bound on the excess risk that the plan was chosen by;
+    bound: the bound on the excess risk that the plan was chosen by, a mere estimate where `bound_is_estimate`;
     phases: what each phase released: users, groups, step size, radius, noise;
     solver, mode, privacy: who solved it, and what was promised and spent on it (set by `minimize`).
     """
@@ -195,3 +198,8 @@ class Result:
     solver: str = ""
     mode: str = ""
     privacy: Statement | None = None
+
+    @property
+    def bound_is_estimate(self) -> bool:
+        """Whether `bound` is no theorem about the solver, but what orders its plans."""
+        return self.solver not in PROVEN

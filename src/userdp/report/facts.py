@@ -1,0 +1,87 @@
+"""The report's facts for machines: what `userdp report --json` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from userdp.privacy.statement import COVERS, NOT_COVERED
+from userdp.privacy.tradeoff import right_guess
+from userdp.report import wording
+from userdp.report.record import checked
+
+_TRUST = "a trusted curator holds the data; everybody else sees releases only"
+_RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
+_NOT_PROTECTED = (
+    "What many people have in common, which is what is learned.",
+    "The number of users, names and types of columns, and all parameters.",
+    "How long it took and how much memory; the machine and its files.",
+)
+_MODEL = (
+    *("estimator", "created", "solver", "mode", "n_users", "rows_per_user", "n_features", "halted", "message", "loss"),
+    *("loss_at_zero", "parameters", "versions"),
+)
+
+
+def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says of a model's record, as plain values. Holds nothing that is not in the record."""
+    model = checked(record)
+    privacy, found = model["privacy"], model["privacy"]["tradeoff"]
+    private = privacy["private"]
+    guarantee = {
+        "private": private,
+        "unit": privacy["unit"],
+        "neighbours": privacy["neighbours"],
+        "number_of_users": "public",
+        "epsilon": privacy["epsilon"],
+        "delta": privacy["delta"],
+        "covers": COVERS,
+        "not_covered": [*NOT_COVERED, *_NOT_PROTECTED],
+        "in_words": wording.plain_guarantee(privacy) if private else "none: the run was seeded",
+        "cautions": wording.cautions(model),
+        "warning": privacy["warning"],
+    }
+    alone = right_guess(privacy["epsilon"], privacy["delta"])
+    noise = None
+    if found is not None:
+        noise = {
+            "right_guess": found.right_guess,
+            "right_guess_of_epsilon_and_delta_alone": alone,
+            "gdp_mu": found.mu,
+            "gdp_but_for_events_of_chance": found.mu_failure,
+            "fails_outright_with_chance": found.failure,
+            "epsilon_at_other_deltas": [{"delta": d, "epsilon": e} for d, e in found.epsilons],
+            "add_or_remove_epsilon_to_compare_with": found.added_epsilon,
+            "tradeoff": [{"false_alarm": a, "missed_detection": b} for a, b in found.points],
+        }
+    error = {
+        "value": model["bound"],
+        "is_estimate": model["bound_is_estimate"],
+        "in_words": wording.error_in_words(model),
+    }
+    facts = {
+        "format": "userdp report 1",
+        "guarantee": guarantee,
+        "noise": noise,
+        "composition": {"ledger": privacy["ledger"], "steps": [_step(step) for step in privacy["mechanisms"]]},
+        "trust": {"model": _TRUST, "rests_on": _RESTS_ON},
+        "excess_risk": error,
+        "model": {name: model[name] for name in _MODEL},
+    }
+    plain: dict[str, Any] = _plain(facts)
+    return plain
+
+
+def _step(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {**step, "purpose": wording.purpose(step), "how": wording.how(step)}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it: no infinite numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, Real) and not math.isfinite(value) else value

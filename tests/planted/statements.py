@@ -1,0 +1,148 @@
+"""Bugs in what is said of a release: trade-offs, default deltas, warnings of searches."""
+
+from planted.mutant import Mutant
+
+_TRADEOFF = "privacy/test_tradeoff.py::"
+
+MUTANTS = [
+    Mutant(
+        "trade-off: of one set of users only",
+        "privacy/tradeoff.py",
+        "deltas = np.max([delta_curve(cost, epsilons) for cost in costs], axis=0)",
+        "deltas = np.min([delta_curve(cost, epsilons) for cost in costs], axis=0)",
+        _TRADEOFF + "test_users_who_pay_most_decide",
+    ),
+    Mutant(
+        "trade-off: right guesses of half the advantage",
+        "privacy/tradeoff.py",
+        "right_guess=float(1 + deltas[0]) / 2,",
+        "right_guess=0.5 + float(deltas[0]) / 4,",
+        _TRADEOFF + "test_figures_of_gaussian_noise",
+    ),
+    Mutant(
+        "trade-off: corners from the upper lines",
+        "privacy/tradeoff.py",
+        "1 - deltas[:-1] - slopes[:-1] * alarms",
+        "1 - deltas[1:] - slopes[:-1] * alarms",
+        _TRADEOFF + "test_the_polygon_hugs_the_gaussian_curve_from_below",
+    ),
+    Mutant(
+        "trade-off: failures not told",
+        "privacy/tradeoff.py",
+        "failure = max(cost.failure for cost in costs)",
+        "failure = min(0.0, *(cost.failure for cost in costs))",
+        _TRADEOFF + "test_tests_have_failures_and_no_number_for_adding_a_user",
+    ),
+    Mutant(
+        "trade-off: pure parts taken for Gaussian noise",
+        "privacy/tradeoff.py",
+        "return not (cost.pure or cost.subsampled)",
+        "return not cost.subsampled",
+        _TRADEOFF + "test_a_pure_part_alone_is_randomised_response_and_its_gaussian_is_known",
+    ),
+    Mutant(
+        "trade-off: a Gaussian compared at few points only",
+        "privacy/tradeoff.py",
+        "        return bool(np.all(below | (deltas[:-1] <= gaussian[1:])))",
+        "        return bool(np.all((deltas <= gaussian)[::100]))",
+        _TRADEOFF + "test_the_gaussian_dominates_between_the_points_too_and_no_smaller_one_does",
+    ),
+    Mutant(
+        "trade-off: the least mu of all users",
+        "privacy/tradeoff.py",
+        "return None if math.inf in found else max(found)",
+        "return None if math.inf in found else min(found)",
+        _TRADEOFF + "test_users_who_pay_most_decide",
+    ),
+    Mutant(
+        "trade-off: tests have a number for adding a user",
+        "privacy/tradeoff.py",
+        "_ADDED.get(type(step.mechanism).__name__)",
+        "_ADDED.get(type(step.mechanism).__name__, 0.5)",
+        _TRADEOFF + "test_tests_have_failures_and_no_number_for_adding_a_user",
+    ),
+    Mutant(
+        "other deltas: the cheapest users' epsilon",
+        "privacy/tradeoff.py",
+        "epsilon = max(epsilon_at(cost, other) for cost in costs)",
+        "epsilon = min(epsilon_at(cost, other) for cost in costs)",
+        _TRADEOFF + "test_users_who_pay_most_decide",
+    ),
+    Mutant(
+        "a curve at once: failures forgotten",
+        "privacy/accounting.py",
+        "bounds = deltas + (_pld_rounding(cost) + cost.failure)",
+        "bounds = deltas + _pld_rounding(cost)",
+        _TRADEOFF + "test_many_epsilons_at_once_are_as_one_by_one",
+    ),
+    Mutant(
+        "add-or-remove epsilon of the replacement's curve",
+        "privacy/accounting.py",
+        "_composed(cost, FINE_GRID, NeighboringRelation.ADD_OR_REMOVE_ONE).get_epsilon_for_delta(delta)",
+        "_composed(cost, FINE_GRID).get_epsilon_for_delta(delta)",
+        _TRADEOFF + "test_sampled_steps_get_the_curve_of_their_losses",
+    ),
+    Mutant(
+        "default delta: one over the users",
+        "privacy/accounting.py",
+        "math.pow(n_users, -1.5)",
+        "math.pow(n_users, -1.0)",
+        _TRADEOFF + "test_the_default_delta_is_far_below_one_over_the_users",
+    ),
+    Mutant(
+        "default delta: without a limit",
+        "privacy/accounting.py",
+        "return min(_LARGEST_DEFAULT_DELTA, math.pow(n_users, -1.5))",
+        "return min(0.5, math.pow(n_users, -1.5))",
+        _TRADEOFF + "test_the_default_delta_is_far_below_one_over_the_users",
+    ),
+    Mutant(
+        "statement: silent about what is not covered",
+        "privacy/statement.py",
+        '            *(f"  {sentence}" for sentence in NOT_COVERED),\n',
+        "",
+        "privacy/test_statement.py::test_it_says_what_is_covered_and_what_is_not",
+    ),
+    Mutant(
+        "statement: a seeded run boasts of its noise",
+        "privacy/statement.py",
+        "*([] if self.tradeoff is None or not self.private else self._given(self.tradeoff)),",
+        "*([] if self.tradeoff is None else self._given(self.tradeoff)),",
+        "privacy/test_statement.py::test_a_seeded_run_boasts_of_nothing",
+    ),
+    Mutant(
+        "statement: right guesses rounded down",
+        "privacy/tradeoff.py",
+        'return f"{math.ceil(1000 * chance - 1e-9) / 10:.1f}%"',
+        'return f"{math.floor(1000 * chance) / 10:.1f}%"',
+        "privacy/test_statement.py::test_it_says_what_the_noise_really_gives",
+    ),
+    Mutant(
+        "searches: no warning",
+        "searches.py",
+        "    if searched is None or _seen(searched):\n",
+        "    if True:\n",
+        "test_searches.py::test_each_search_warns_anew_and_a_search_in_a_search_once",
+    ),
+    Mutant(
+        "searches: a warning for the first one only",
+        "searches.py",
+        "return known is not None and known() is searched",
+        "return bool(_warned)",
+        "test_searches.py::test_each_search_warns_anew_and_a_search_in_a_search_once",
+    ),
+    Mutant(
+        "searches: cross-validation functions go unseen",
+        "searches.py",
+        'for name in ("self", "parallel", "scorer"):',
+        'for name in ("self",):',
+        "test_searches.py::test_each_search_warns_anew_and_a_search_in_a_search_once",
+    ),
+    Mutant(
+        "report: an estimate is called a bound",
+        "report/record.py",
+        'whole["bound_is_estimate"] = whole["solver"] not in PROVEN',
+        'whole["bound_is_estimate"] = False',
+        "test_report.py::test_an_estimate_is_called_one",
+    ),
+]
