@@ -223,8 +223,7 @@ def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: in
     square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike
     longest = layout.longest * math.sqrt(problem.n_features) * _slope_scale(problem)
     clip = min(layout.clip(problem, STEPS) * math.sqrt(square), longest)
-    fraction = layout.parts[STEPS][1]
-    noise = 2 * clip * layout.s / math.sqrt(problem.dimension * fraction)
+    noise = 2 * clip * layout.s / math.sqrt(problem.dimension / 2)  # about half of the budget is the steps'
     sampling = square / n_users * (1 + 1 / max(passes, 1e-9) * (passes < layout.passes))
     return min((_WORSE * problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
 
