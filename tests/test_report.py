@@ -166,7 +166,7 @@ def test_an_estimate_is_called_one(changes, words, other):
     assert report_facts(record)["excess_risk"]["is_estimate"] is ("Estimate" in words or "no theorem" in words)
 
 
-@pytest.mark.parametrize("label", ["gradients", "steps", "whitening 1", "whitening 2", "debiasing", "second moment"])
+@pytest.mark.parametrize("label", ["gradients", "steps", "whitening 1", "whitening 2", "column scales", "burn-in", "curvature", "recalibration"])
 def test_every_step_of_the_default_solvers_has_a_purpose(label):
     assert purpose({"step": label}) != "A release of the plan."
 
@@ -203,7 +203,6 @@ def test_numbers_that_bound_are_rounded_up(value):
 @pytest.mark.parametrize(
     ("mechanism", "words"),
     [
-        ("PositiveMean", "No two of them can pull in opposite directions"),
         ("SampledClip", "random sample of people"),
         ("Perturbation", "no person can move it far"),
         ("SampledRows", "Random rows of all people"),

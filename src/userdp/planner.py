@@ -15,7 +15,7 @@ from typing import Any
 from userdp.domains import Ball
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
-from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
@@ -252,7 +252,7 @@ def plan(
     rows_per_user: int,
     n_features: int,
     epsilon: float,
-    delta: float,
+    delta: float | None = None,
     *,
     loss: Loss | str = "logistic",
     max_gradients: int | None = None,
@@ -265,7 +265,7 @@ def plan(
 ) -> Comparison:
     """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
 
-    `loss` is a name or a Loss; regression losses take targets as scaled to [-1, 1] unless `target_bound` is given.
+    delta=None takes (number of users)^-1.5, at most 1e-6. `loss` is a name or a Loss; regression losses take targets as scaled to [-1, 1] unless `target_bound` is given.
     `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `rivals` the
     solvers of earlier work are planned too.
 
@@ -277,7 +277,7 @@ def plan(
     )
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
-    budget = Budget(epsilon, delta)
+    budget = budget_for(epsilon, delta, n_users)
     problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2, fit_intercept)
     shown = [key for key, one in SOLVERS.items() if rivals or not one.rival]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]

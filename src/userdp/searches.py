@@ -53,7 +53,7 @@ def warn_of_search(name: str, has_ledger: bool) -> None:
 def _repeating_frames() -> list[FrameType]:
     """Frames of the stack that belong to what fits repeatedly, the innermost first.
 
-    Empty if the outermost is a helper: then this is a worker, and who searches has cloned before.
+    Empty if the outermost is a helper: then this is a worker, and the process or thread that searches cloned before.
     """
     found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(2)

@@ -31,7 +31,8 @@ _SMALLEST_MU = 1e-4  # as in the accountant
 _PRECISION = 1e-6  # of mu
 
 # How far adding a user moves a clipped total / how far replacing one does. Others, tests above all, have no such ratio.
-_ADDED = {"Clip": 0.5, "SampledClip": 0.5, "PositiveMean": math.sqrt(0.5)}
+_ADDED = {"Clip": 0.5, "SampledClip": 0.5}
+_ADDED_ACUTE = math.sqrt(0.5)
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def _added_epsilon(plan: Plan, delta: float) -> float | None:
         for step in plan.steps:
             if step.start <= position < step.stop:
                 ratio = _ADDED.get(type(step.mechanism).__name__)
+                ratio = _ADDED_ACUTE if getattr(step.mechanism, "acute", False) else ratio
                 if ratio is None:
                     return None
                 cost = step.mechanism.cost

@@ -18,7 +18,11 @@ _STEPS = "The training steps: each releases where people's data, on average, pul
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
     ("whitening", "How features vary and go together, so that training advances evenly in all directions."),
-    ("debias", "A last look at where people's data pulls the model, which takes off what shortening did to it."),
+    ("column scales", "In which units each feature is, roughly."),
+    ("row scale", "How long rows are, roughly."),
+    ("burn-in", "The first training steps, which lead near the model and find how long people's gradients are."),
+    ("curvature", "One number, how curved the loss is there: it sets how far the other steps lead."),
+    ("recalibration", "Steps along the model and its intercept only: they take off what shortening did to its scale."),
     ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
     ("gradients", _STEPS),
     ("steps", _STEPS),
@@ -29,8 +33,6 @@ _MECHANISMS = {
     "Clip": "Each contribution is shortened to a fixed length; their mean is released with noise.",
     "SampledClip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
     "shortened to a fixed length; their mean is released with noise.",
-    "PositiveMean": "Each contribution is shortened to a fixed length. No two of them can pull in opposite directions, "
-    "so that one person moves their mean less; it is released with noise.",
     "RadiusSearch": "Noisy counts of how many contributions are close together, at one distance after another.",
     "OutlierRemoval": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
     "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
@@ -250,8 +252,8 @@ def how(step: Mapping[str, Any]) -> str:
 def radius_in_words(record: Mapping[str, Any]) -> str:
     """What the radius of a phase is: where outliers begin, or the length that contributions are shortened to."""
     kinds = [str(step.get("mechanism", "")) for step in record["privacy"]["mechanisms"]]
-    if kinds and all(kind in ("Clip", "SampledClip", "PositiveMean") for kind in kinds):
-        return "Radius: the length that contributions are shortened to, chosen from public numbers."
+    if kinds and all(kind in ("Clip", "SampledClip") for kind in kinds):
+        return "Radius: the length that contributions are shortened to, chosen from public numbers and earlier releases."
     return (
         "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
         "numbers; a smaller one that was found privately means that people agree more than feared."
