@@ -166,7 +166,10 @@ def test_an_estimate_is_called_one(changes, words, other):
     assert report_facts(record)["excess_risk"]["is_estimate"] is ("Estimate" in words or "no theorem" in words)
 
 
-@pytest.mark.parametrize("label", ["gradients", "steps", "whitening 1", "whitening 2", "column scales", "burn-in", "curvature", "recalibration"])
+@pytest.mark.parametrize(
+    "label",
+    ["gradients", "steps", "whitening 1", "whitening 2", "column scales", "burn-in", "curvature", "recalibration"],
+)
 def test_every_step_of_the_default_solvers_has_a_purpose(label):
     assert purpose({"step": label}) != "A release of the plan."
 

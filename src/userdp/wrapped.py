@@ -62,16 +62,17 @@ class ClippedGradient:
 
 @dataclass(frozen=True, eq=False)
 class MeanCurvature:
-    """How curved the loss is along each user's rows, as a fraction of `largest`, less a half: within [-1/2, 1/2].
+    """How curved the loss is along each user's rows, and one over the number of them: two numbers in [-1/2, 1/2].
 
-    Mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope), by a
-    finite difference, over 2 * largest. For compiled losses.
+    The first: mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope),
+    by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half. For compiled losses.
 
-    Guarantee: scalar j is a function of user users[j]'s rows and of the parameters.
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters.
     """
 
     needs_targets: ClassVar[bool] = True
     takes_groups: ClassVar[bool] = False
+    radius: ClassVar[float] = math.sqrt(0.5)
     gradient: MeanGradient
     step: float
     largest: float
@@ -86,8 +87,9 @@ class MeanCurvature:
         of_users = (data.rows, data.targets, data.offsets, users)
         lengths = rows.lengths(data)
         curvatures = kernels.mean_curvatures(*of_users, weights, slopes, lengths, rows.longest, self.step)
-        fractions: np.ndarray = np.clip(curvatures / (2 * self.largest), 0.0, 1.0) - 0.5
-        return fractions
+        fractions = np.clip(curvatures / (2 * self.largest), 0.0, 1.0)
+        counts = np.maximum(data.offsets[users + 1] - data.offsets[users], 1)
+        return np.column_stack([fractions, 1 / counts]) - 0.5
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)

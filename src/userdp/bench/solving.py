@@ -38,13 +38,14 @@ def solve_all(
     planned = time.perf_counter() - started
     if not option.feasible:
         return refusal_of(option)
-    run, found, seconds, halted = SOLVERS[option.solver, option.mode].run, [], [], 0
+    run, found, seconds, halted, told = SOLVERS[option.solver, option.mode].run, [], [], 0, []
     for seed, data in enumerate(parts):
         started = time.perf_counter()
         curator = Curator(data, option.plan.plan, Ledger(budget), insecure_seed=seed)
         result = run(problem, option.plan, curator)
         seconds.append(time.perf_counter() - started)
         halted += result.halted
+        told.append(result.bound)
         found.append(score(result.weights))
     return {
         "scores": found,
@@ -53,7 +54,8 @@ def solve_all(
         "n_gradients": int(option.n_gradients),
         "passes": option.n_gradients / (n_users * rows_per_user),
         "n_releases": int(option.n_releases),
-        "estimate": float(option.bound) if math.isfinite(option.bound) else None,
+        "planned_estimate": float(option.bound) if math.isfinite(option.bound) else None,
+        "estimate": float(np.mean(told)) if option.estimated else float(option.bound),
         "warned": drowned(problem, option),
         "seconds": seconds,
         "seconds_of_planning": planned,

@@ -253,7 +253,9 @@ def radius_in_words(record: Mapping[str, Any]) -> str:
     """What the radius of a phase is: where outliers begin, or the length that contributions are shortened to."""
     kinds = [str(step.get("mechanism", "")) for step in record["privacy"]["mechanisms"]]
     if kinds and all(kind in ("Clip", "SampledClip") for kind in kinds):
-        return "Radius: the length that contributions are shortened to, chosen from public numbers and earlier releases."
+        return (
+            "Radius: the length that contributions are shortened to, chosen from public numbers and earlier releases."
+        )
     return (
         "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
         "numbers; a smaller one that was found privately means that people agree more than feared."

@@ -4,7 +4,8 @@
 2. Burn-in: steps along the mean of users' gradients, clipped. Rows are weighted by their length in these coordinates
    (`RowWeights`): where residuals average 0 given the row, that does not move the optimum, and it bounds a gradient by
    `longest`. Each release also tells how frequent each size of gradients is; the clip follows their root mean square.
-3. Curvature: one number, the mean of the loss's second derivative at that point; it sets the steps from there on.
+3. Curvature: the mean of the loss's second derivative at that point sets the steps from there on; where it is small, as
+   with a rare class, the mean of 1 / rows per user says how long gradients may be that noise hides.
 4. Steps: their points are averaged, and the average gradient, over the curvature, is subtracted from the average: one
    correction that costs nothing. Noise of T averaged steps is that of one release with all of their budget.
 5. Shrinkage: the noise in the average is known, so that directions with little signal are shrunk by Gaussian
@@ -57,6 +58,7 @@ _LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how
 # The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and by how much
 # noise costs more than in coordinates that fit exactly.
 _USUAL_CURVATURE, _USUAL_SLOPE, _SIMILARITY, _WORSE = 0.6, 0.65, 0.06, 3.0
+_LOPSIDED = {STEPS: 0.15, RECALIBRATION: 0.3}  # least clip / longest, times how lopsided the classes are
 _FORGET = 0.85  # of what earlier steps told about sizes
 _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is halted; standard deviations
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
@@ -270,6 +272,7 @@ class _Descent:
     unusable: list[tuple[float, float]] = field(default_factory=list)
     noise: float = 0.0  # std of a weight of the corrected average
     passed: int = 0
+    inverse_rows: float = 0.0  # mean over users of 1 / rows
 
     def __post_init__(self) -> None:
         self.longest = self.phase.longest * _slope_scale(self.problem)
@@ -300,8 +303,9 @@ class _Descent:
         step = 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
         statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
-        measured = scale * (0.5 + float(self.curator.release(label, statistic, 0.5)[0]))
-        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * 0.5 * ratio) ** 2)
+        released = self.curator.release(label, statistic, statistic.radius) + 0.5
+        measured, self.inverse_rows = scale * float(released[0]), min(max(float(released[1]), 0.0), 1.0)
+        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * statistic.radius * ratio) ** 2)
         usual = self.curvature / self.loss.curvature
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
@@ -333,12 +337,22 @@ class _Descent:
         self.unusable.append((float(frequencies[-1]), std / mark))
         self.sizes.see(frequencies[:-1], std / mark)
         steep = self.curvature * self.sizes.kept(self.clip / self.longest)
-        self.clip = self.longest * min(1.0, self.phase.clip * self.sizes.rms)
+        self.clip = self.longest * min(1.0, max(self.phase.clip * self.sizes.rms, self._least_clip))
         if self.problem.l2:
             u = self._whitened()
             pull = self.coordinates.of_gradient(self.problem.l2 * self.coordinates.to_weights(u))
             gradient = gradient + (pull if self.directions is None else pull @ self.directions)
         return gradient, std, steep
+
+    @property
+    def _least_clip(self) -> float:
+        """In units of longest: a flat smooth loss tells of a rare class, whose few long gradients noise may hide.
+
+        They are the longer the fewer rows a user has.
+        """
+        flat = self.curvature / (_TYPICAL_CURVATURE * self.loss.curvature)
+        lopsided = max(0.0, 1 / math.sqrt(flat) - 1) if self.problem.loss.smooth else 0.0
+        return _LOPSIDED[self.phase.label] * lopsided * math.sqrt(self.inverse_rows)
 
     @property
     def unusable_share(self) -> float:
@@ -444,6 +458,7 @@ def _recalibrated(descent: _Descent, phase: Phase, found: np.ndarray, ratio: flo
         descent.curvature,
         directions,
         descent.report,
+        inverse_rows=descent.inverse_rows,
     )
     burn_in = round(_BURN_IN * phase.n_steps)
     few.run(RECALIBRATION, burn_in, ratio)
