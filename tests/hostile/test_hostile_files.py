@@ -17,7 +17,7 @@ from userdp import UserData
 from userdp.table_files import open_table
 
 N_USERS, ROWS, HOSTILE = 300, 3, 7
-FIT = ["--user-column", "user", "--features", "x_*", "--epsilon", "8", "--delta", "1e-4", "--solver", "dp-sgd"]
+FIT = ["--user-column", "user", "--features", "x_*", "--epsilon", "8", "--delta", "1e-4", "--solver", "whitened-clip"]
 FIT += ["--max-gradients", "9000", "--max-rows-per-user", str(ROWS), "--insecure-seed", "1", "--json"]
 LOSSES = {
     "logistic": ["--target", "label", "--classes", "no,yes"],
