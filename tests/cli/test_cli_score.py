@@ -174,7 +174,7 @@ def test_plans_for_too_few_users_say_what_would_do():
     assert "users" in result.stdout
     record = json.loads(run("plan", "--users", "20", *PUBLIC, "--json").stdout)
     assert record["choice"] == "whitened-clip"
-    assert "Noise may drown the model" in record["why"]
+    assert "Noise is likely to dominate" in record["why"]
     assert all(row["enough_users"] > 20 for row in record["options"] if not row["feasible"])
 
 

@@ -31,8 +31,8 @@ def unusable_advice() -> str:
     """What a halt means where the only test is how many users have a gradient at all."""
     return (
         "A private count found that more than a quarter of the users have no finite gradient. The result is the start, "
-        "and the budget of this run is spent. Check, most likely first: (1) are missing values filled, and infinite ones? "
-        "With one of them a user is lost; (2) are the classes exactly the labels, or targets numbers?"
+        "and the budget of this run is spent. Check, most likely first: (1) are missing values filled, and infinite "
+        "ones? With one of them a user is lost; (2) are the classes exactly the labels, or targets numbers?"
     )
 
 
