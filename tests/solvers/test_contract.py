@@ -158,8 +158,11 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
     result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
-    assert excess < (0.5 if SOLVERS[solver, "tight"].rival else 0.12) * (nothing - best)
-    assert excess < result.bound
+    assert excess < (0.01 if solver == "whitened-clip" else 0.12) * (nothing - best)
+    if not SOLVERS[solver, "tight"].estimates:
+        assert excess < result.bound
+    elif losses.loss(loss).smooth:  # what rounding of kinks costs is in no estimate
+        assert excess < 3 * result.bound
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
