@@ -16,6 +16,7 @@ _UP = 1 + 1e-12  # what floats may have lost
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
     ("whitening", "How features vary and go together, whatever their units, so that training advances evenly."),
+    ("column scales", "How large the numbers of each column are, roughly."),
     ("row scale", "How large rows are, after that."),
     ("burn-in", "The first training steps: where people's data pulls the model, and how strongly it does."),
     ("curvature", "How fast that pull changes, which decides how long steps are."),
