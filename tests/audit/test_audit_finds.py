@@ -130,7 +130,7 @@ def test_trainings_hold(key):
 
 
 def test_canaries_find_noise_that_is_missing(monkeypatch):
-    """Two trainings do, of which the attacked step has half of the budget; with all its noise the same two find less than is claimed."""
+    """Two trainings do; with all its noise the same two find less than is claimed. The step has half of the budget."""
     assert audit_canaries("whitened-clip", "tight", BUDGET, 0.01, 128, 2, insecure_seed=3).holds
     drawn = noise.gaussian_std
     monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 20)
