@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from userdp.solvers.registry import SOLVERS
-
 FORMAT = "userdp model 1"
 NAMELESS = "(no name)"
 _OPTIONAL: Mapping[str, Any] = {
@@ -61,8 +59,6 @@ def checked(record: object) -> dict[str, Any]:
             _refuse(f'"{key}"', "a whole number >= 1", whole.get(key))
     _check_coefficients(whole)
     whole["privacy"] = _checked_privacy(whole["privacy"])
-    if whole["estimate"] is None and any(s.estimates for (name, _), s in SOLVERS.items() if name == whole["solver"]):
-        whole["estimate"], whole["bound"] = whole["bound"], None  # of such solvers it is no bound
     return whole
 
 

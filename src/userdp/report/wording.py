@@ -15,15 +15,8 @@ _WEAK = 0.95
 _UP = 1 + 1e-12  # what floats may have lost
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
-    ("whitening", "How features vary and go together, whatever their units, so that training advances evenly."),
-    ("column scales", "How large the numbers of each column are, roughly."),
-    ("row scale", "How large rows are, after that."),
-    ("burn-in", "The first training steps: where people's data pulls the model, and how strongly it does."),
-    ("curvature", "How fast that pull changes, which decides how long steps are."),
-    ("recalibration", "Small corrections of the scale of all predictions, and of their level."),
     ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
     ("mean", "The training steps: each releases where people's data, on average, pulls the model."),
-    ("steps", "The training steps: each releases where people's data, on average, pulls the model."),
     ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
 )
 _MECHANISMS = {
@@ -51,7 +44,6 @@ _COLUMNS = {
     "expected_radius": "expected radius",
     "radius": "released radius",
     "noise_std": "noise (std)",
-    "curvature": "curvature",
 }
 
 

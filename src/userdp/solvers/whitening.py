@@ -23,10 +23,10 @@ from userdp.row_weights import RowWeights
 from userdp.solvers.preconditioning import Whitening
 
 MOST_FEATURES = 400  # second moments have d^2/2 entries
+_UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
 _SCALE = "row scale"
 _SCALE_FRACTION = 0.1  # of the same budget, where no constant feature tells the scale
-_UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
 
