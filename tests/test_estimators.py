@@ -36,7 +36,7 @@ def test_it_learns_what_there_is_to_learn(kind):
     model.fit(X, y, groups=users)
     assert model.score(X, y) > (0.75 if kind in CLASSIFIERS else 0.85)
     assert model.halted_ is False
-    assert model.solver_ == "dp-sgd"
+    assert model.solver_ == "whitened-clip"
     assert model.n_gradients_ > 0
     direction = np.ravel(model.coef_) / np.linalg.norm(model.coef_)
     assert direction == pytest.approx(np.array([2, -1, 0]) / np.sqrt(5), abs=0.15)

@@ -14,7 +14,7 @@ LAYERS = [
     ["losses", "domains", "kernels", "schema", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
     ["table_files"],
     ["data"],
-    ["statistics", "moments", "row_statistics", "safe_passes", "wrapped"],
+    ["statistics", "row_weights", "moments", "row_statistics", "safe_passes", "wrapped"],
     ["engines"],
     ["privacy"],
     ["planning"],

@@ -48,10 +48,14 @@ def test_what_would_be_enough_is_enough():
 def test_as_text_and_as_json():
     comparison = plan(500, 20, 4, 0.3, 1e-6)
     record = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert record["choice"] == "dp-sgd"
+    assert record["choice"] == "whitened-clip"
     assert [row["feasible"] for row in record["options"]] == [o.feasible for o in comparison.options]
     assert "Nothing was spent" in record["options"][0]["refusal"]
-    assert str(comparison).count("\n") == sum(not solver.rival for solver in SOLVERS.values()) + 1
+    text = str(comparison)
+    assert text.count("\n") == sum(not solver.rival for solver in SOLVERS.values()) + 2
+    (taken,) = (line for line in text.splitlines() if line.startswith("whitened-clip"))
+    assert f"~{comparison.choice.bound:.2g}" in taken
+    assert [row["estimated"] for row in record["options"]] == [o.solver == "whitened-clip" for o in comparison.options]
 
 
 def test_none_fits():
@@ -64,19 +68,20 @@ def test_none_fits():
 def test_drowned_models_are_announced():
     comparison = plan(100, 20, 4, 0.1, 1e-6)
     assert drowned(comparison.problem, comparison.choice)
-    assert "drown" in comparison.why
+    assert "Noise is likely to dominate" in comparison.why
     plenty = plan(50_000, 20, 4, 1.0, 1e-6)
     assert not drowned(plenty.problem, plenty.choice)
 
 
-def test_auto_takes_the_likelier_solver_and_says_what_is_missing():
-    few, many = (choose(LOGISTIC, n, 20, Budget(1.0, 1e-6)).solver for n in (500, 20_000))
-    assert (few, many) == ("dp-sgd", "accelerated")
+def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():
+    for n_users in (2, 500, 10**6):
+        assert choose(LOGISTIC, n_users, 20, Budget(1.0, 1e-6)).solver == "whitened-clip"
+    assert choose(LOGISTIC, 10**6, 20, Budget(1.0, 1e-6), mode="paper").mode == "paper"
     with pytest.raises(BudgetExceeded, match="users would do"):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="accelerated")
     with pytest.raises(BudgetExceeded, match="delta"):
         choose(LOGISTIC, 50, 20, Budget(0.1, 0.0))
-    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", .*"dp-sgd", .*"phased-sgd"'):
+    with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", .*"phased-sgd", .*"whitened-clip"'):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="adam")
     with pytest.raises(ValueError, match="max_gradients=10"):
         choose(LOGISTIC, 5000, 20, Budget(1.0, 1e-6), max_gradients=10)
@@ -85,7 +90,7 @@ def test_auto_takes_the_likelier_solver_and_says_what_is_missing():
 def test_penalties_and_limits_rule_solvers_out():
     penalised = public_problem("logistic", 5, l2=0.1)
     assert not consider("phased-sgd", "tight", penalised, 5000, 20, Budget(1.0, 1e-6)).feasible
-    assert choose(penalised, 5000, 20, Budget(1.0, 1e-6)).solver == "accelerated"
+    assert choose(penalised, 5000, 20, Budget(1.0, 1e-6)).solver == "whitened-clip"
     limited = plan(5_000, 20, 4, 1.0, 1e-6, max_gradients=300_000)
     assert all(o.n_gradients <= 300_000 for o in limited.options if o.feasible)
 
@@ -107,8 +112,8 @@ def test_wrong_numbers_are_named(argument):
 
 
 def test_measured_risk_is_below_the_bound_and_in_its_order():
-    """The small sister of benchmarks/planner.py."""
-    likely, measured = [], []
+    """The small sister of benchmarks/planner.py; what is estimated may be missed, but not by far."""
+    told, measured = {True: [], False: []}, {True: [], False: []}
     for n_users, epsilon in ((600, 1.0), (600, 6.0), (4000, 0.5), (4000, 2.0)):
         data = make_users(n_users)
         least = best_risk(losses.logistic, data)
@@ -122,8 +127,9 @@ def test_measured_risk_is_below_the_bound_and_in_its_order():
                 minimize("logistic", data, Ball(10.0), epsilon, 1e-6, insecure_seed=seed, **numbers) for seed in (1, 2)
             ]
             excess = np.mean([risk(losses.logistic, data, run.weights) - least for run in runs])
-            assert excess < option.bound
-            likely.append(option.likely)
-            measured.append(excess)
-    assert len(measured) >= 7
-    assert spearmanr(likely, measured)[0] > 0.7
+            assert excess < (4 if option.estimated else 1) * option.bound
+            told[option.estimated].append(option.bound)
+            measured[option.estimated].append(excess)
+    assert (len(measured[True]), len(measured[False])) == (4, 8)
+    for kind in (True, False):
+        assert spearmanr(told[kind], measured[kind])[0] > 0.7

@@ -35,7 +35,7 @@ _FEATURES = (
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Rows of many users, which of them are for training, and public bounds."""
+    """Rows of many users, which of them are for training, and the promise."""
 
     title: str
     X: np.ndarray
@@ -43,7 +43,6 @@ class People:
     users: np.ndarray
     training: np.ndarray
     features: tuple[str, ...]
-    row_norm: float
     epsilon: float
     delta: float
 
@@ -71,7 +70,7 @@ def flights() -> People | None:
     planes, users = np.unique(table["tailnum"].to_numpy().astype(str), return_inverse=True)
     title = f"flights from New York, {len(planes):,} planes, late by more than 15 minutes?"
     X = np.column_stack(columns).astype(np.float64)
-    return People(title, X, numbers("arr_delay") > 15, users, users % 5 > 0, _FEATURES, 2.5, 2.0, 1e-5)
+    return People(title, X, numbers("arr_delay") > 15, users, users % 5 > 0, _FEATURES, 2.0, 1e-5)
 
 
 def generated(n_users: int = 20_000, n_features: int = 20, seed: int = 1) -> People:
@@ -83,8 +82,7 @@ def generated(n_users: int = 20_000, n_features: int = 20, seed: int = 1) -> Peo
     X = np.clip(rng.normal(0, 0.5, (len(users), n_features)) + taste[users], -1, 1)
     y = rng.random(len(users)) < 1 / (1 + np.exp(-(X @ truth) - mood[users]))
     names = tuple(f"x{i}" for i in range(n_features))
-    row_norm = float(np.sqrt(1 + n_features / 4))
-    return People(f"{n_users:,} generated people", X, y, users, users % 5 > 0, names, row_norm, 1.0, 1e-6)
+    return People(f"{n_users:,} generated people", X, y, users, users % 5 > 0, names, 1.0, 1e-6)
 
 
 def train(people: People, insecure_seed: int | None = None) -> LogisticRegression:
@@ -93,7 +91,6 @@ def train(people: People, insecure_seed: int | None = None) -> LogisticRegressio
         people.epsilon,
         people.delta,
         max_rows_per_user=60,
-        row_norm=people.row_norm,
         classes=[False, True],
         insecure_seed=insecure_seed,
     )

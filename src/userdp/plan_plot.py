@@ -1,4 +1,4 @@
-"""The picture of a plan: each solver's bound on the excess risk against epsilon, on logarithmic axes."""
+"""The picture of a plan: what each solver tells of its excess risk against epsilon, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plot_plan(
         place = [comparison.budget.epsilon], [comparison.choice.bound]
         name = f"chosen: {comparison.choice.solver}, {comparison.choice.bound:.3g}"
         axes.plot(*place, "o", markersize=13, fillstyle="none", color="black", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="bound on the excess risk (worst case)")
+    axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="excess risk: whitened-clip expected, others at most")
     axes.set_title(
         f"{comparison.n_users:,} users of {comparison.rows_per_user} rows, {comparison.problem.dimension} weights, "
         f"{comparison.problem.loss.name} loss, delta {comparison.budget.delta:g}",
@@ -57,7 +57,7 @@ def plot_plan(
 def _bounds(
     comparison: Comparison, solver: str, mode: str, epsilons: np.ndarray, max_gradients: int | None
 ) -> np.ndarray:
-    """The solver's bound at each epsilon, infinite where there is no plan."""
+    """The solver's bound, or estimate, at each epsilon, infinite where there is no plan."""
     size = (comparison.problem, comparison.n_users, comparison.rows_per_user)
     delta = comparison.budget.delta
     options = [consider(solver, mode, *size, Budget(epsilon, delta), max_gradients) for epsilon in epsilons]

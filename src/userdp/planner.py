@@ -221,12 +221,19 @@ class Comparison:
         for option in self.options:
             name = f"{option.solver:<{width}}{option.mode:<7}"
             if option.feasible:
-                excess = f"{'~' if option.estimated else '<='}{option.bound:.2g}"
-                numbers = f"{excess:>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
+                numbers = f"{excess(option):>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")
             else:
                 lines.append(f"{name}  {needs(option)}")
-        return "\n".join([*lines, "Excess risk: ~ is an estimate, <= a bound.", self.why])
+        return "\n".join([*lines, EXCESS_NOTE, self.why])
+
+
+EXCESS_NOTE = "Excess risk: ~ is an estimate, <= a bound."
+
+
+def excess(option: Option) -> str:
+    """An option's excess risk, marked as an estimate or a bound."""
+    return f"{'~' if option.estimated else '<='}{option.bound:.2g}"
 
 
 DROWNED_ADVICE = (
@@ -265,7 +272,8 @@ def plan(
 ) -> Comparison:
     """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
 
-    delta=None takes (number of users)^-1.5, at most 1e-6. `loss` is a name or a Loss; regression losses take targets as scaled to [-1, 1] unless `target_bound` is given.
+    delta=None takes (number of users)^-1.5, at most 1e-6. `loss` is a name or a Loss; regression losses take targets as
+    scaled to [-1, 1] unless `target_bound` is given.
     `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `rivals` the
     solvers of earlier work are planned too.
 

@@ -144,7 +144,7 @@ def test_a_quick_grid(tmp_path, monkeypatch):
 
 
 def record(excess, slope, estimate, **more):
-    facts = {"yard": 0.001, "s": 0.01, "taken": "dp-sgd", "warned": False, "estimate": estimate, "halted": 0}
+    facts = {"yard": 0.001, "s": 0.01, "taken": "whitened-clip", "warned": False, "estimate": estimate, "halted": 0}
     measured = {"excess": {"mean": excess}, "slope": {"mean": slope}}
     return {"settings": {"command": "grid"}, "result": facts | measured | more}
 

@@ -14,14 +14,14 @@ def records():
     for users in (100, None):
         size = {"command": "real", "data": {"name": "people", "cap": 6}, "users": users}
         found.append(cell(size | {"solver": "not-private", "epsilon": None, "passes": None}, users, -0.001, None))
-        for place, solver in enumerate(("auto", "dp-sgd", "phased-sgd", "oracle")):
+        for place, solver in enumerate(("auto", "whitened-clip", "phased-sgd", "oracle")):
             for epsilon in (0.5, 1.0, 8.0):
                 for passes in (1, None):
                     settings = size | {"solver": solver, "epsilon": epsilon, "passes": passes}
                     found.append(cell(settings, users, (1 + place) / 100 / epsilon, passes or 40))
         refused = {"solver": "accelerated", "epsilon": 1.0, "passes": None}
         found.append({"settings": size | refused, "result": {"refusal": "needs about 9 users", "enough_users": 9}})
-    for solver, gradients in (("phased-sgd", [1e3, 1e4, 1e5]), ("dp-sgd", [])):
+    for solver, gradients in (("phased-sgd", [1e3, 1e4, 1e5]), ("whitened-clip", [])):
         settings = {"command": "table", "part": "slopes", "loss": "smooth", "against": "n", "solver": solver}
         result = {"sizes": [1e3, 1e4, 1e5][: len(gradients)], "gradients": gradients}
         found.append({"settings": settings, "result": result | {"exponent": 1.0 if gradients else None}})
@@ -48,7 +48,7 @@ def test_lines_are_named_directly(tmp_path):
     for path in plot_records(records(), tmp_path):
         root = ElementTree.parse(path).getroot()
         texts[path.name] = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"auto", "dp-sgd", "oracle", "not-private", "100 users", "1,000 users"} <= texts["people-epsilon.svg"]
+    assert {"auto", "whitened-clip", "oracle", "not-private", "100 users", "1,000 users"} <= texts["people-epsilon.svg"]
     assert "accelerated" not in texts["people-epsilon.svg"]
     assert "phased-sgd, n^1.00" in texts["slopes.svg"]
     assert "passes over the users, at epsilon 1" in texts["people-passes.svg"]
@@ -102,7 +102,7 @@ def test_pictures_of_rows_a_user(tmp_path):
     names = [path.name for path in plot_records(both, tmp_path)]
     expected = [f"people-{rows}-rows-{kind}.svg" for rows in (1, 6) for kind in ("epsilon", "passes")]
     assert names == [*expected, "people-rows.svg", "slopes.svg"]
-    assert {"yard", "dp-sgd", "not-private", "1", "6"} <= set(texts_of(tmp_path / "people-rows.svg"))
+    assert {"yard", "whitened-clip", "not-private", "1", "6"} <= set(texts_of(tmp_path / "people-rows.svg"))
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path):

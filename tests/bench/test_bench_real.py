@@ -52,12 +52,12 @@ def test_the_grid_is_small_first_and_has_each_cell_once(task):
     assert len({cell.key for cell in cells}) == len(cells)
     passes = {s["solver"]: {t["passes"] for t in settings if t["solver"] == s["solver"]} for s in settings}
     assert passes["phased-sgd"] == passes["not-private"] == {None}  # the same under every limit
-    assert passes["dp-sgd"] == passes["auto"] == passes["oracle"] == {1, None}
+    assert passes["whitened-clip"] == passes["auto"] == passes["oracle"] == {1, None}
 
 
 def test_a_tiny_run(file, tmp_path):
     out = tmp_path / "r.json"
-    solvers = ("--solvers", "not-private,auto,dp-sgd,phased-sgd:paper")
+    solvers = ("--solvers", "not-private,auto,whitened-clip,phased-sgd:paper")
     result = run("bench", "real", *reading(file), *QUICK, *solvers, "--out", out, "--plot", tmp_path / "pictures")
     assert result.exit_code == 0, result.output
     assert "NOT PRIVATE" in result.stderr
@@ -68,7 +68,7 @@ def test_a_tiny_run(file, tmp_path):
     cells = {cell["settings"]["solver"]: cell["result"] for cell in whole["cells"]}
     assert "needs about" in cells["phased-sgd:paper"]["refusal"]
     assert cells["phased-sgd:paper"]["enough_users"] > N_USERS
-    private, openly = cells["dp-sgd"], cells["not-private"]
+    private, openly = cells["whitened-clip"], cells["not-private"]
     assert len(private["loss"]["values"]) == len(private["seconds"]) == len(private["excess"]["values"]) == 2
     assert openly["excess"]["mean"] <= private["excess"]["mean"] < 0.3
     for kind in ("", "row_"):
@@ -95,7 +95,9 @@ def test_a_tiny_run(file, tmp_path):
 
 def test_limits_on_passes_hold(file, tmp_path):
     out, limited = tmp_path / "r.json", ("--passes", "3", "--repeats", "1", "--epsilon", "4", "--users", "all")
-    assert run("bench", "real", *reading(file), *limited, "--solvers", "dp-sgd", "--out", out, "-q").exit_code == 0
+    assert (
+        run("bench", "real", *reading(file), *limited, "--solvers", "whitened-clip", "--out", out, "-q").exit_code == 0
+    )
     (cell,) = json.loads(out.read_text())["cells"]
     assert 2 < cell["result"]["passes"] <= 3
     assert cell["result"]["excess"]["spread"] is None

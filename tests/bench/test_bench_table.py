@@ -53,20 +53,21 @@ def test_a_tiny_table(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "_SIZES", {"n": [1e5, 3e5, 1e6], "m": [10, 30, 100], "beta": [1, 10, 100]})
     monkeypatch.setattr(table, "_TEST_USERS", 500)
     out, sizes = tmp_path / "t.json", ("--users", "1000", "--rows-per-user", "5", "--features", "3", "--epsilon", "4")
-    solvers = ("--solvers", "phased-sgd,phased-sgd:paper,dp-sgd", "--repeats", "2")
+    solvers = ("--solvers", "phased-sgd,phased-sgd:paper,whitened-clip", "--repeats", "2")
     result = run("bench", "table", *solvers, *sizes, "--out", out, "--plot", tmp_path / "pictures")
     assert result.exit_code == 0, result.output
     cells = json.loads(out.read_text())["cells"]
     assert len(cells) == 5 * 3 + 3 * 3
     assert not any("error" in cell["result"] for cell in cells)
     risks = {(c["settings"]["solver"], c["settings"]["loss"]): c["result"] for c in cells if "users" in c["settings"]}
-    measured = risks["dp-sgd", "logistic"]
+    measured = risks["whitened-clip", "logistic"]
     assert 0 < measured["excess"]["mean"] < measured["nothing_learned"]
     assert measured["excess"]["spread"] > 0
     assert 0 < measured["yard"] < measured["nothing_learned"]
-    assert "yard" not in risks["dp-sgd", "strongly convex"]
+    assert "yard" not in risks["whitened-clip", "strongly convex"]
     assert "needs about" in risks["phased-sgd:paper", "logistic"]["refusal"]
-    assert "l2" in risks["dp-sgd", "strongly convex"]["refusal"]
+    assert risks["whitened-clip", "strongly convex"]["excess"]["mean"] > 0
+    assert "l2" in risks["phased-sgd", "strongly convex"]["refusal"]
     assert risks["phased-sgd", "hinge"]["assumptions"].startswith("broken: beta")
     assert risks["phased-sgd", "logistic"]["assumptions"] == "hold"
     assert (tmp_path / "pictures" / "slopes.svg").exists()
@@ -74,7 +75,7 @@ def test_a_tiny_table(tmp_path, monkeypatch):
     assert head[1:] == ["smooth, n", "smooth, m", "smooth, beta", "kinks, n", "kinks, m"]
     assert {row[0]: row[1] for row in rows}["phased-sgd"] == "1.00 (1)"
     assert len(risk_rows(cells)[1]) == 3
-    assert any(line.startswith("dp-sgd: Expected l2") for line in refusals(cells))
+    assert any(line.startswith("phased-sgd: Expected l2") for line in refusals(cells))
 
 
 def test_assumptions_follow_the_numbers():
@@ -84,7 +85,7 @@ def test_assumptions_follow_the_numbers():
     assert "m <= d / eps^2" in assumptions("bassily-sun-local", problem, 10_000, 101, budget)
     assert "n >= sqrt(d)" in assumptions("bassily-sun", problem, 9, 1, budget)
     assert assumptions("accelerated", problem, 10, 10, Budget(11.0, 1e-6)) == "broken: eps <= 10"
-    assert assumptions("dp-sgd", problem, 10, 10, budget) == "no theorem"
+    assert assumptions("whitened-clip", problem, 10, 10, budget) == "no theorem"
     kinks = Problem(losses.hinge, Ball(0.5), 100, 1.0)
     assert assumptions("group-privacy", kinks, 10, 10, budget) == "broken: a smooth loss"
 

@@ -38,10 +38,10 @@ def test_a_bound_above_its_claim_ends_with_exit_code_1(monkeypatch):
     ("arguments", "message"),
     [
         ((), "Expected one of --solver, --mechanism and --all"),
-        (("--all", "--solver", "dp-sgd"), "Expected one of --solver, --mechanism and --all"),
+        (("--all", "--solver", "whitened-clip"), "Expected one of --solver, --mechanism and --all"),
         (("--mechanism", "Clap"), "Expected a mechanism of Clip, "),
         (("--solver", "nobody"), "Expected a solver of accelerated, "),
-        (("--solver", "dp-sgd", "--mode", "paper"), "Expected a solver of"),
+        (("--solver", "whitened-clip", "--mode", "paper"), "Expected a solver of"),
         (("--mechanism", "Clip", "--mode", "loose"), "tight"),
         (("--mechanism", "Clip", "--runs", "3"), "runs=3"),
         (("--mechanism", "Clip", "--confidence", "2"), "confidence=2"),

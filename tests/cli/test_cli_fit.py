@@ -174,7 +174,7 @@ def test_a_model_that_noise_drowns_says_so(files, tmp_path):
         *arguments, "--row-norm", "50", "--domain-radius", "100", "--solver", "phased-sgd", "-o", tmp_path / "m"
     )
     assert result.exit_code == 0
-    assert "Noise may drown the model" in " ".join(result.stderr.split())
+    assert "Noise is likely to dominate" in " ".join(result.stderr.split())
 
 
 def test_columns_in_their_own_units_are_scaled_by_public_ranges(tmp_path):

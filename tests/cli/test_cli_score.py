@@ -165,7 +165,7 @@ def test_plans_and_their_picture(tmp_path, monkeypatch):
 )
 def test_plans_of_other_losses(arguments):
     record = json.loads(run("plan", "--users", "20000", *PUBLIC, *arguments, "--json").stdout)
-    assert record["choice"] in ("accelerated", "dp-sgd", "phased-sgd")
+    assert record["choice"] in ("accelerated", "whitened-clip", "phased-sgd")
     assert record["n_weights"] == (18 if "3" in arguments else 5 if "--no-intercept" in arguments else 6)
 
 
@@ -174,8 +174,8 @@ def test_plans_for_too_few_users_say_what_would_do():
     assert result.exit_code == 0
     assert "users" in result.stdout
     record = json.loads(run("plan", "--users", "20", *PUBLIC, "--json").stdout)
-    assert record["choice"] == "dp-sgd"
-    assert "Noise may drown the model" in record["why"]
+    assert record["choice"] == "whitened-clip"
+    assert "Noise is likely to dominate" in record["why"]
     assert all(row["enough_users"] > 20 for row in record["options"] if not row["feasible"])
 
 

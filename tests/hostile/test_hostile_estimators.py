@@ -98,7 +98,7 @@ def test_minimize(loss, sent):
 
     def fit(data):
         bound = None if losses.loss(loss).classifies else 5.0
-        options = {"row_norm": 2.5, "rows_per_user": ROWS, "target_bound": bound, "solver": "dp-sgd"}
+        options = {"row_norm": 2.5, "rows_per_user": ROWS, "target_bound": bound, "solver": "whitened-clip"}
         return minimize(loss, data, Ball(3.0), 8.0, 1e-4, max_gradients=20 * N_USERS * ROWS, insecure_seed=1, **options)
 
     usual, expected = observed(lambda: fit(data))

@@ -32,7 +32,7 @@ WORDS = [
     *(
         "--solver",
         "auto",
-        "dp-sgd",
+        "whitened-clip",
         "--mode",
         "paper",
         "--insecure-seed",
@@ -71,5 +71,5 @@ WORDS = [
     ),
 ]
 FIT = ["fit", "data.csv", "--user-column", "who", "--target", "n", "--loss", "squared", "--target-range", "0,30"]
-FIT += ["--features", "x", "--epsilon", "8", "--delta", "1e-4", "--solver", "dp-sgd", "--max-gradients", "600"]
+FIT += ["--features", "x", "--epsilon", "8", "--delta", "1e-4", "--solver", "whitened-clip", "--max-gradients", "600"]
 FIT += ["--ledger", "l.db", "-o", "new.json"]

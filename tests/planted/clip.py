@@ -6,8 +6,8 @@ MUTANTS = [
     Mutant(
         "clipped means get the noise of one radius",
         "privacy/means/clip.py",
-        "return 2 * radius / self.n_vectors * (1",
-        "return radius / self.n_vectors * (1",
+        "if self.acute else 2\n",
+        "if self.acute else 1\n",
         "privacy/test_clip.py::test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball",
     ),
     Mutant(

@@ -11,20 +11,6 @@ MUTANTS = [
         "test_private_mean.py::test_a_plan_fits_its_budget_in_full",
     ),
     Mutant(
-        "DP-SGD: preconditioner for free",
-        "solvers/clipped.py",
-        "mean = Clip(n_users, _multiplier(budget, 1 - choice.moment_share)",
-        "mean = Clip(n_users, _multiplier(budget, 1.0)",
-        "solvers/test_clipped.py::test_the_budget_is_spent_in_full",
-    ),
-    Mutant(
-        "DP-SGD: a lost user pulls as well",
-        "wrapped.py",
-        "np.where(unusable[:, None], 0.0, gradients), self.flag * unusable])",
-        "np.nan_to_num(gradients, nan=1.0), self.flag * unusable])",
-        "solvers/test_clipped.py::test_a_flag_takes_the_place_of_the_gradient",
-    ),
-    Mutant(
         "estimator: rows without owners are everybody's own",
         "reading.py",
         '    if groups is None and privacy_unit == "user":\n',

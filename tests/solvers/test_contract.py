@@ -21,7 +21,7 @@ OUTPUT_PERTURBATION = {"disjoint-batches", "group-privacy"}
 LIMITS = {"bassily-sun": 20.0, "asi-liu": 40.0, "example-level": 0.2}
 # Without a private test nothing halts.
 NEVER_HALT = {"bassily-sun", "bassily-sun-local", "example-level", "dp-fedavg"}
-ANY_NUMBER = {"dp-sgd", "example-level", "dp-fedavg", "centred-clip"} | OUTPUT_PERTURBATION
+ANY_NUMBER = {"whitened-clip", "example-level", "dp-fedavg"} | OUTPUT_PERTURBATION
 EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
 
 
@@ -116,8 +116,9 @@ def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
         return
     assert result.halted
     np.testing.assert_array_equal(result.weights, np.zeros(4))
-    for words in ("missing values", "raise row_norm", "budget", "The result is the start"):
+    for words in ("missing values", "budget", "The result is the start"):
         assert words in result.message
+    assert ("raise row_norm" in result.message) == (solver != "whitened-clip")  # which depends on no scale
 
 
 @EVERY
@@ -157,12 +158,15 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
     result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
-    assert excess < (0.5 if SOLVERS[solver, "tight"].rival else 0.12) * (nothing - best)
-    assert excess < result.bound
+    assert excess < (0.01 if solver == "whitened-clip" else 0.12) * (nothing - best)
+    if not SOLVERS[solver, "tight"].estimates:
+        assert excess < result.bound
+    elif losses.loss(loss).smooth:  # what rounding of kinks costs is in no estimate
+        assert excess < 3 * result.bound
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
-@pytest.mark.parametrize("solver", ["asi-liu", "example-level", "dp-fedavg", "centred-clip"])
+@pytest.mark.parametrize("solver", ["asi-liu", "example-level", "dp-fedavg"])
 def test_a_rival_learns_something_and_stays_below_its_bound(loss, solver):
     """Few steps, a small domain and few users: what it takes for some seconds."""
     kind = "classes" if losses.loss(loss).classifies else "numbers"

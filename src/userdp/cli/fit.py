@@ -36,7 +36,7 @@ def fit(
     features: Annotated[
         str,
         typer.Option(
-            help="Columns or patterns, such as 'x_*,age'; numbers of size about 1, or give their ranges.",
+            help="Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1).",
             show_default=False,
             rich_help_panel=o.DATA,
         ),

@@ -91,7 +91,7 @@ MaxGradients = Annotated[
 RowNorm = Annotated[
     float | None,
     typer.Option(
-        help="How long a row of features may be, about; else the root of their number.",
+        help="For phased-sgd and accelerated: how long a row of features may be, about; else the root of their number.",
         show_default=False,
         rich_help_panel=MODEL,
     ),
@@ -99,7 +99,7 @@ RowNorm = Annotated[
 Radius = Annotated[
     float | None,
     typer.Option(
-        help="How long the vector of weights may be; else 10, times half of the target range.",
+        help="How long the vector of weights may be; else any (others than whitened-clip: 10 x half the target range).",
         show_default=False,
         rich_help_panel=MODEL,
     ),

@@ -47,7 +47,7 @@ def plan(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Picture to draw (SVG, PNG, PDF): bounds against epsilon.",
+            help="Picture to draw (SVG, PNG, PDF): excess risk against epsilon.",
             show_default=False,
             rich_help_panel=o.OUTPUT,
         ),

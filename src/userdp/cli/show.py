@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from userdp.planner import Comparison, Option, needs
+from userdp.planner import EXCESS_NOTE, Comparison, Option, excess, needs
 from userdp.privacy.statement import Statement
 from userdp.privacy.tradeoff import in_percent, right_guess
 
@@ -83,14 +83,14 @@ def options(comparison: Comparison, taken: Option | None) -> None:
     table = Table()
     for name in ("", "solver", "mode"):
         table.add_column(name)
-    for name in ("bound", "noise", "gradients", "releases", "seconds"):
+    for name in ("excess", "noise", "gradients", "releases", "seconds"):
         table.add_column(name, justify="right")
     lacking = []
     for option in comparison.options:
         mine = taken is not None and (option.solver, option.mode) == (taken.solver, taken.mode)
         cells = ["->" if mine else "", option.solver, option.mode]
         if option.feasible:
-            cells += [f"{option.bound:.3g}", f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
+            cells += [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
             cells += [f"{option.n_releases:,}", f"{option.seconds:.2g}"]
         else:
             cells += ["-"] * 5
@@ -98,6 +98,7 @@ def options(comparison: Comparison, taken: Option | None) -> None:
         table.add_row(*map(Text, cells), style="bold green" if mine else None)
     console = Console(highlight=False)
     console.print(table)
+    console.print(Text(EXCESS_NOTE, style="dim"))
     for line in lacking:
         console.print(Text(line, style="dim"))
 

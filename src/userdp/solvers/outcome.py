@@ -27,6 +27,15 @@ def summary(phase: Phase, radius: float, **own: float) -> dict[str, float]:
     return {"users": phase.n_users} | own | {"expected_radius": phase.radius, "radius": radius, "noise_std": noise_std}
 
 
+def unusable_advice() -> str:
+    """What a halt means where the only test is how many users have a gradient at all."""
+    return (
+        "A private count found that more than a quarter of the users have no finite gradient. The result is the start, "
+        "and the budget of this run is spent. Check, most likely first: (1) are missing values filled, and infinite "
+        "ones? With one of them a user is lost; (2) are the classes exactly the labels, or targets numbers?"
+    )
+
+
 def halt_advice(far: str, lost: str, stands: str) -> str:
     """What a failed test means: who is `far` from the others, who is `lost` by one NaN, and what result `stands`.
 

@@ -35,7 +35,7 @@ from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 from userdp.row_weights import RowWeights
-from userdp.solvers.outcome import halt_advice, summary
+from userdp.solvers.outcome import summary, unusable_advice
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
 from userdp.solvers.problem import Problem, Result
@@ -252,6 +252,8 @@ class _Sizes:
     def kept(self, clip: float) -> float:
         """Mean of min(1, clip / norm), the clip in units of longest: by so much clipping flattens the objective."""
         frequencies = np.maximum(self.total, 0.0)
+        if not frequencies.any():  # nobody has a gradient, and noise is negative everywhere
+            frequencies = _USUAL_SIZES
         return float(frequencies @ np.minimum(1.0, clip / _NORMS)) / float(frequencies.sum())
 
 
@@ -385,8 +387,7 @@ def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: P
     halted = descent.unusable_share > _UNUSABLE
     weights, message = coordinates.project(problem.domain, coordinates.to_weights(found)), ""
     if halted:
-        weights = problem.start
-        message = halt_advice("users have gradients that are not finite, or are", "a user", "the start")
+        weights, message = problem.start, unusable_advice()
     estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
     return Result(weights, halted, message, plan.n_gradients, estimate, tuple(done))
 

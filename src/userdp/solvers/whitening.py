@@ -24,6 +24,7 @@ from userdp.row_weights import RowWeights
 from userdp.solvers.preconditioning import Whitening
 
 MOST_FEATURES = 400  # second moments have d^2/2 entries
+_UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
 _COLUMNS, _SCALE = "column scales", "row scale"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
@@ -144,7 +145,9 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
-            basis = basis / _scale(curator, basis)
+            frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
+            noise = mechanism.noise_multiplier * mechanism.sensitivity(1.0, frequencies.size)
+            basis = basis / likely_scale(frequencies, noise, n_features)
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
         noise = mechanism.noise_std(1.0, released.size)
@@ -172,10 +175,15 @@ def _column_scales(curator: Curator, mechanism: Clip, n_features: int) -> np.nda
     return np.where(released.max(axis=1) > _CLEAR * noise, scales, 1.0)
 
 
-def _scale(curator: Curator, basis: np.ndarray) -> float:
-    """Root mean square of a feature in these coordinates, by the most frequent size of users' rows."""
-    released = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
-    return math.sqrt(RowScale.SIZES[int(np.argmax(released))] / len(basis))
+def likely_scale(frequencies: np.ndarray, noise: float, n_features: int) -> float:
+    """Root mean square of a feature, by the likeliest size of users' rows given noisy frequencies of all sizes.
+
+    A size that half of the users have is likelier by f/(2 noise^2) for a frequency f. Before anything is seen features
+    are taken to be of size 1, and every factor of 4 of the square to be less likely: noise alone changes nothing.
+    """
+    squares = RowScale.SIZES / n_features
+    likelihood = frequencies / (2 * noise**2) - _UNLIKELY * np.abs(np.log(squares)) / math.log(4)
+    return math.sqrt(squares[int(np.argmax(likelihood))])
 
 
 def _matrix(entries: np.ndarray, n_features: int) -> np.ndarray:
