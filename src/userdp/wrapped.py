@@ -44,15 +44,7 @@ class ClippedGradient:
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         with np.errstate(all="ignore"):
             gradients = self.gradient(data, users, n_groups)
-            if self.directions is not None:
-                gradients = np.einsum("ij,jk->ik", gradients, self.directions)  # row by row: no matrix product
-            norms = np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
-            usable = np.isfinite(norms)
-            sizes = np.clip(np.floor(np.log2(self.longest / norms)), 0, N_SIZES - 1)
-            marks = np.zeros((len(gradients), N_SIZES + 1))
-            marks[np.arange(len(gradients)), np.where(usable, sizes, N_SIZES).astype(np.int64)] = self.mark
-            clipped = gradients * (self.clip / np.maximum(norms, self.clip))[:, None]
-        return np.column_stack([np.where(usable[:, None], clipped, 0.0), marks])
+            return kernels.clipped(gradients, self.directions, self.clip, self.longest, self.mark, N_SIZES)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
