@@ -247,6 +247,8 @@ class _Sizes:
     def kept(self, clip: float) -> float:
         """Mean of min(1, clip / norm), the clip in units of longest: by so much clipping flattens the objective."""
         frequencies = np.maximum(self.total, 0.0)
+        if not frequencies.any():  # nobody has a gradient, and noise is negative everywhere
+            frequencies = _USUAL_SIZES
         return float(frequencies @ np.minimum(1.0, clip / _NORMS)) / float(frequencies.sum())
 
 
