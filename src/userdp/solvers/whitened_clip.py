@@ -55,6 +55,9 @@ _TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured
 _LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how much it usually differs
 # The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and what is left out.
 _USUAL_CURVATURE, _USUAL_SLOPE, _SIMILARITY, _WORSE = 0.6, 0.65, 0.06, 1.5
+# The part of the budget for averaged steps, about; the exact one has jumps where noise calls for another layout, and
+# what is spent there is gained elsewhere: with it the estimate could rise with epsilon.
+_USUAL_FRACTION, _USUAL_FRACTION_OF_PUBLIC = 0.5, 0.65
 _FORGET = 0.85  # of what earlier steps told about sizes
 _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is halted; standard deviations
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
@@ -219,7 +222,7 @@ def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: in
     square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike
     longest = layout.longest * math.sqrt(problem.n_features) * _slope_scale(problem)
     clip = min(layout.clip(problem, STEPS) * math.sqrt(square), longest)
-    fraction = layout.parts[STEPS][1]
+    fraction = _USUAL_FRACTION if layout.whitening else _USUAL_FRACTION_OF_PUBLIC
     noise = 2 * clip * layout.s / math.sqrt(problem.dimension * fraction)
     sampling = square / n_users * (1 + 1 / max(passes, 1e-9) * (passes < layout.passes))
     return min(_WORSE * (problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
