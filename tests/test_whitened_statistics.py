@@ -114,6 +114,19 @@ def test_a_gradient_between_two_sizes_has_the_same_size_wherever_it_stands(width
             np.testing.assert_array_equal(place, standing[0][0])
 
 
+def test_gradients_of_many_features_are_turned_alike_wherever_they_stand():
+    """A matrix product adds up a single row in another order than one of many."""
+    rng = np.random.default_rng(0)
+    n_features, basis, directions = 150, np.ones(150), rng.normal(size=(150, 4))
+    data = data_of(n_features=n_features, rows_of_users=[2] * 60)
+    inner = MeanGradient(losses.logistic, np.zeros(n_features), basis, row_weights=RowWeights(basis, 3.0))
+    statistic = ClippedGradient(inner, 50.0, 3.0, 0.2, directions)
+    together = vectors(statistic, data)
+    for user in range(data.n_users):
+        np.testing.assert_array_equal(vectors(statistic, data, [user])[0], together[user])
+    np.testing.assert_array_equal(vectors(statistic, data, np.arange(7)), together[:7])
+
+
 # --- against numpy ----------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from planted import (
     sampled_rows,
     searched_outlier_removal,
     vectors,
+    whitened,
     winsorized,
 )
 
@@ -33,6 +34,7 @@ MUTANTS = [
     *sampled_clip.MUTANTS,
     *sampled_rows.MUTANTS,
     *curator.MUTANTS,
+    *whitened.MUTANTS,
     *plans.MUTANTS,
     *estimators.MUTANTS,
     *files.MUTANTS,
