@@ -125,10 +125,10 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
     """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features."""
     rows = np.asarray(public_X, dtype=np.float64)
     expected = data.n_features - data.has_intercept
-    if rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0 or not np.isfinite(rows).all():
+    if rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0 or not np.isfinite(rows).all() or not rows.any():
         raise ValueError(
-            f"Expected public_X to be finite rows of {expected} features, got shape {rows.shape}: fill missing values. "
-            "Nothing was spent."
+            f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
+            "missing values. Nothing was spent."
         )
     if data.has_intercept:
         rows = np.column_stack([rows, np.ones(len(rows))])

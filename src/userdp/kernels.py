@@ -28,6 +28,7 @@ compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath=_FAST
 
 _BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
 _PART_ROWS = 256  # rows whose products are added up in single precision
+_MOST_TURNED = 2.0**34  # rows * sqrt(features) up to which rounding turns a second moment by 2^-19 at most
 _CHUNK_USERS = 1024
 _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
 
@@ -220,10 +221,12 @@ def _weigh_block(
 
 
 @compiled
-def _row_lengths(rows: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
-    """|x @ basis| of each row, by the same operations whatever rows stand around it; a basis of one row is diagonal."""
+def _row_lengths(rows: np.ndarray, basis: np.ndarray, diagonal: bool, out: np.ndarray) -> None:
+    """|x @ basis| of each row, by the same operations whatever rows stand around it; a diagonal is a basis of one row.
+
+    That it is one is said, not inferred: a single feature has a basis of one row, too, of any number of directions.
+    """
     n_features, n_directions = rows.shape[1], basis.shape[1]
-    diagonal = basis.shape[0] == 1
     along = np.empty(n_directions)
     for i in range(rows.shape[0]):
         for e in range(n_directions):
@@ -237,6 +240,36 @@ def _row_lengths(rows: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
         for e in range(n_directions):
             square += along[e] * along[e]
         out[i] = math.sqrt(square)
+
+
+@compiled
+def _clipped(
+    vectors: np.ndarray, directions: np.ndarray, clip: float, longest: float, mark: float, n_sizes: int, out: np.ndarray
+) -> None:
+    n_kept = out.shape[1] - n_sizes - 1
+    for j in range(vectors.shape[0]):
+        kept = out[j, :n_kept]
+        out[j] = 0.0
+        if directions.shape[1] == 0:
+            kept[:] = vectors[j]
+        for k in range(directions.shape[0]):
+            for e in range(directions.shape[1]):
+                kept[e] += vectors[j, k] * directions[k, e]
+        square = 0.0
+        for e in range(n_kept):
+            square += kept[e] * kept[e]
+        norm = math.sqrt(square)
+        if not math.isfinite(norm):
+            kept[:] = 0.0
+            out[j, n_kept + n_sizes] = mark
+            continue
+        size, least = 0, longest / 2
+        while size < n_sizes - 1 and norm <= least:
+            size, least = size + 1, least / 2
+        out[j, n_kept + size] = mark
+        if norm > clip:
+            for e in range(n_kept):
+                kept[e] *= clip / norm
 
 
 @compiled
@@ -307,16 +340,20 @@ def _moment_shapes(
 ) -> None:
     """The upper triangle of sum (B'x)(B'x)', all in float64, divided by its length; zeros where that is extreme.
 
-    With `basis` of one row B is diagonal, and so is what is kept of the moment.
+    With `basis` of one row B is diagonal, and so is what is kept of the moment. Zeros also for so many rows that
+    rounding could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22).
     """
     n_features = rows.shape[1]
     diagonal = basis.shape[0] == 1
+    most_rows = _MOST_TURNED / math.sqrt(n_features)
     square = np.zeros((1 if diagonal else n_features, n_features))
     along = np.empty(n_features)
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
         square[:] = 0.0
         out[j] = 0.0
+        if not diagonal and last - first > most_rows:
+            continue
         for i in range(first, last):
             if diagonal:
                 for e in range(n_features):
@@ -430,13 +467,34 @@ def mean_gradients(
 
 def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
     """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix."""
+    if len(basis) != rows.shape[1]:  # the kernel would read beyond a row, and so another user's
+        raise ValueError(f"Expected a basis of {rows.shape[1]} features, got {len(basis)}.")
+    diagonal = basis.ndim == 1
     rows, basis = read_only(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
     out = np.empty(len(rows), np.float32)
 
     def run(chunk: slice) -> None:
-        _row_lengths(rows[chunk], basis, out[chunk])
+        _row_lengths(rows[chunk], basis, diagonal, out[chunk])
 
     over_chunks(run, len(rows), rows.size * len(basis))
+    return out
+
+
+def clipped(
+    vectors: np.ndarray, directions: np.ndarray | None, clip: float, longest: float, mark: float, n_sizes: int
+) -> np.ndarray:
+    """Each vector, in these directions, shortened to `clip`, followed by `mark` at its size, zeros at the others.
+
+    Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry marks
+    vectors that are not finite. By the same operations for each vector, wherever it stands: of a vector between two
+    sizes nothing but itself may decide which one it has.
+    """
+    n_kept = vectors.shape[1] if directions is None else directions.shape[1]
+    if directions is not None and len(directions) != vectors.shape[1]:
+        raise ValueError(f"Expected directions of {vectors.shape[1]} entries, got {len(directions)}.")
+    columns = np.zeros((0, 0)) if directions is None else np.ascontiguousarray(directions, dtype=np.float64)
+    out = np.empty((len(vectors), n_kept + n_sizes + 1))
+    _clipped(read_only(vectors), read_only(columns), clip, longest, mark, n_sizes, out)
     return out
 
 

@@ -44,15 +44,7 @@ class ClippedGradient:
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         with np.errstate(all="ignore"):
             gradients = self.gradient(data, users, n_groups)
-            if self.directions is not None:
-                gradients = np.einsum("ij,jk->ik", gradients, self.directions)  # row by row: no matrix product
-            norms = np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
-            usable = np.isfinite(norms)
-            sizes = np.clip(np.floor(np.log2(self.longest / norms)), 0, N_SIZES - 1)
-            marks = np.zeros((len(gradients), N_SIZES + 1))
-            marks[np.arange(len(gradients)), np.where(usable, sizes, N_SIZES).astype(np.int64)] = self.mark
-            clipped = gradients * (self.clip / np.maximum(norms, self.clip))[:, None]
-        return np.column_stack([np.where(usable[:, None], clipped, 0.0), marks])
+            return kernels.clipped(gradients, self.directions, self.clip, self.longest, self.mark, N_SIZES)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
@@ -65,7 +57,8 @@ class MeanCurvature:
     """How curved the loss is along each user's rows, and one over the number of them: two numbers in [-1/2, 1/2].
 
     The first: mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope),
-    by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half. For compiled losses.
+    by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half. For compiled
+    losses.
 
     Guarantee: vector j is a function of user users[j]'s rows and of the parameters.
     """

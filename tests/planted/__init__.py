@@ -19,6 +19,7 @@ from planted import (
     searched_outlier_removal,
     statements,
     vectors,
+    whitened,
     winsorized,
 )
 
@@ -36,6 +37,7 @@ MUTANTS = [
     *sampled_clip.MUTANTS,
     *sampled_rows.MUTANTS,
     *curator.MUTANTS,
+    *whitened.MUTANTS,
     *plans.MUTANTS,
     *domination.MUTANTS,
     *estimators.MUTANTS,

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.audit import priced
+from userdp.data import UserData
+from userdp.moments import MomentShape
 from userdp.privacy import concentration
 from userdp.privacy.accounting import Budget, Cost
 from userdp.privacy.gates import AboveThreshold, AboveThresholdOnce, GaussianTest
@@ -159,6 +161,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     """Every attack on every mechanism, each priced to cost the whole budget."""
     pairs = _means("Clip", priced.clip(budget))
     pairs += _means("Clip, 3 rounds", priced.clip(budget, rounds=3))
+    pairs += _acute_clip(budget)
     pairs += _sampled_clip(budget)
     for rounds in (1, 3):
         suffix = "" if rounds == 1 else f", {rounds} rounds"
@@ -182,6 +185,28 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("LocalVotes", LocalVotes(1, budget.epsilon, 2))
     pairs += _means("LocalReports", LocalReports(1, priced.gaussian(budget)))
     return [*pairs, *_radius_pairs(budget), *_gate_pairs(budget)]
+
+
+def _acute_clip(budget: Budget) -> list[Pair]:
+    """A user whose rows are all along one axis, or along another: shapes at a right angle; or it has no shape.
+
+    What is seen is how much more there is of the one shape than of the other.
+    """
+    mechanism, axes = priced.clip(budget, acute=True), np.eye(2)
+    users = UserData(axes, np.zeros(2), np.arange(3))
+    shapes = MomentShape(axes)(users, np.arange(2), 2)[:, [0, 2]]
+    nobody = np.zeros((1, 2))
+
+    def pair(attack: str, one: Vectors, other: Vectors, weight: float) -> Pair:
+        versions = np.vstack([one, nobody]), np.vstack([other, nobody])
+
+        def play(noise: Noise, version: int) -> list[float]:
+            first, second, passed = play_mechanism(mechanism, versions, noise, version)
+            return [first - second, passed]
+
+        return Pair("Clip, acute vectors", "tight", attack, mechanism.cost, play, weight)
+
+    return [pair("edges", shapes[:1], shapes[1:], 1.0), pair("missing", shapes[:1], nobody, _SANITY)]
 
 
 def _sampled_clip(budget: Budget) -> list[Pair]:

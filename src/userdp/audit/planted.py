@@ -73,7 +73,7 @@ def training(
     chosen = SOLVERS[solver, mode]
     while True:
         # Few steps: what is attacked costs the same budget however many there are.
-        limit = {"max_gradients": 40 * n_users * ROWS} if chosen.fits_gradients else {}
+        limit = {"max_gradients": 60 * n_users * ROWS} if chosen.fits_gradients else {}
         try:
             return Training(
                 solver, mode, problem, n_users, chosen.plan(problem, n_users, ROWS, budget, **limit), budget
@@ -86,7 +86,10 @@ def training(
 
 @dataclass
 class PlantedEngine:
-    """Gives 0 for everyone but the planted users, whose vectors are at +edge or -edge of a coordinate of their own."""
+    """Gives 0 for everyone but the planted users, whose vectors are at +edge or -edge of a coordinate of their own.
+
+    Where vectors are acute by the statistic, they are at the edge of one of two coordinates of their own.
+    """
 
     users: Users
     signs: NDArray[np.int64]
@@ -102,7 +105,8 @@ class PlantedEngine:
         far = edge(self.mechanism, self.radius) * (_ROOM if len(self.users) > 1 and self._tested else 1.0)
         for number, (user, sign) in enumerate(zip(self.users, self.signs, strict=True)):
             if place[user] >= 0:
-                vectors[place[user], number % vectors.shape[1]] += sign * far
+                column, pull = (2 * number + (sign < 0), 1) if _is_acute(self.mechanism) else (number, sign)
+                vectors[place[user], column % vectors.shape[1]] += pull * far
         return vectors
 
     @property
@@ -155,11 +159,22 @@ def releases(training: Training, data: Any, signs: NDArray[np.int64], insecure_s
 
 
 def edge_features(training: Training, data: Any, sign: int, insecure_seed: int | None) -> list[float]:
-    """What one user at an edge of the first coordinate leaves: that coordinate of each step it is in."""
+    """What one user at an edge of the first coordinate leaves: that coordinate of each step it is in.
+
+    In steps of acute vectors, the first coordinate less the second.
+    """
     seen = releases(training, data, np.array([sign]), insecure_seed).totals
     start = training.target.start
-    mine = [step.label for step in training.steps if step.start <= start < step.stop]
-    return [float(seen[label][0]) if label in seen else 0.0 for label in mine]
+    mine = [step for step in training.steps if step.start <= start < step.stop]
+    return [_told(step, seen[step.label]) if step.label in seen else 0.0 for step in mine]
+
+
+def _told(step: Step, released: NDArray[np.float64]) -> float:
+    return float(released[0] - released[1] if _is_acute(step.mechanism) else released[0])
+
+
+def _is_acute(mechanism: Mechanism) -> bool:
+    return getattr(mechanism, "acute", False)
 
 
 def made_up(training: Training) -> Any:

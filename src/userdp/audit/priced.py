@@ -44,8 +44,8 @@ def gaussian(budget: Budget, rounds: int = 1, other: Cost | None = None) -> floa
     return gaussian_multiplier(budget, rounds, other) * (1 + 1e-9)
 
 
-def clip(budget: Budget, rounds: int = 1) -> Clip:
-    return Clip(2, gaussian(budget, rounds), rounds)
+def clip(budget: Budget, rounds: int = 1, acute: bool = False) -> Clip:
+    return Clip(2, gaussian(budget, rounds), rounds, acute=acute)
 
 
 def sampled_clip(budget: Budget, share: float | None) -> SampledClip:

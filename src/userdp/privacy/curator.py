@@ -42,8 +42,8 @@ class Curator:
     Guarantee: all that leaves, halts included, is within `budget`, and with all else that was charged to the ledger
     within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
     vector of a statistic depends on the users of its own group only and, in steps whose mechanism trusts the
-    statistic, is finite and moves by at most its `swap_sensitivity`. With `insecure_seed` nothing is private, and the
-    ledger says so.
+    statistic, is finite and moves by at most its `swap_sensitivity`; and in steps of acute vectors the engine computes
+    what the statistic says. With `insecure_seed` nothing is private, and the ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
     only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:

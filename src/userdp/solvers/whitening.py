@@ -30,6 +30,7 @@ _COLUMNS, _SCALE = "column scales", "row scale"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
+_RIDGE = 1e-3
 _FREQUENT = 0.5  # of the users, who have that scale
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
@@ -136,7 +137,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
 def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...]) -> Coordinates:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
-    basis = np.eye(n_features) if full else np.ones(n_features)
+    basis, scales = np.eye(n_features) if full else np.ones(n_features), np.ones(n_features)
     for step in steps:
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
@@ -145,8 +146,9 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
+            basis = _bounded(basis, scales)
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
-            noise = mechanism.noise_multiplier * mechanism.sensitivity(1.0, frequencies.size)
+            noise = mechanism.noise_std(1.0, frequencies.size)
             basis = basis / likely_scale(frequencies, noise, n_features)
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
@@ -157,7 +159,23 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
         basis = _settled(basis)
-    return Coordinates(basis)
+    return Coordinates(_bounded(basis, scales))
+
+
+def _bounded(basis: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The basis for the moment, in units of the columns' scales, + a little of its size in all directions.
+
+    A direction in which rows do not vary at all (a column that is 0, or a copy of another) grows by every stage's
+    noise: without this a weight of mere noise would be enormous there. It is no penalty: the objective stays the same.
+    """
+    moment = Coordinates(basis).moment
+    if basis.ndim == 1:
+        moment = moment / scales**2
+        return np.asarray(1 / np.sqrt(moment + _RIDGE * np.median(moment)) / scales)
+    moment = moment / np.outer(scales, scales)
+    values, axes = np.linalg.eigh(moment)
+    ridge = _RIDGE * float(np.median(np.diag(moment)))
+    return np.asarray(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / scales[:, None])
 
 
 def _settled(basis: np.ndarray) -> np.ndarray:

@@ -1,0 +1,410 @@
+"""The default solver: consistent with few rows per user, in any units, for every loss; and it never gambles."""
+
+import math
+
+import numpy as np
+import pytest
+from cases import python_custom
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from support import SilentNoise
+from support_solvers import best_risk, risk
+
+from userdp import Ball, Box, Budget, Curator, Ledger, UserData, losses
+from userdp.engines import LocalEngine
+from userdp.fitting import minimize
+from userdp.planner import choose
+from userdp.privacy import curator as curators
+from userdp.privacy.accounting import fits
+from userdp.privacy.means.clip import Clip
+from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.solvers import whitened_clip
+from userdp.solvers.problem import Problem
+from userdp.solvers.whitened_clip import plan_whitened_clip
+from userdp.solvers.whitening import (
+    MOST_FEATURES,
+    Coordinates,
+    public_coordinates,
+    release_coordinates,
+    whitening_steps,
+)
+from userdp.wrapped import N_SIZES
+
+TRUTH = np.array([2.0, -1.0, 0.0])
+ANYWHERE = Ball(1e3)
+DELTA = 1e-6
+
+
+def make_users(n_users, rows, truth=TRUTH, seed=0, kind="classes", intercept=True, constant=0.0, scales=1.0):
+    """Normal features; classes of a logistic model, numbers with normal noise, or three classes."""
+    rng = np.random.default_rng(seed)
+    counts = np.full(n_users, rows) if np.isscalar(rows) else rng.choice(rows, n_users)
+    X = rng.normal(size=(counts.sum(), len(truth)))
+    scores = X @ truth + constant
+    if kind == "classes":
+        y = (rng.random(len(X)) < expit(scores)).astype(float)
+    elif kind == "several":
+        y = np.argmax(np.outer(scores, [1, -1, 0]) + rng.gumbel(size=(len(X), 3)), axis=1).astype(float)
+    else:
+        y = scores + rng.normal(size=len(X))
+    return UserData.from_arrays(X * scales, y, np.repeat(np.arange(n_users), counts), fit_intercept=intercept)
+
+
+def fit(data, epsilon=1.0, rows=1, loss="logistic", domain=ANYWHERE, **options):
+    options = {"solver": "whitened-clip", "insecure_seed": 1} | options
+    return minimize(loss, data, domain, epsilon, DELTA, rows_per_user=rows, **options)
+
+
+def excess(loss, data, weights, l2=0.0):
+    return risk(loss, data, weights) + l2 / 2 * float(weights @ weights) - best_risk(loss, data, l2)
+
+
+class NoNoise(SilentNoise):
+    """No noise, but samples are drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self._rng = np.random.default_rng(0)
+
+    def gaussian(self, query, sensitivity, multiplier):
+        self.asked.append((sensitivity, multiplier))
+        return query
+
+    def coins(self, probabilities):
+        return self._rng.random(len(probabilities)) < probabilities
+
+
+# --- consistency ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_users", "rows", "epsilon", "most"),
+    [
+        (3000, 1, 1.0, 0.012),
+        (3000, 1, 4.0, 0.001),
+        (3000, 1, 8.0, 0.001),
+        (20_000, 1, 1.0, 0.0004),
+        (10_000, 2, 1.0, 0.001),
+        (10_000, 3, 1.0, 0.001),
+        (3000, 10, 4.0, 0.001),
+        (3000, [1, 100], 4.0, 0.002),
+    ],
+)
+def test_it_is_consistent_with_any_number_of_rows_per_user(n_users, rows, epsilon, most):
+    data = make_users(n_users, rows)
+    found = [fit(data, epsilon, int(np.max(rows)), insecure_seed=seed).weights for seed in (1, 2, 3)]
+    assert np.mean([excess(losses.logistic, data, w) for w in found]) < most
+
+
+def test_epsilon_and_users_buy_the_excess_down():
+    """No floor: what is left at a huge epsilon is next to nothing."""
+    data = make_users(3000, 1)
+    assert excess(losses.logistic, data, fit(data, 200.0).weights) < 2e-4
+    assert excess(losses.logistic, data, fit(data, 8.0).weights) < 1e-3
+
+
+def test_predictions_are_calibrated():
+    """Few rows per user made slopes of .4 where gradients were clipped far below their norm."""
+    data = make_users(20_000, 1)
+    w = fit(data, 2.0).weights
+    slope = w[:3] @ TRUTH / (TRUTH @ TRUTH)
+    assert 0.9 < slope < 1.1
+
+
+def test_a_rare_class_keeps_its_frequency():
+    data = make_users(20_000, 1, constant=-6.0)
+    share = float(np.mean(data.targets))
+    assert 0.01 < share < 0.03
+    w = fit(data, 4.0).weights
+    assert np.mean(expit(data.rows @ w)) == pytest.approx(share, rel=0.15)
+    assert excess(losses.logistic, data, w) < 0.002
+
+
+# --- any units --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_users", "epsilon", "scales", "offset"),
+    [(20_000, 2.0, [1e-3, 1.0, 1e2], 10.0), (5000, 4.0, [1e-5, 1.0, 1.0], 0.0), (5000, 4.0, [1e5, 1e5, 1e5], 0.0)],
+)
+def test_columns_may_be_in_any_units(n_users, epsilon, scales, offset):
+    plain = make_users(n_users, 3)
+    rows = plain.rows.copy()
+    rows[:, :3] = (rows[:, :3] + offset) * scales
+    odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
+    w = fit(odd, epsilon, 3, domain=Ball(1e9)).weights
+    assert risk(losses.logistic, odd, w) - best_risk(losses.logistic, plain) < 0.01
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0, 1e6])
+def test_without_an_intercept_the_scale_is_found_by_itself(scale):
+    data = make_users(5000, 3, intercept=False, scales=scale)
+    assert risk(losses.logistic, data, fit(data, 2.0, 3, domain=Ball(1e9)).weights) < 0.01 + best_risk(
+        losses.logistic, make_users(5000, 3, intercept=False)
+    )
+
+
+def releasing(monkeypatch, noise):
+    """From here on curators have this noise instead of their own."""
+    monkeypatch.setattr(curators, "noise_source", lambda seed: noise)
+
+
+def whitened(data, monkeypatch, intercept):
+    releasing(monkeypatch, NoNoise())
+    steps = whitening_steps(data.n_users, data.n_features, intercept, 1.0)
+    plan = whitened_clip.Plan(data.n_users, steps)
+    curator = Curator(data, plan, Ledger(Budget(100.0, 1e-3)))
+    return release_coordinates(curator, data.n_users, data.n_features, steps)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_whitening_finds_odd_units_and_correlations(monkeypatch, intercept):
+    """Without noise each stage leaves what it took for noise, so that rows come out of about unit moment."""
+    mix = np.array([[1.0, 0.9, 0.0], [0.0, 0.5, 0.3], [0.0, 0.0, 1.0]])
+    plain = make_users(3000, 4, intercept=False)
+    rows = plain.rows @ mix * [1e-2, 1.0, 30.0]
+    rows = np.column_stack([rows, np.ones(len(rows))]) if intercept else rows
+    data = UserData(rows, plain.targets, plain.offsets)
+    turned = rows @ whitened(data, monkeypatch, intercept).basis
+    values = np.linalg.eigvalsh(turned.T @ turned / len(turned))
+    assert values.min() > 0.2
+    assert values.max() < 5
+    assert values.max() / values.min() < 3
+
+
+def test_coordinates_lead_there_and_back():
+    rng = np.random.default_rng(0)
+    for basis in (rng.normal(size=(4, 4)), np.abs(rng.normal(size=4))):
+        coordinates, matrix = Coordinates(basis), basis if basis.ndim == 2 else np.diag(basis)
+        w, u = rng.normal(size=8), rng.normal(size=8)
+        np.testing.assert_allclose(coordinates.to_weights(coordinates.from_weights(w)), w)
+        np.testing.assert_allclose(coordinates.to_weights(u), (u.reshape(2, 4) @ matrix.T).ravel())
+        assert coordinates.of_gradient(w) @ u == pytest.approx(w @ coordinates.to_weights(u))
+        moment = coordinates.moment if basis.ndim == 2 else np.diag(coordinates.moment)
+        np.testing.assert_allclose(matrix.T @ moment @ matrix, np.eye(4), atol=1e-9)
+        rotation, variances = coordinates.decorrelated()
+        np.testing.assert_allclose(rotation.T @ rotation, np.eye(4), atol=1e-9)
+        assert np.sum(variances) == pytest.approx(4.0)
+        ridged = coordinates.with_ridge(0.7)
+        expected = moment + 0.7 * np.eye(4)
+        np.testing.assert_allclose(ridged.moment if basis.ndim == 2 else np.diag(ridged.moment), expected)
+        assert coordinates.with_ridge(0.0) is coordinates
+
+
+def test_public_coordinates_whiten_and_raise_what_is_missing():
+    moment = np.array([[4.0, 1.0, 0.0], [1.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
+    basis = public_coordinates(moment).basis
+    values = np.linalg.eigvalsh(basis.T @ moment @ basis)
+    np.testing.assert_allclose(values, [0.0, 1.0, 1.0], atol=1e-9)
+    assert np.all(np.isfinite(basis))
+    np.testing.assert_allclose(public_coordinates(np.array([4.0, 0.0])).basis, [0.5, 1 / math.sqrt(4e-9)])
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("l2", [0.1, 1.0])
+def test_at_a_large_epsilon_it_finds_the_penalised_optimum(l2):
+    data = make_users(4000, 5)
+    assert excess(losses.logistic, data, fit(data, 100.0, 5, l2=l2).weights, l2) < 5e-4
+
+
+def test_a_warm_start_helps_where_noise_is_large():
+    data, near = make_users(300, 3), np.append(TRUTH, 0.0)
+    warm = [
+        excess(losses.logistic, data, fit(data, 0.1, 3, warm_start=near, insecure_seed=s).weights) for s in range(5)
+    ]
+    cold = [excess(losses.logistic, data, fit(data, 0.1, 3, insecure_seed=s).weights) for s in range(5)]
+    assert np.mean(warm) < 0.7 * np.mean(cold)
+
+
+def test_several_classes():
+    data, loss = make_users(4000, 3, kind="several"), losses.multinomial(3)
+    assert excess(loss, data, fit(data, 2.0, 3, loss=loss).weights) < 0.01
+
+
+def test_one_feature_and_many_classes():
+    """Recalibration has more directions than features here."""
+    rng = np.random.default_rng(0)
+    rows = np.abs(rng.normal(size=(8000, 1)))
+    data = UserData(rows, rng.choice(9, size=8000, p=[0.6, *[0.05] * 8]).astype(float), np.arange(0, 8001, 2))
+    loss = losses.multinomial(9)
+    plan = choose(Problem(loss, ANYWHERE, 1, 3.0), data.n_users, 2, Budget(4.0, DELTA)).plan
+    assert plan.plan.steps[-1].label == whitened_clip.RECALIBRATION
+    w = fit(data, 4.0, 2, loss=loss).weights
+    assert risk(loss, data, w) - best_risk(loss, data) < 0.3 * (math.log(9) - best_risk(loss, data))
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
+def test_quantiles_cover_their_share(level):
+    data = make_users(4000, 3, kind="numbers")
+    w = fit(data, 2.0, 3, loss=losses.quantile(level), target_bound=8.0).weights
+    assert np.mean(data.targets <= data.rows @ w) == pytest.approx(level, abs=0.03)
+
+
+@pytest.mark.parametrize("loss", [losses.squared, losses.huber(1.0), losses.absolute, python_custom])
+def test_regression(loss):
+    data = make_users(1500 if loss is python_custom else 4000, 3, kind="numbers")
+    w = fit(data, 4.0, 3, loss=loss, target_bound=8.0).weights
+    assert excess(loss, data, w) < 0.01 * risk(loss, data, np.zeros(4))
+
+
+def test_hinge():
+    data = make_users(4000, 3)
+    assert excess(losses.hinge, data, fit(data, 2.0, 3, loss="hinge").weights) < 0.01
+
+
+@pytest.mark.parametrize("domain", [Ball(0.5), Ball(1.0, np.full(4, 2.0)), Box(np.full(4, -0.5), np.full(4, 0.7))])
+def test_it_ends_in_the_domain_near_its_best_point(domain):
+    data = make_users(4000, 3)
+    w = fit(data, 8.0, 3, domain=domain).weights
+    assert domain.contains(w)
+    rng = np.random.default_rng(0)
+    others = [domain.project(w + 0.2 * rng.normal(size=4)) for _ in range(50)]
+    assert risk(losses.logistic, data, w) < min(risk(losses.logistic, data, other) for other in others) + 0.01
+
+
+def test_many_features_are_scaled_without_correlations():
+    n_features, rng = MOST_FEATURES + 10, np.random.default_rng(0)
+    truth = np.zeros(n_features - 1)
+    truth[:3] = [2.0, -2.0, 1.0]
+    data = make_users(6000, 2, truth=truth, scales=rng.choice([0.01, 1.0, 100.0], n_features - 1))
+    result = fit(data, 8.0, 2)
+    nothing = risk(losses.logistic, data, np.zeros(n_features))
+    assert risk(losses.logistic, data, result.weights) < nothing - 0.03
+
+
+def test_public_rows_replace_the_releases_of_moments():
+    data, scales = make_users(2000, 2, scales=[1e3, 1.0, 1e-3]), [1e3, 1.0, 1e-3]
+    public = np.random.default_rng(9).normal(size=(500, 3)) * scales
+    assert excess(losses.logistic, data, fit(data, 2.0, 2, public_X=public).weights) < 0.01
+    problem = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True, public_moment=np.eye(4))
+    plain = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True)
+    with_public, without = (plan_whitened_clip(p, 2000, 2, Budget(1.0, DELTA)) for p in (problem, plain))
+    assert not any(getattr(step.mechanism, "acute", False) for step in with_public.plan.steps)
+    assert sum(getattr(step.mechanism, "acute", False) for step in without.plan.steps) == 5
+    assert with_public.bound < without.bound
+    noise = {p: {s.label: s.mechanism.noise_multiplier for s in p.plan.steps} for p in (with_public, without)}
+    assert noise[with_public]["steps"] < noise[without]["steps"]
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+class CountingEngine(LocalEngine):
+    """Counts users whose gradients were computed."""
+
+    asked = 0
+
+    def vectors(self, statistic, data, users, n_groups):
+        if statistic.needs_targets:
+            type(self).asked += len(users)
+        return super().vectors(statistic, data, users, n_groups)
+
+
+@pytest.mark.parametrize("passes", [1, 5, 20, None])
+def test_it_takes_no_more_gradients_than_allowed_and_than_it_says(passes):
+    data = make_users(3000, 2)
+    CountingEngine.asked = 0
+    most = None if passes is None else passes * 6000
+    result = fit(data, 2.0, 2, max_gradients=most, engine=CountingEngine())
+    assert 2 * CountingEngine.asked <= result.n_gradients
+    assert 2 * CountingEngine.asked > 0.8 * result.n_gradients
+    if most is not None:
+        assert 0.7 * most < result.n_gradients <= most
+    assert excess(losses.logistic, data, result.weights) < 0.02
+
+
+def test_samples_are_planned_within_the_budget():
+    problem, budget = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True), Budget(1.0, DELTA)
+    plan = plan_whitened_clip(problem, 3000, 2, budget, max_gradients=5 * 6000)
+    kinds = {step.label: type(step.mechanism) for step in plan.plan.steps}
+    assert {kinds[label] for label in ("burn-in", "curvature", "steps")} == {SampledClip}
+    assert {kind for label, kind in kinds.items() if label.startswith("whitening")} == {Clip}
+    assert all(fits(cost, budget) for cost in plan.plan.costs)
+
+
+def test_too_few_gradients_are_refused_before_anything_is_spent():
+    data, ledger = make_users(300, 2), Ledger(Budget(1.0, DELTA))
+    with pytest.raises(ValueError, match=r"Expected max_gradients=10 >= .*Nothing was spent"):
+        fit(data, 1.0, 2, max_gradients=10, ledger=ledger)
+    assert ledger.spent_epsilon() == 0
+
+
+# --- unusable data ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "halts"), [(0.0, False), (0.1, False), (0.6, True), (1.0, True)])
+def test_it_halts_if_most_labels_are_unusable(share, halts):
+    data = make_users(3000, 2)
+    targets = data.targets.copy()
+    targets[: int(share * len(targets))] = np.nan
+    result = fit(UserData(data.rows, targets, data.offsets, has_intercept=True), 4.0, 2)
+    assert result.halted == halts
+    if halts:
+        np.testing.assert_array_equal(result.weights, 0.0)
+        assert "finite" in result.message
+        assert "budget" in result.message
+    else:
+        assert excess(losses.logistic, data, result.weights) < 0.01
+
+
+def test_a_run_ends_even_if_noise_says_that_nobody_has_a_gradient(monkeypatch):
+    class Low(NoNoise):
+        def gaussian(self, query, sensitivity, multiplier):
+            return query - sensitivity * multiplier if query.size == 4 + N_SIZES + 1 else query
+
+    data = make_users(50, 1)
+    data = UserData(data.rows, np.full(50, np.nan), data.offsets, has_intercept=True)
+    releasing(monkeypatch, Low())
+    assert np.all(np.isfinite(fit(data, 0.1, insecure_seed=None).weights))
+
+
+def test_rows_that_are_all_zero_or_missing_end_in_finite_weights():
+    plain = make_users(500, 2)
+    for value in (0.0, np.nan, np.inf, 1e300):
+        data = UserData(np.full_like(plain.rows, value), plain.targets, plain.offsets)
+        assert np.all(np.isfinite(fit(data, 1.0, 2).weights))
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+problems = st.builds(
+    lambda d, loss, intercept: Problem(loss, ANYWHERE, d, math.sqrt(d), 5.0, intercept=intercept),
+    st.sampled_from([1, 2, 3, 7, 8, 20, 100, 401, 2000]),
+    st.sampled_from([losses.logistic, losses.squared, losses.hinge, losses.multinomial(4)]),
+    st.booleans(),
+)
+sizes = st.floats(1.0, 6.0).map(lambda exponent: int(10**exponent))
+epsilons = st.floats(-2.0, 1.3).map(lambda exponent: 10.0**exponent)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problem=problems, users=st.tuples(sizes, sizes), epsilon=st.tuples(epsilons, epsilons), rows=st.integers(1, 99))
+def test_more_users_and_more_epsilon_never_raise_the_estimate(problem, users, epsilon, rows):
+    few, many, low, high = *sorted(users), *sorted(epsilon)
+    worse = plan_whitened_clip(problem, few, rows, Budget(low, DELTA)).bound
+    better = plan_whitened_clip(problem, many, rows, Budget(high, DELTA)).bound
+    assert better <= worse * (1 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems, n_users=sizes, epsilon=epsilons)
+def test_every_plan_is_within_its_budget_and_uses_it_up(problem, n_users, epsilon):
+    budget = Budget(epsilon, DELTA)
+    plan = plan_whitened_clip(problem, n_users, 3, budget).plan
+    plan.certify(budget)
+    total = sum(step.mechanism.cost.gaussian for step in plan.steps)
+    (cost,) = set(plan.costs)
+    assert cost.gaussian == pytest.approx(total)
+    assert not fits(type(cost)(gaussian=1.001 * total), budget), "no budget is left over"
+    assert {step.n_users for step in plan.steps} == {n_users}
+
+
+def test_auto_takes_it_and_its_plan_cannot_abort():
+    problem = Problem(losses.logistic, ANYWHERE, 4, 2.0)
+    for epsilon in (0.1, 1.0, 8.0):
+        option = choose(problem, 3000, 2, Budget(epsilon, DELTA))
+        assert option.solver == "whitened-clip"
+        assert {type(step.mechanism) for step in option.plan.plan.steps} == {Clip}
