@@ -427,13 +427,13 @@ def _smooth(problem: Problem, phase: Phase) -> Loss:
 def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.ndarray:
     """Empirical Bayes: entries z of a rotation are N(0, v) + N(0, noise^2), v = scale * (variance of rows)^power.
 
-    Scale and power are those of the largest likelihood.
+    Scale and power are those of the largest likelihood. Along directions in which rows do not vary v is 0.
     """
-    rotation, variances = coordinates.decorrelated()
+    rotation, variances, known = coordinates.decorrelated()
     entries = found.reshape(-1, len(rotation)) @ rotation
     best, factors = -math.inf, np.ones_like(variances)
     for power in (0.0, 0.5, 1.0):
-        relative = variances**power / np.mean(variances**power)
+        relative = known**4 * variances**power / np.mean(variances**power)
         for scale in (0.0, *np.geomspace(1e-3, 1e6, 73)):
             spread = scale * relative + 1.0
             likelihood = -0.5 * float(np.sum(np.log(spread) + (entries / noise) ** 2 / spread))

@@ -12,7 +12,7 @@ Beyond `MOST_FEATURES` features only the diagonal is released: scales, no correl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ _COLUMNS, _SCALE = "column scales", "row scale"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
-_RIDGE = 1e-3
+_RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
@@ -65,10 +65,13 @@ def _label(stage: int) -> str:
 class Coordinates:
     """Weights are basis @ u, for each output; rows x @ basis have about unit second moment.
 
-    `basis` is d x d, or a vector for a diagonal one.
+    `basis` is d x d, or a vector for a diagonal one. `scales` are the columns' (None if unknown), and `ridge` what was
+    added to the moment in units of these.
     """
 
     basis: np.ndarray
+    scales: np.ndarray | None = None
+    ridge: float = 0.0
 
     @property
     def moment(self) -> np.ndarray:
@@ -98,23 +101,24 @@ class Coordinates:
         if ridge == 0:
             return self
         if self.basis.ndim == 1:
-            return Coordinates(1 / np.sqrt(self.moment + ridge))
+            return replace(self, basis=1 / np.sqrt(self.moment + ridge))
         values, axes = np.linalg.eigh(self.moment)
-        return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge))
+        return replace(self, basis=axes / np.sqrt(np.maximum(values, 0.0) + ridge))
 
-    def decorrelated(self) -> tuple[np.ndarray, np.ndarray]:
-        """A rotation R (columns) of these coordinates, and the variances of rows along it in units of the columns' own.
+    def decorrelated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A rotation R (columns) of these coordinates, rows' variances along it, and which part of them is no ridge.
 
-        The axes are those of the columns' correlation matrix, which does not depend on units.
+        The axes are those of the moment in units of the columns' scales, so that they do not depend on units.
         """
         if self.basis.ndim == 1:
-            return np.eye(len(self.basis)), np.ones(len(self.basis))
+            return np.eye(len(self.basis)), np.ones(len(self.basis)), np.ones(len(self.basis))
         moment = self.moment
-        units = np.sqrt(np.diag(moment))
+        units = np.sqrt(np.diag(moment)) if self.scales is None else self.scales
         values, axes = np.linalg.eigh(moment / np.outer(units, units))
         values = np.maximum(values, 1e-12)
         # w = D^-1 E L^-1/2 z, and w = B u: z = R' u with R' = L^1/2 E' D B, a rotation.
-        return ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis)).T, values
+        rotation = ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis)).T
+        return rotation, values, np.maximum(1 - self.ridge / values, 1e-9)
 
     def project(self, domain: object, w: np.ndarray) -> np.ndarray:
         """The point of the domain nearest to w when distance means difference of predictions."""
@@ -137,7 +141,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
 def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...]) -> Coordinates:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
-    basis, scales = np.eye(n_features) if full else np.ones(n_features), np.ones(n_features)
+    basis, scales = np.eye(n_features) if full else np.ones(n_features), None
     for step in steps:
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
@@ -146,10 +150,9 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
-            basis = _bounded(basis, scales)
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
-            noise = mechanism.noise_std(1.0, frequencies.size)
-            basis = basis / likely_scale(frequencies, noise, n_features)
+            error = mechanism.noise_std(1.0, frequencies.size)
+            basis = basis / likely_scale(frequencies, error, n_features)
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
         noise = mechanism.noise_std(1.0, released.size)
@@ -159,23 +162,23 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
         basis = _settled(basis)
-    return Coordinates(_bounded(basis, scales))
+    return _bounded(basis, scales)
 
 
-def _bounded(basis: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """The basis for the moment, in units of the columns' scales, + a little of its size in all directions.
+def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
+    """Coordinates for the moment, in units of the columns' scales, + a fraction of its size in all directions.
 
     A direction in which rows do not vary at all (a column that is 0, or a copy of another) grows by every stage's
     noise: without this a weight of mere noise would be enormous there. It is no penalty: the objective stays the same.
     """
-    moment = Coordinates(basis).moment
+    moment, units = Coordinates(basis).moment, np.ones(len(basis)) if scales is None else scales
     if basis.ndim == 1:
-        moment = moment / scales**2
-        return np.asarray(1 / np.sqrt(moment + _RIDGE * np.median(moment)) / scales)
-    moment = moment / np.outer(scales, scales)
-    values, axes = np.linalg.eigh(moment)
+        moment = moment / units**2
+        return Coordinates(1 / np.sqrt(moment + _RIDGE * np.median(moment)) / units)
+    moment = moment / np.outer(units, units)
     ridge = _RIDGE * float(np.median(np.diag(moment)))
-    return np.asarray(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / scales[:, None])
+    values, axes = np.linalg.eigh(moment)
+    return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / units[:, None], scales, ridge)
 
 
 def _settled(basis: np.ndarray) -> np.ndarray:
