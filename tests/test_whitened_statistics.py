@@ -15,7 +15,7 @@ from support_acute import all_of, neighbouring_users
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import UserData, kernels, losses, row_weights
-from userdp.moments import MomentShape, RowScale
+from userdp.moments import ColumnScales, MomentShape, RowScale
 from userdp.row_weights import RowWeights
 from userdp.statistics import MeanGradient
 from userdp.wrapped import N_SIZES, ClippedGradient, MeanCurvature
@@ -36,6 +36,7 @@ STATISTICS = {
     "moment shape": MomentShape(BASIS),
     "diagonal of the moment's shape": MomentShape(DIAGONAL),
     "row scale": RowScale(RowWeights(BASIS, 1.0)),
+    "column scales": ColumnScales(),
     "weighted gradient": gradient(),
     "weighted gradient of a loss in Python": gradient(python_custom),
     "clipped gradient": ClippedGradient(gradient(), 0.5, 3.0, 0.2),
@@ -167,6 +168,21 @@ def test_row_scales_are_powers_of_four():
     assert places == [None, 0, 63, 64, 64, 65, 65, 127, None, None]
     np.testing.assert_array_equal(marked.sum(axis=1), [place is not None for place in places])
     assert RowScale.SIZES[65] == 4.0
+
+
+def test_column_scales_are_powers_of_eight():
+    rows = np.array([[1.0, 8.0], [3.0, 0.0], [1e-30, 64.0], [np.nan, 1e300], [0.3, -1.0]])
+    marked = vectors(ColumnScales(), UserData(rows, np.zeros(5), np.arange(6))).reshape(5, 2, -1)
+    places = [[int(np.argmax(block)) if block.any() else None for block in user] for user in marked]
+    assert places == [[10, 11], [11, None], [0, 12], [None, None], [9, 10]]
+    assert math.sqrt(ColumnScales.SIZES[11]) == 8.0
+    np.testing.assert_allclose(marked[marked > 0], math.sqrt(0.5))
+
+
+def test_of_curvature_and_rows_the_second_is_one_over_their_number():
+    found = vectors(STATISTICS["curvature"], data_of())[:, 1]
+    counts = np.diff(data_of().offsets)
+    np.testing.assert_allclose(found[counts > 0] + 0.5, 1 / counts[counts > 0])
 
 
 @pytest.mark.parametrize("basis", [BASIS, DIAGONAL, DIRECTIONS], ids=["full", "diagonal", "directions"])

@@ -14,7 +14,7 @@ from support_curator import BUDGET, RecordingEngine
 
 from userdp import kernels
 from userdp.audit.bounds import audited_gaussian_epsilon
-from userdp.moments import MomentShape, RowScale, SecondMomentShape, UserMean
+from userdp.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -34,7 +34,7 @@ def clipped(vectors, radius=1.0):
 
 
 def statistics_of(basis):
-    return MomentShape(basis), RowScale(RowWeights(basis, 1.0))
+    return MomentShape(basis), RowScale(RowWeights(basis, 1.0)), ColumnScales()
 
 
 # --- sensitivity ------------------------------------------------------------------------------------------------------
@@ -189,7 +189,8 @@ def curator_of(acute, engine=None):
 def test_acute_steps_take_no_statistic_but_those_proven(statistic):
     engine = RecordingEngine()
     curator = curator_of(True, engine)
-    with pytest.raises(TypeError, match=f"MomentShape or RowScale in step 'shape'.*got {type(statistic).__name__}"):
+    words = f"ColumnScales, MomentShape, RowScale in step 'shape'.*got {type(statistic).__name__}"
+    with pytest.raises(TypeError, match=words):
         curator.release("shape", statistic, 1.0)
     assert engine.calls == [], "refused before data is read"
     curator.release("shape", MomentShape(np.eye(2)), 1.0)  # and the round was not used up
@@ -200,7 +201,7 @@ def test_acute_steps_take_no_statistic_but_those_proven(statistic):
 @pytest.mark.parametrize("acute", [True, False])
 def test_shapes_and_scales_are_taken_everywhere(statistic, acute):
     released = curator_of(acute).release("shape", statistic, 1.0)
-    assert released.shape == (3 if isinstance(statistic, MomentShape) else 128,)
+    assert released.shape == ({MomentShape: 3, RowScale: 128, ColumnScales: 42}[type(statistic)],)
 
 
 @pytest.mark.parametrize("basis", [np.eye(3), np.ones(3), np.ones((2, 3)), np.ones(1)])

@@ -183,13 +183,26 @@ def test_coordinates_lead_there_and_back():
         assert coordinates.of_gradient(w) @ u == pytest.approx(w @ coordinates.to_weights(u))
         moment = coordinates.moment if basis.ndim == 2 else np.diag(coordinates.moment)
         np.testing.assert_allclose(matrix.T @ moment @ matrix, np.eye(4), atol=1e-9)
-        rotation, variances = coordinates.decorrelated()
+        rotation, variances, known = coordinates.decorrelated()
+        np.testing.assert_array_equal(known, 1.0)
         np.testing.assert_allclose(rotation.T @ rotation, np.eye(4), atol=1e-9)
         assert np.sum(variances) == pytest.approx(4.0)
         ridged = coordinates.with_ridge(0.7)
         expected = moment + 0.7 * np.eye(4)
         np.testing.assert_allclose(ridged.moment if basis.ndim == 2 else np.diag(ridged.moment), expected)
         assert coordinates.with_ridge(0.0) is coordinates
+
+
+@pytest.mark.parametrize("column", ["zero", "copy", "rare"])
+def test_columns_that_tell_nothing_get_no_weight_of_mere_noise(column):
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(10_000, 3))
+    rows[:, 2] = {"zero": 0.0, "copy": rows[:, 0], "rare": rng.random(10_000) < 2e-4}[column]
+    targets = rows[:, 0] - 0.5 * rows[:, 1] + 0.1 * rng.normal(size=10_000)
+    data = UserData.from_arrays(rows, targets / 4, np.repeat(np.arange(2000), 5), fit_intercept=True)
+    weights = 4 * fit(data, 4.0, 5, loss="squared", target_bound=1.0).weights
+    expected = [0.5, -0.5, 0.5, 0.0] if column == "copy" else [1.0, -0.5, 0.0, 0.0]
+    np.testing.assert_allclose(weights, expected, atol=0.05)
 
 
 def test_public_coordinates_whiten_and_raise_what_is_missing():
@@ -283,7 +296,7 @@ def test_public_rows_replace_the_releases_of_moments():
     plain = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True)
     with_public, without = (plan_whitened_clip(p, 2000, 2, Budget(1.0, DELTA)) for p in (problem, plain))
     assert not any(getattr(step.mechanism, "acute", False) for step in with_public.plan.steps)
-    assert sum(getattr(step.mechanism, "acute", False) for step in without.plan.steps) == 5
+    assert sum(getattr(step.mechanism, "acute", False) for step in without.plan.steps) == 6
     assert with_public.bound < without.bound
     noise = {p: {s.label: s.mechanism.noise_multiplier for s in p.plan.steps} for p in (with_public, without)}
     assert noise[with_public]["steps"] < noise[without]["steps"]
