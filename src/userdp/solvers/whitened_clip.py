@@ -58,6 +58,7 @@ _LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how
 # The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and by how much
 # noise costs more than in coordinates that fit exactly.
 _USUAL_CURVATURE, _USUAL_SLOPE, _SIMILARITY, _WORSE = 0.6, 0.65, 0.06, 3.0
+_SKEWED = 1.5  # least clip / root mean square where users have one row, gradients are skewed, and nothing recalibrated
 _LOPSIDED = {STEPS: 0.15, RECALIBRATION: 0.3}  # least clip / longest, times how lopsided the classes are
 # The part of the budget for averaged steps, about; the exact one has jumps where noise calls for another layout, and
 # what is spent there is gained elsewhere: with it the estimate could rise with epsilon.
@@ -74,8 +75,8 @@ _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
 class Phase:
     """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
 
-    `clip`: in units of the gradients' root mean square; `longest`: what row weights bound a row to, in units of
-    sqrt(features).
+    `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `longest`: what row
+    weights bound a row to.
     """
 
     label: str
@@ -85,6 +86,7 @@ class Phase:
     radius: float
     noise_ratio: float
     clip: float
+    least_clip: float
     longest: float
 
 
@@ -209,7 +211,9 @@ def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Pha
     usual = min(1.0, clip * float(np.sqrt(_USUAL_SIZES @ _NORMS**2)))
     radius = usual * longest * _slope_scale(problem) * math.hypot(1, _MARK)
     ratio = _noise_ratio(step, problem)
-    return Phase(step.label, step.n_users, mechanism.rounds, sampled * step.n_users, radius, ratio, clip, longest)
+    least = 0.0 if layout.recalibration else _SKEWED
+    numbers = (mechanism.rounds, sampled * step.n_users, radius, ratio, clip, least, longest)
+    return Phase(step.label, step.n_users, *numbers)
 
 
 def _slope_scale(problem: Problem) -> float:
@@ -310,7 +314,8 @@ class _Descent:
         statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
         released = self.curator.release(label, statistic, statistic.radius) + 0.5
-        measured, self.inverse_rows = scale * float(released[0]), min(max(float(released[1]), 0.0), 1.0)
+        measured = scale * float(released[0])
+        self.inverse_rows = min(max(float(released[1]) - statistic.radius * ratio, 0.0), 1.0)
         trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * statistic.radius * ratio) ** 2)
         usual = self.curvature / self.loss.curvature
         fraction = trust * measured + (1 - trust) * usual
@@ -343,7 +348,8 @@ class _Descent:
         self.unusable.append((float(frequencies[-1]), std / mark))
         self.sizes.see(frequencies[:-1], std / mark)
         steep = self.curvature * self.sizes.kept(self.clip / self.longest)
-        self.clip = self.longest * min(1.0, max(self.phase.clip * self.sizes.rms, self._least_clip))
+        multiple = max(self.phase.clip, self.phase.least_clip * math.sqrt(self.inverse_rows))
+        self.clip = self.longest * min(1.0, max(multiple * self.sizes.rms, self._least_clip))
         if self.problem.l2:
             u = self._whitened()
             pull = self.coordinates.of_gradient(self.problem.l2 * self.coordinates.to_weights(u))
