@@ -50,6 +50,7 @@ def test_a_statistic_cannot_ask_for_a_release_while_it_is_computed():
 # --- threads ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.threads
 def test_threads_share_the_rounds():
     """Eight threads hammer a step of two rounds: exactly two releases leave."""
     curator = Curator(make_data(), plan_of(mean(rounds=2)), Ledger(BUDGET), engine=RecordingEngine())
@@ -84,6 +85,7 @@ class WarningOnData(UserMean):
         return super().__call__(data, users, n_groups)
 
 
+@pytest.mark.threads
 def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
     """Filters are the process's: the release that ends first must not restore them under the other one."""
     first, second = (Curator(make_data(), plan_of(mean()), Ledger(BUDGET)) for _ in range(2))
@@ -101,6 +103,7 @@ def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
     assert list(warnings.filters) == before
 
 
+@pytest.mark.threads
 def test_two_curators_release_at_the_same_time():
     first, second = (Curator(make_data(), plan_of(mean(rounds=2)), Ledger(BUDGET)) for _ in range(2))
     both = threading.Barrier(2, timeout=20)

@@ -103,6 +103,7 @@ def test_a_seeded_run_of_an_old_file_stays_not_private(tmp_path):
     assert book.spent_epsilon() == float("inf")
 
 
+@pytest.mark.threads
 def test_many_open_an_old_file_at_once(tmp_path):
     path = old_file(tmp_path / "old.db")
     with ThreadPoolExecutor(4) as pool:

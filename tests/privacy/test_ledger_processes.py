@@ -93,6 +93,7 @@ def test_a_killed_process_has_charged_at_least_what_it_went_on_with(tmp_path):
         assert all(charge.steps for charge in charges)
 
 
+@pytest.mark.threads
 def test_threads_may_share_a_ledger_in_memory():
     book = Ledger(BUDGET)
     with ThreadPoolExecutor(4) as pool:
@@ -124,6 +125,7 @@ def test_processes_that_make_one_file_at_the_same_time_share_one_ledger(tmp_path
     assert Ledger.open(path).budget == BUDGET
 
 
+@pytest.mark.threads
 def test_threads_that_make_one_file_with_different_budgets_get_one(tmp_path):
     """All wait until each has found no file, so that all go on to make one."""
     path, barrier = tmp_path / "ledger.db", threading.Barrier(6)
