@@ -97,6 +97,13 @@ MUTANTS = [
         _TRADEOFF + "test_the_default_delta_is_far_below_one_over_the_users",
     ),
     Mutant(
+        "statement: a promise is rounded to nearest",
+        "privacy/accounting.py",
+        "rounding=decimal.ROUND_CEILING",
+        "rounding=decimal.ROUND_HALF_EVEN",
+        "privacy/test_statement.py::test_what_is_printed_is_certified_too",
+    ),
+    Mutant(
         "statement: silent about what is not covered",
         "privacy/statement.py",
         '            *(f"  {sentence}" for sentence in NOT_COVERED),\n',

@@ -4,8 +4,10 @@ import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_multiplier, rounded_up
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
@@ -50,6 +52,25 @@ def test_it_survives_json_and_confesses_seeds(seed):
     assert math.isinf(said.spent_epsilon) is (seed is not None)
     assert "not a guarantee" in said.to_dict()["ledger"]["spent_epsilon_is"]
     assert "a running total" in str(said)
+
+
+@pytest.mark.parametrize("n_users", [12_348, 10_001, 70_000])
+def test_what_is_printed_is_certified_too(n_users):
+    """Digits that are left out are rounded up: of a smaller epsilon or delta nothing was certified."""
+    budget = Budget(math.log(3), default_delta(n_users))
+    plan = Plan(n_users, (Step("a", 0, n_users, Clip(n_users, gaussian_multiplier(budget) * (1 + 1e-9))),))
+    epsilon, delta = map(float, str(charged(plan, budget)).split(")")[0].strip("(").split(", "))
+    assert epsilon == 1.09862
+    for cost in plan.costs:
+        assert fits(cost, Budget(epsilon, delta))
+        assert not fits(cost, Budget(1.09861, delta)), "which is nearest"
+
+
+@given(st.floats(1e-300, 1e300), st.integers(1, 6))
+def test_promises_are_rounded_up_and_by_no_more_than_a_digit(value, digits):
+    printed = rounded_up(value, digits)
+    assert value <= float(printed) <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-15)
+    assert rounded_up(float(printed), digits) == printed
 
 
 def test_it_says_what_is_covered_and_what_is_not():

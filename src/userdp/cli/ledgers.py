@@ -11,7 +11,7 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import Budget, rounded_up
 from userdp.privacy.domination import FAILURE_SHARE
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger
 from userdp.whole_files import check_place
@@ -70,7 +70,10 @@ def new(
         record = {"path": str(path), "epsilon": budget.epsilon, "delta": budget.delta, "failure_share": failure_share}
         show.as_json(record)
     else:
-        typer.echo(f"{path} holds a budget of epsilon {budget.epsilon:g} at delta {budget.delta:g}. Nothing is spent.")
+        typer.echo(
+            f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "
+            "Nothing is spent."
+        )
 
 
 @app.command("show")
@@ -103,7 +106,7 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
         return
     show.facts(
         [
-            ("budget", f"epsilon {ledger.budget.epsilon:g} at delta {ledger.budget.delta:g}"),
+            ("budget", f"epsilon {rounded_up(ledger.budget.epsilon)} at delta {rounded_up(ledger.budget.delta)}"),
             ("spent", f"epsilon {spent:.4g} at delta {ledger.budget.delta:g}"),
             ("charges", f"{len(charges):,}"),
         ]

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from userdp.planner import EXCESS_NOTE, Comparison, Option, excess, needs
+from userdp.privacy.accounting import rounded_up
 from userdp.privacy.statement import Statement
 from userdp.privacy.tradeoff import in_percent, right_guess
 
@@ -47,15 +48,15 @@ def promise(statement: Statement) -> list[tuple[str, str]]:
     return [
         (
             "guarantee",
-            f"epsilon {statement.epsilon:g}, delta {statement.delta:g} for each of {statement.n_users:,} users, with "
-            "all their rows"
+            f"epsilon {rounded_up(statement.epsilon)}, delta {rounded_up(statement.delta)} for each of "
+            f"{statement.n_users:,} users, with all their rows"
             if statement.private
             else "none: the run was seeded",
         ),
         (
             "spent",
-            f"epsilon {statement.spent_epsilon:.4g} of {statement.ledger_epsilon:g} at delta "
-            f"{statement.ledger_delta:g}{kept}",
+            f"epsilon {statement.spent_epsilon:.4g} of {rounded_up(statement.ledger_epsilon)} at delta "
+            f"{rounded_up(statement.ledger_delta)}{kept}",
         ),
         *([("noise", noise)] if noise else []),
         ("covers", f"{statement.covers}; `userdp report` says more"),

@@ -13,6 +13,7 @@ upper bound, and a calibrated multiplier is one that has been certified, never i
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import math
 from collections.abc import Callable
@@ -200,6 +201,16 @@ class Cost:
 def sum_up(a: float, b: float) -> float:
     """a + b, rounded up unless one of them is 0."""
     return math.nextafter(a + b, math.inf) if a and b else a + b
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """As it is printed where it is promised: the least number of so many digits that is not below it.
+
+    >>> rounded_up(math.log(3)), rounded_up(0.1), rounded_up(1e-6)
+    ('1.09862', '0.1', '1e-06')
+    """
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

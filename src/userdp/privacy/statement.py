@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier, rounded_up
 from userdp.privacy.ledger import ODOMETER, Ledger
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.tradeoff import Tradeoff, in_percent, right_guess, tradeoff
@@ -123,15 +123,15 @@ class Statement:
 
     def __str__(self) -> str:
         lines = [
-            f"({self.epsilon:g}, {self.delta:g})-differential privacy where {self.neighbours}; {self.unit}s: "
-            f"{self.n_users:,}",
+            f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-differential privacy where {self.neighbours}; "
+            f"{self.unit}s: {self.n_users:,}",
             *(
                 f"  {part.step}: {part.mechanism}, {part.releases} release{'s' * (part.releases > 1)}, "
                 f"{part.share:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
                 for part in self.parts
             ),
-            f"  ledger: epsilon {self.spent_epsilon:.4g} of {self.ledger_epsilon:g} spent, counted at its delta "
-            f"{self.ledger_delta:g}: a running total, the guarantee for all runs is the whole budget",
+            f"  ledger: epsilon {self.spent_epsilon:.4g} of {rounded_up(self.ledger_epsilon)} spent, counted at its "
+            f"delta {rounded_up(self.ledger_delta)}: a running total, the guarantee for all runs is the whole budget",
             f"  covered: {self.covers}",
             *(f"  {sentence}" for sentence in NOT_COVERED),
             *([] if self.tradeoff is None or not self.private else self._given(self.tradeoff)),
@@ -146,11 +146,12 @@ class Statement:
             f"with this noise (epsilon and delta alone would allow {alone})"
         ]
         if found.mu:
-            but = f", but for events of chance {found.mu_failure:.2g}" if found.mu_failure else ""
-            lines.append(f"  as private as a Gaussian mechanism with mu = {_up(found.mu)} (mu-GDP){but}")
+            but = f", but for events of chance {rounded_up(found.mu_failure, 2)}" if found.mu_failure else ""
+            lines.append(f"  as private as a Gaussian mechanism with mu = {rounded_up(found.mu, 4)} (mu-GDP){but}")
         if found.failure:
             lines.append(
-                f"  nothing is promised of events of chance {found.failure:.2g} (tests that err), counted in delta"
+                f"  nothing is promised of events of chance {rounded_up(found.failure, 2)} (tests that err), counted "
+                "in delta"
             )
         if found.added_epsilon is not None:
             lines.append(
@@ -203,12 +204,6 @@ def statement(
         spent,
         tradeoff(plan, budget.delta),
     )
-
-
-def _up(value: float) -> str:
-    """Rounded up to four digits."""
-    power = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.ceil(value / power - 1e-9) * power:.4g}"
 
 
 def _alone(step: Step, budget: Budget) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+from userdp.privacy.accounting import rounded_up
 from userdp.privacy.tradeoff import Tradeoff
 from userdp.solvers.problem import PROVEN
 
@@ -197,7 +198,7 @@ def number(value: object, digits: int = 4) -> str:
 def power(value: float) -> str:
     """A small number as 10⁻⁶ or 2.5·10⁻⁷; one that is not so small as it is."""
     if not 0 < value < 1e-3:
-        return f"{value:g}"
+        return rounded_up(value)
     exponent = math.floor(math.log10(value))
     rounded = math.ceil(value / 10**exponent * 1000 * (1 - 1e-12)) / 1000  # up: it is a bound
     factor, exponent = (1.0, exponent + 1) if rounded >= 10 else (rounded, exponent)

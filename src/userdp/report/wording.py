@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from userdp.privacy.accounting import rounded_up
 from userdp.privacy.tradeoff import right_guess
 from userdp.report.record import clean, number, positive, power, real
 
@@ -81,7 +82,7 @@ def percent_at_most(chance: float) -> str:
 def factor_at_most(epsilon: float) -> str:
     """e^epsilon, rounded up to three digits."""
     if epsilon > 30:
-        return f"e^{epsilon:g}"
+        return f"e^{rounded_up(epsilon)}"
     power = 10 ** (math.floor(epsilon / math.log(10)) - 2)
     rounded = math.ceil(math.exp(epsilon) * _UP / power) * power
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.3g}"
@@ -98,7 +99,7 @@ def up(value: float, digits: int = 4) -> str:
 def one_in(delta: float) -> str:
     """delta as 1 in so many, the many rounded down to two digits."""
     if delta < 1e-15:
-        return f"{delta:g}"
+        return rounded_up(delta)
     many = 1 / delta * _UP
     power = 10 ** max(0, math.floor(math.log10(many)) - 1)
     return f"1 in {math.floor(many / power) * power:,}"
@@ -196,8 +197,8 @@ def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
         f"For all data sets D and D′ of {number(record['n_users'])} {privacy['unit']}s that are equal except for "
         f"{differ}{', and agree in what was read off them without protection (see the note above)' * noted}, and every "
         "set S of outcomes:",
-        f"ε = {privacy['epsilon']:g}, δ = {power(privacy['delta'])}. A is everything released: weights, radii, halts. "
-        f"This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing "
+        f"ε = {rounded_up(privacy['epsilon'])}, δ = {power(privacy['delta'])}. A is everything released: weights, "
+        f"radii, halts. This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing "
         f"{'else ' * noted}is assumed about the data, nor about an attacker's knowledge or computing power.",
     )
 
