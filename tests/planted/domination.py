@@ -119,6 +119,13 @@ MUTANTS = [
         _CURVES + "test_a_curve_must_be_covered_between_the_points_where_it_is_known",
     ),
     Mutant(
+        "of a run's sampled parts only the first is charged",
+        "privacy/domination.py",
+        "cost = Cost(subsampled=parts)",
+        "cost = Cost(subsampled=parts[:1])",
+        _CURVES + "test_all_sampled_parts_of_a_run_are_charged",
+    ),
+    Mutant(
         "sampling that is not counted: half the change",
         "privacy/domination.py",
         "part.steps * (2 / part.added_user_multiplier) ** 2",

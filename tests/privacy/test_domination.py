@@ -77,6 +77,20 @@ def test_sampled_runs_of_many_steps_cost_what_a_gaussian_of_the_same_epsilon_doe
     assert exact <= charged <= 1.005 * exact
 
 
+def test_all_sampled_parts_of_a_run_are_charged():
+    """As those of one plan are: the same steps in two parts cost the same, and unlike ones are covered together."""
+    five, four_and_one = (
+        dominating(Cost(subsampled=tuple(Subsampled(0.3, 6.0, steps) for steps in parts)), 1e-8)
+        for parts in ((5,), (4, 1))
+    )
+    assert four_and_one.mu_squared == pytest.approx(five.mu_squared, rel=1e-3)
+    unlike = Cost(subsampled=(Subsampled(0.01, 2.0, 10), Subsampled(0.3, 4.0, 3)))
+    priced = dominating(unlike, 1e-8)
+    for epsilon in (0.0, 0.3, 1.0, 2.0):
+        allowed = gaussian_delta(math.sqrt(priced.mu_squared), epsilon) + priced.failure
+        assert a.delta_at(unlike, epsilon) <= allowed * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("failure", [0.0, 1e-15, 1e-7])
 def test_a_sample_of_everybody_is_a_gaussian_release(failure):
     priced = dominating(Cost(subsampled=(Subsampled(1.0, 8.0, 4),)), failure)
