@@ -30,6 +30,7 @@ from sklearn.metrics import roc_auc_score
 from userdp import Budget, Clip, Curator, Ledger, Plan, SampledClip, Step, UserData, UserMean
 from userdp import plan as compare
 from userdp.audit.planted import edge_features, made_up, training
+from userdp.moments import MomentShape
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.tradeoff import tradeoff
 
@@ -65,18 +66,24 @@ class Line:
 
 
 def of_curator(plan: Plan, budget: Budget, runs: int) -> Scores:
-    """Means of two users, one at 0 and one far off in one direction or the other, each run by a curator of its own."""
+    """Means of two users, one at 0 and one far off in one direction or the other, each run by a curator of its own.
+
+    Vectors that never point apart are second moments: of a row along one feature or along the other.
+    """
     (step,) = plan.steps
+    acute = getattr(step.mechanism, "acute", False)
+    statistic = MomentShape(np.eye(2)) if acute else UserMean()
+    weights = np.array([1.0, 0.0, -1.0] if acute else [1.0])
     seen = []
-    for far in (1e6, -1e6):
-        rows = np.zeros((plan.n_users, 1))
+    for far in ([1e6, 0.0], [0.0, 1e6]) if acute else ([1e6], [-1e6]):
+        rows = np.zeros((plan.n_users, len(far)))
         rows[0] = far
         data = UserData.from_arrays(rows, None, np.arange(plan.n_users))
         totals = np.empty(runs)
         for run in range(runs):
             curator = Curator(data, plan, Ledger(budget))
             rounds = range(step.mechanism.rounds)
-            totals[run] = sum(curator.release(step.label, UserMean(), 1.0)[0] for _ in rounds)
+            totals[run] = sum(float(curator.release(step.label, statistic, 1.0) @ weights) for _ in rounds)
         seen.append(totals)
     return seen[0], seen[1]
 
@@ -129,6 +136,7 @@ def cases(budget: Budget) -> dict[str, tuple[Plan, Plan, Budget]]:
     shipped = {
         "Curator, Clip": whole(Clip(2, once)),
         "Curator, Clip, 3 rounds": whole(Clip(2, thrice, 3)),
+        "Curator, Clip, acute vectors": whole(Clip(2, once, acute=True)),
         "Curator, SampledClip, q=.5": whole(SampledClip(2, 0.5, sampled)),
     }
     planted = {"planted: Clip with half its noise": (whole(Clip(2, once / 2)), whole(Clip(2, once)), generous)}

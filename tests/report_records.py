@@ -131,7 +131,7 @@ GAUSSIAN = {  # epsilon 1, delta 1e-6, all of it Gaussian noise
     "added_epsilon": 0.47523,
 }
 
-KNOWN_NOISE = changed(solver="dp-sgd", privacy={"tradeoff": GAUSSIAN})
+KNOWN_NOISE = changed(solver="whitened-clip", privacy={"tradeoff": GAUSSIAN})
 TESTED = changed(
     solver="accelerated",
     privacy={

@@ -74,6 +74,7 @@ def test_ids_that_python_calls_equal_are_one_user():
         pa.array([1, None, 2]),
         pa.array([1.0, math.nan, 2.0]),
         pa.array(["a", None, "b"]),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", None, "b"])),
     ],
     ids=lambda ids: type(ids).__name__,
 )

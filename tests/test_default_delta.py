@@ -84,4 +84,4 @@ def test_the_command_line_has_it_too(tmp_path):
     assert json.loads(run(*public, "--json").stdout)["delta"] == DELTA
     shown = run(*public).stdout
     assert f"At epsilon 2, delta {DELTA:g}." in shown
-    assert "those of others estimates" in " ".join(shown.split())
+    assert "which only phased-sgd and accelerated have, are theorems" in " ".join(shown.split())

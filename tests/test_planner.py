@@ -10,6 +10,7 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
 from userdp.planner import choose, consider, drowned, public_problem
+from userdp.solvers.problem import Result
 from userdp.solvers.registry import SOLVERS
 
 LOGISTIC = public_problem("logistic", 5)
@@ -19,6 +20,7 @@ def test_every_solver_and_mode_has_a_row():
     comparison = plan(5_000, 20, 4, 1.0, 1e-6, rivals=True)
     assert [(o.solver, o.mode) for o in comparison.options] == list(SOLVERS)
     for option in comparison.options:
+        assert option.estimated is Result(np.zeros(1), False, "", 0, 0.0, solver=option.solver).bound_is_estimate
         if option.feasible:
             assert 0 < option.bound < math.inf
             assert option.noise_std > 0

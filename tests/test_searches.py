@@ -1,5 +1,7 @@
 """Several fits on the same people without a common ledger are warned of, once a search, with the remedy."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -78,6 +80,25 @@ def test_a_search_without_a_ledger_warns_once_where_it_was_called(rows, name):
     assert "Give all fits one ledger" in str(found.message)
     assert "fix hyperparameters" in str(found.message)
     assert found.filename == __file__
+
+
+SCRIPT = """
+import numpy as np
+from sklearn.model_selection import cross_val_score
+from userdp import LogisticRegression
+
+X = np.linspace(-1, 1, 300)[:, None]
+model = LogisticRegression(8.0, classes=[0, 1], privacy_unit="row", solver="phased-sgd", insecure_seed=0)
+cross_val_score(model, X, (X[:, 0] > 0).astype(int), cv=2)
+"""
+
+
+def test_a_script_is_told_its_own_line(tmp_path):
+    """Its line is in the outermost frame; a warning of scikit-learn's line would be shown for the first search only."""
+    script = tmp_path / "search.py"
+    script.write_text(SCRIPT)
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert f"{script}:8: PrivacyWarning" in ran.stderr
 
 
 @pytest.mark.parametrize("name", searches(None, None))

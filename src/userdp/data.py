@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from userdp.grouping import Groups, check_seed
-from userdp.schema import Schema, ids, matrix, numbers
+from userdp.schema import Schema, collected, ids, matrix, numbers
 from userdp.table_files import TableFile, open_parquet
 
 _OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
@@ -153,8 +153,7 @@ class UserData:
                 "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
                 "from_table(userdp.table_files.open_table(path), ...) to read a CSV or Arrow one."
             )
-        if hasattr(table, "collect_schema") and hasattr(table, "collect"):  # a lazy polars frame
-            table = table.collect()
+        table = collected(table)
         names = getattr(table, "column_names", None) or getattr(table, "columns", None)
         if names is None or not hasattr(table, "__getitem__"):
             raise TypeError(

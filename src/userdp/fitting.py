@@ -117,7 +117,7 @@ def minimize(
     message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     promise = statement(option.plan.plan, curator.budget, ledger, seed)
-    bound = result.bound if option.estimated else option.bound
+    bound = result.bound if option.refined else option.bound
     return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=promise)
 
 

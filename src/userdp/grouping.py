@@ -111,10 +111,10 @@ def _user_codes(users: Any, n_rows: int) -> np.ndarray:
     if isinstance(users, pa.ChunkedArray):
         users = users.combine_chunks()
     if isinstance(users, pa.Array):
+        if pa.types.is_dictionary(users.type):
+            users = users.dictionary_decode()  # first: a null may be in the dictionary
         if users.null_count:
             raise ValueError(_MISSING_ID)
-        if pa.types.is_dictionary(users.type):
-            users = users.dictionary_decode()
         if not pa.types.is_floating(users.type) and not pa.types.is_nested(users.type):
             return np.asarray(users.dictionary_encode().indices, dtype=np.int64)
         users = users.to_pylist() if pa.types.is_nested(users.type) else users.to_numpy(zero_copy_only=False)

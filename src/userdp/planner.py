@@ -2,8 +2,8 @@
 
 `plan` tells, before any data is touched, what each solver would need, cost and promise. `solver="auto"` takes
 whitened-clip, which was the most accurate wherever it was measured (docs/which-solver.md) and never aborts on clean
-data; with mode="paper" the solver of the paper with the least bound. What is told of whitened-clip is an estimate of
-its excess risk; of the others it is a bound, of worst cases, often a hundred times what is measured.
+data; with mode="paper" the solver of the paper with the least bound. What is told of the paper's solvers is a bound on
+the excess risk, of worst cases, often a hundred times what is measured; of all others it is an estimate, no theorem.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.mechanism import check_counts
 from userdp.solvers import phased_sgd
-from userdp.solvers.problem import Problem
+from userdp.solvers.problem import PROVEN, Problem
 from userdp.solvers.registry import SOLVERS
 
 AUTO = "whitened-clip"
 _USUAL_RADIUS, _NO_LIMIT = 10.0, 1e9
 
-# An estimate of so much of the loss of knowing nothing, or a bound of so many times it: measured models were then
-# hardly better than a constant.
+# A refined estimate of so much of the loss of knowing nothing, or a bound (of earlier work an estimate made like one)
+# of so many times it: measured models were then hardly better than a constant.
 _NOISE_DOMINATED, _LOOSE = 0.1, 3.5
 
 # Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
@@ -64,8 +64,13 @@ class Option:
 
     @property
     def estimated(self) -> bool:
-        """Whether `bound` is an estimate."""
-        return SOLVERS[self.solver, self.mode].estimates
+        """Whether `bound` is an estimate, no theorem."""
+        return self.solver not in PROVEN
+
+    @property
+    def refined(self) -> bool:
+        """Whether a run will renew the estimate by what it releases, so that it tells what to expect."""
+        return SOLVERS[self.solver, self.mode].refines
 
     @property
     def enough_users(self) -> int | None:
@@ -243,8 +248,8 @@ DROWNED_ADVICE = (
 
 
 def drowned(problem: Problem, option: Option) -> bool:
-    """Whether a useful model is unlikely: an estimate near, or a bound far above, the loss of knowing nothing."""
-    return option.bound > (_NOISE_DOMINATED if option.estimated else _LOOSE) * problem.loss_at_zero
+    """Whether a useful model is unlikely: what is expected near, or a bound far above, the loss of knowing nothing."""
+    return option.bound > (_NOISE_DOMINATED if option.refined else _LOOSE) * problem.loss_at_zero
 
 
 def needs(option: Option) -> str:

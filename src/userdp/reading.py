@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from userdp.schema import matrix
+from userdp.schema import collected, matrix
 
 FLOATS = [np.float64, np.float32]
 
@@ -36,6 +36,7 @@ def read_rows(estimator: Any, X: Any, reset: bool = True, width: int | None = No
 
     Lists are read if their width is public: declared, or known from the fit.
     """
+    X = collected(X)
     rows = matrix("X", X, width if reset else estimator.n_features_in_)
     validate_data(estimator, X if hasattr(X, "columns") else rows, skip_check_array=True, reset=reset)
     return rows

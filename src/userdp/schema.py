@@ -149,6 +149,11 @@ def _type_of(column: Any) -> Any:
     return None if hasattr(column, "columns") else getattr(column, "dtype", None)  # tables have cells in attributes
 
 
+def collected(table: Any) -> Any:
+    """A lazy polars frame as a frame; anything else as it is."""
+    return table.collect() if hasattr(table, "collect_schema") and hasattr(table, "collect") else table
+
+
 def decoded(column: Any) -> Any:
     """An Arrow column of dictionary type as a column of its values."""
     encoded = isinstance(column, _ARROW) and pa.types.is_dictionary(column.type)
@@ -189,8 +194,7 @@ def matrix(what: str, X: Any, width: int | None = None) -> np.ndarray:
 
     Lists of rows declare no width, and so are refused unless `width` does: a row of another length is then NaN.
     """
-    if hasattr(X, "collect_schema") and hasattr(X, "collect"):  # a lazy polars frame
-        X = X.collect()
+    X = collected(X)
     if hasattr(X, "columns") and hasattr(X, "shape"):
         return _matrix_of_table(what, X)
     if hasattr(X, "toarray"):

@@ -86,8 +86,9 @@ def _caller(frame: FrameType) -> str:
 
 def _level_of_caller(outermost: FrameType) -> int:
     """The level, as `warnings.warn` in this function's caller counts them, of the line that began the search."""
-    level, frame, beyond = 0, sys._getframe(1), False
-    while frame.f_back is not None:
+    level, beyond = 0, False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:  # a script's own line is in the outermost frame of all
         level, beyond = level + 1, beyond or frame is outermost
         if beyond and not str(frame.f_globals.get("__name__")).startswith("sklearn"):
             break

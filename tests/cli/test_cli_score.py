@@ -246,6 +246,10 @@ def test_a_report_s_facts_go_to_standard_output(files):
     assert record["noise"]["right_guess"] < record["noise"]["right_guess_of_epsilon_and_delta_alone"]
     assert record["noise"]["fails_outright_with_chance"] > 0  # phased SGD tests
     assert record["excess_risk"]["is_estimate"] is False
+    assert "OpenDP" in record["implementation"]["floating_point"]
+    assert record["implementation"]["randomness"].startswith("a seed")  # as these models were made
+    assert "Run time" in record["implementation"]["side_channels"]
+    assert "small groups" in record["bias"][0]
 
 
 def test_the_real_report(files, tmp_path):

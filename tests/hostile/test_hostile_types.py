@@ -111,6 +111,7 @@ TABLES = {
     **{f"pandas {kind}": pandas_of(kind) for kind in ("float64", "float32", "Int64", "Float64")},
     **{f"pandas Arrow {name}": pandas_of(pd.ArrowDtype(kind)) for name, kind in ARROW.items()},
     "polars objects": polars_of(pl.Object),
+    "polars lazy": lambda a, b: polars_of(pl.Float64)(a, b).lazy(),
     **{f"polars {kind}": polars_of(kind) for kind in (pl.Float64, pl.Float32, pl.Int64, pl.Int128, pl.Decimal(38, 2))},
     **{f"pyarrow {name}": arrow_of(kind) for name, kind in ARROW.items()},
 }

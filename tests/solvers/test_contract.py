@@ -159,7 +159,7 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
     assert excess < (0.01 if solver == "whitened-clip" else 0.12) * (nothing - best)
-    if not SOLVERS[solver, "tight"].estimates:
+    if not SOLVERS[solver, "tight"].refines:
         assert excess < result.bound
     elif losses.loss(loss).smooth:  # what rounding of kinks costs is in no estimate
         assert excess < 3 * result.bound

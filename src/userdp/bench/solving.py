@@ -55,7 +55,7 @@ def solve_all(
         "passes": option.n_gradients / (n_users * rows_per_user),
         "n_releases": int(option.n_releases),
         "planned_estimate": float(option.bound) if math.isfinite(option.bound) else None,
-        "estimate": float(np.mean(told)) if option.estimated else float(option.bound),
+        "estimate": float(np.mean(told)) if option.refined else float(option.bound),
         "warned": drowned(problem, option),
         "seconds": seconds,
         "seconds_of_planning": planned,

@@ -18,8 +18,8 @@ from userdp.whole_files import check_place, whole_file
 
 _PICTURES = (".svg", ".png", ".pdf")
 _BOUNDS = (
-    "Bounds are on the mean loss above the best model's, in the worst case: often 100 times too high. Those of "
-    f"{' and '.join(PROVEN)} are theorems, those of others estimates."
+    "Excess risk is the mean loss above the best model's. Bounds, which only "
+    f"{' and '.join(PROVEN)} have, are theorems about the worst case: often 100 times too high. Estimates are none."
 )
 
 

@@ -14,6 +14,20 @@ from userdp.report.record import checked
 
 _TRUST = "a trusted curator holds the data; everybody else sees releases only"
 _RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
+_RANDOMNESS = "the operating system's cryptographic generator"
+_FLOATING_POINT = (
+    "Noise is sampled exactly, by OpenDP, on a grid; rounding of sums is part of the sensitivity; parts of epsilon and "
+    "delta are held back for the rest."
+)
+_SIDE_CHANNELS = (
+    "Run time, memory and file access are not protected. Errors, warnings, exit codes and shapes do not depend on "
+    "cells, but for ids that are missing and files that cannot be read."
+)
+_BIAS = (
+    "What few people have in common is learned last, and people unlike the others are clipped or count less: errors "
+    "may be larger for small groups. Nothing corrects for it.",
+    "Rows beyond max_rows_per_user are dropped at random, targets beyond declared ranges are cut off.",
+)
 _NOT_PROTECTED = (
     "What many people have in common, which is what is learned.",
     "The number of users, names and types of columns, and all parameters.",
@@ -67,6 +81,12 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "noise": noise,
         "composition": {"ledger": privacy["ledger"], "steps": [_step(step) for step in privacy["mechanisms"]]},
         "trust": {"model": _TRUST, "rests_on": _RESTS_ON},
+        "implementation": {
+            "randomness": _RANDOMNESS if private else "a seed: noise can be reproduced",
+            "floating_point": _FLOATING_POINT,
+            "side_channels": _SIDE_CHANNELS,
+        },
+        "bias": list(_BIAS),
         "excess_risk": error,
         "model": {name: model[name] for name in _MODEL},
     }

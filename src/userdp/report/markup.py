@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from userdp.report.record import clean
 
+_MOST_WHOLE = 20  # rows of a table that are all shown at once
+
 
 class Html(str):
     """Markup that is on the page as it is; all other text is escaped."""
@@ -38,7 +40,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: Iterable[int] = (), words: int | None = None
 ) -> str:
-    """A table that scrolls by itself: the first column names the row, those in `numbers` are aligned to the right."""
+    """A table, which scrolls if it is long: the first column names the row, those in `numbers` are aligned right."""
     kinds = dict.fromkeys(numbers, ' class="number"')
     if words is not None:
         kinds[words] = ' class="words"'
@@ -52,7 +54,7 @@ def table(
         for row in rows
     )
     whole = f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="scroll" tabindex="0">{whole}</div>'
+    return f'<div class="scroll{" whole" * (len(rows) <= _MOST_WHOLE)}" tabindex="0">{whole}</div>'
 
 
 def banner(kind: str, title: str, words: str) -> str:

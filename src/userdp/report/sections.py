@@ -200,8 +200,8 @@ def error(model: Model) -> str:
     levels = (("predicted", estimate), (wording.error_name(model), bound), ("knows nothing", nothing))
     picture = figure(plots.error_picture(levels), "Loss above that of the best model, on a log scale: left is better.")
     return f"""<section><h2>What privacy costs in accuracy</h2>
-<p class="lead">These are predictions from the plan, that is from public numbers. Nothing was measured on the data for
-this page: measuring would cost budget, too.</p>
+<p class="lead">These are predictions from public numbers and from what was released. Nothing else was measured on the
+data for this page: measuring would cost budget, too.</p>
 <div class="grid">{picture or "<p>There is no number that could be drawn.</p>"}
 {bullets(words[estimate is None :])}</div></section>"""
 

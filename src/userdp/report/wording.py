@@ -180,10 +180,14 @@ def error_in_words(record: Mapping[str, Any]) -> str:
     bound, nothing = record["bound"], record["loss_at_zero"]
     useless = positive(nothing) and real(bound) >= real(nothing)
     if record["bound_is_estimate"]:
-        told = f"Estimate, {number(bound, 2)}: what the plan was chosen by. It orders plans; no theorem says that the "
-        return f"{told}error stays below it." + (" As an error it is too large to tell anything." if useless else "")
+        told = (
+            f"Estimate, {number(bound, 2)}: by how much this model's mean loss should exceed that of the best model, "
+        )
+        told += "as far as public and released numbers tell. No theorem says that it stays below."
+        return told + (" As an error it is too large to tell anything." if useless else "")
     return (
-        f"Bound, {number(bound, 2)}: what theory proves of that in the worst case, if the declared numbers are right."
+        f"Bound, {number(bound, 2)}: what theory proves of how far this model's mean loss can be above that of "
+        "the best model, in the worst case, if the declared numbers are right."
         + (" As so often, the worst case is too pessimistic to tell anything." if useless else "")
     )
 

@@ -184,7 +184,8 @@ class Result:
     the model, and is empty otherwise;
     n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
     which is private); where users are sampled, exceeded with a chance of 1e-9;
-    bound: the bound on the excess risk that the plan was chosen by, a mere estimate where `bound_is_estimate`;
+    bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
+    by what was released;
     phases: what each phase released: users, groups, step size, radius, noise;
     solver, mode, privacy: who solved it, and what was promised and spent on it (set by `minimize`).
     """
@@ -201,5 +202,5 @@ class Result:
 
     @property
     def bound_is_estimate(self) -> bool:
-        """Whether `bound` is no theorem about the solver, but what orders its plans."""
+        """Whether `bound` is no theorem about the solver."""
         return self.solver not in PROVEN

@@ -32,8 +32,8 @@ class Solver:
     """How to plan from public numbers and carry the plan out, and whether there are users enough for that.
 
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
-    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `estimates`: whether its
-    bound is no bound but an estimate, which a run refines by what it released.
+    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `refines`: whether
+    what it expects of the excess risk is renewed by what a run released.
     """
 
     plan: Callable[..., Any]
@@ -42,7 +42,7 @@ class Solver:
     fits_gradients: bool = False
     penalizes: bool = False
     rival: bool = False
-    estimates: bool = False
+    refines: bool = False
 
 
 SOLVERS = {
@@ -59,7 +59,7 @@ SOLVERS = {
         whitened_clip.run,
         fits_gradients=True,
         penalizes=True,
-        estimates=True,
+        refines=True,
     ),
     ("phased-sgd", "tight"): Solver(phased_sgd_tight.plan_phased_sgd, phased_sgd_tight.feasible, phased_sgd.run),
     ("asi-liu", "tight"): Solver(
