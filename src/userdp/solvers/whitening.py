@@ -66,7 +66,7 @@ class Coordinates:
     """Weights are basis @ u, for each output; rows x @ basis have about unit second moment.
 
     `basis` is d x d, or a vector for a diagonal one. `scales` are the columns' (None if unknown), and `ridge` what was
-    added to the moment in units of these.
+    added to the moment in units of these (of 1 if unknown).
     """
 
     basis: np.ndarray
@@ -113,12 +113,14 @@ class Coordinates:
         if self.basis.ndim == 1:
             return np.eye(len(self.basis)), np.ones(len(self.basis)), np.ones(len(self.basis))
         moment = self.moment
-        units = np.sqrt(np.diag(moment)) if self.scales is None else self.scales
+        scales = np.ones(len(moment)) if self.scales is None else self.scales
+        units = np.sqrt(np.diag(moment)) if self.scales is None else scales
         values, axes = np.linalg.eigh(moment / np.outer(units, units))
         values = np.maximum(values, 1e-12)
         # w = D^-1 E L^-1/2 z, and w = B u: z = R' u with R' = L^1/2 E' D B, a rotation.
         rotation = ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis)).T
-        return rotation, values, np.maximum(1 - self.ridge / values, 1e-9)
+        ridges = self.ridge * (scales / units) ** 2 @ axes**2
+        return rotation, values, np.maximum(1 - ridges / values, 1e-9)
 
     def project(self, domain: object, w: np.ndarray) -> np.ndarray:
         """The point of the domain nearest to w when distance means difference of predictions."""
