@@ -139,7 +139,7 @@ def test_columns_may_be_in_any_units(n_users, epsilon, scales, offset):
     assert risk(losses.logistic, odd, w) - best_risk(losses.logistic, plain) < 0.01
 
 
-@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1.0, 10.0)])
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1.0, 10.0), (1e3, 0.0), (1e-3, 0.0)])
 def test_few_users_whose_columns_scales_are_not_asked_for(scale, offset):
     """Noise would hide each column's scale; what whitening finds must do."""
     plain = make_users(1000, 4, truth=TRUTH_OF_20)
@@ -148,6 +148,15 @@ def test_few_users_whose_columns_scales_are_not_asked_for(scale, offset):
     odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
     w = fit(odd, 1.0, 4, domain=Ball(1e9)).weights
     assert risk(losses.logistic, odd, w) - best_risk(losses.logistic, plain) < 0.06
+
+
+def test_a_huge_column_among_few_users_leads_to_no_huge_predictions():
+    """Noise hides the other columns, and the constant: there is little to learn, but nothing absurd."""
+    plain = make_users(1000, 4, truth=TRUTH_OF_20)
+    rows = np.column_stack([plain.rows[:, 0] * 1e4 + 1e5, plain.rows[:, 1:]])
+    odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
+    for seed in range(3):
+        assert risk(losses.logistic, odd, fit(odd, 1.0, 4, domain=Ball(1e9), insecure_seed=seed).weights) < 1
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0, 1e6])

@@ -38,16 +38,17 @@ _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: float) -> tuple[Step, ...]:
     """The releases that together cost as much as one Gaussian release of this noise multiplier.
 
-    Where a column's scale could not stand out of the noise it is not asked for; where the last feature is the constant
-    1, it tells the rows' scale.
+    Where a column's scale could not stand out of the noise it is not asked for. Then the rows' scale is, which costs
+    far less: the constant 1, whose size is known, may be hidden below noise among larger columns.
     """
     full = n_features <= MOST_FEATURES
     scale = multiplier / math.sqrt(_SCALE_FRACTION)
     columns = n_features <= _MOST_SCALED and _CLEAR * scale * math.sqrt(2 * n_features) / n_users < _FREQUENT
     fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
-    rest = 1 - _SCALE_FRACTION * (columns + (not intercept))
+    scaled = columns and intercept
+    rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
     fractions |= {_label(stage): fraction * rest for stage, fraction in enumerate(_STAGES)}
-    fractions |= {} if intercept else {_SCALE: _SCALE_FRACTION}
+    fractions |= {} if scaled else {_SCALE: _SCALE_FRACTION}
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
     return tuple(
