@@ -332,6 +332,15 @@ def test_public_rows_replace_the_releases_of_moments():
     assert noise[with_public]["steps"] < noise[without]["steps"]
 
 
+@pytest.mark.parametrize("lacking", ["rows", "a column"])
+def test_public_rows_that_lack_directions_lead_to_no_huge_predictions(lacking):
+    data = make_users(2000, 4, truth=TRUTH_OF_20)
+    for seed in range(3):
+        public = np.random.default_rng(seed).normal(size=(10 if lacking == "rows" else 500, 20))
+        public[:, 3] *= lacking == "rows"
+        assert excess(losses.logistic, data, fit(data, 1.0, 4, public_X=public, insecure_seed=seed).weights) < 0.05
+
+
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
