@@ -115,7 +115,7 @@ def minimize(
             insecure_seed=insecure_seed,
         )
         result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
-    message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
+    message = result.message or (DROWNED_ADVICE if drowned(problem, option, result.bound) else "")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     promise = statement(option.plan.plan, curator.budget, ledger, seed)
     bound = result.bound if option.estimated else option.bound

@@ -156,7 +156,10 @@ def test_a_huge_column_among_few_users_leads_to_no_huge_predictions():
     rows = np.column_stack([plain.rows[:, 0] * 1e4 + 1e5, plain.rows[:, 1:]])
     odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
     for seed in range(3):
-        assert risk(losses.logistic, odd, fit(odd, 1.0, 4, domain=Ball(1e9), insecure_seed=seed).weights) < 1
+        result = fit(odd, 1.0, 4, domain=Ball(1e9), insecure_seed=seed)
+        assert risk(losses.logistic, odd, result.weights) < 1
+        assert "Noise hides small columns" in result.message
+        assert fit(plain, 1.0, 4, insecure_seed=seed).message == ""
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0, 1e6])
@@ -398,6 +401,7 @@ def test_it_halts_if_most_labels_are_unusable(share, halts):
         np.testing.assert_array_equal(result.weights, 0.0)
         assert "finite" in result.message
         assert "budget" in result.message
+        assert result.bound == pytest.approx(math.log(2)), "nothing is known"
     else:
         assert excess(losses.logistic, data, result.weights) < 0.01
 

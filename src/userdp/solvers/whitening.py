@@ -67,12 +67,14 @@ class Coordinates:
     """Weights are basis @ u, for each output; rows x @ basis have about unit second moment.
 
     `basis` is d x d, or a vector for a diagonal one. `scales` are the columns' (None if unknown), and `ridge` what was
-    added to the moment in units of these (of 1 if unknown).
+    added to the moment in units of these (of 1 if unknown). `row_scale`: a feature's root mean square before it was
+    brought to 1, where that was asked for; far above 1 if noise hid a constant 1 among far larger columns.
     """
 
     basis: np.ndarray
     scales: np.ndarray | None = None
     ridge: float = 0.0
+    row_scale: float = 1.0
 
     @property
     def moment(self) -> np.ndarray:
@@ -144,7 +146,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
 def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...]) -> Coordinates:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
-    basis, scales = np.eye(n_features) if full else np.ones(n_features), None
+    basis, scales, row_scale = np.eye(n_features) if full else np.ones(n_features), None, 1.0
     for step in steps:
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
@@ -155,7 +157,8 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         if step.label == _SCALE:
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
             error = mechanism.noise_std(1.0, frequencies.size)
-            basis = basis / likely_scale(frequencies, error, n_features)
+            row_scale = likely_scale(frequencies, error, n_features)
+            basis = basis / row_scale
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
         noise = mechanism.noise_std(1.0, released.size)
@@ -165,7 +168,7 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
         basis = _settled(basis)
-    return _bounded(basis, scales)
+    return replace(_bounded(basis, scales), row_scale=row_scale)
 
 
 def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
