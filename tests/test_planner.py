@@ -73,6 +73,7 @@ def test_drowned_models_are_announced():
     assert "Noise is likely to dominate" in comparison.why
     plenty = plan(50_000, 20, 4, 1.0, 1e-6)
     assert not drowned(plenty.problem, plenty.choice)
+    assert drowned(plenty.problem, plenty.choice, after=0.2), "a run's releases told otherwise"
 
 
 def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():

@@ -21,6 +21,7 @@ from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import check_counts
 from userdp.privacy.statement import statement
+from userdp.schema import matrix
 from userdp.solvers import phased_sgd
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.registry import SOLVERS
@@ -114,7 +115,7 @@ def minimize(
             insecure_seed=insecure_seed,
         )
         result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
-    message = result.message or (DROWNED_ADVICE if drowned(problem, option) else "")
+    message = result.message or (DROWNED_ADVICE if drowned(problem, option, result.bound) else "")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     promise = statement(option.plan.plan, curator.budget, ledger, seed)
     bound = result.bound if option.refined else option.bound
@@ -122,8 +123,12 @@ def minimize(
 
 
 def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
-    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features."""
-    rows = np.asarray(public_X, dtype=np.float64)
+    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
+
+    The fewer rows, the more it is drawn to its diagonal: directions that they lack by chance are not taken for empty.
+    Columns that are 0 count as usual ones.
+    """
+    rows = np.asarray(matrix("public_X", public_X, data.n_features - data.has_intercept), dtype=np.float64)
     expected = data.n_features - data.has_intercept
     if rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0 or not np.isfinite(rows).all() or not rows.any():
         raise ValueError(
@@ -132,9 +137,12 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
         )
     if data.has_intercept:
         rows = np.column_stack([rows, np.ones(len(rows))])
+    squares = np.mean(rows**2, axis=0)
+    squares = np.where(squares > 0, squares, np.median(squares[squares > 0]))
     if rows.shape[1] > MOST_FEATURES:
-        return np.asarray(np.mean(rows**2, axis=0))
-    return np.asarray(rows.T @ rows / len(rows))
+        return np.asarray(squares)
+    drawn = rows.shape[1] / (rows.shape[1] + len(rows))
+    return np.asarray((1 - drawn) * (rows.T @ rows / len(rows)) + drawn * np.diag(squares))
 
 
 def _bar(wanted: bool | None) -> AbstractContextManager[phased_sgd.Progress | None]:

@@ -247,9 +247,13 @@ DROWNED_ADVICE = (
 )
 
 
-def drowned(problem: Problem, option: Option) -> bool:
-    """Whether a useful model is unlikely: what is expected near, or a bound far above, the loss of knowing nothing."""
-    return option.bound > (_NOISE_DOMINATED if option.refined else _LOOSE) * problem.loss_at_zero
+def drowned(problem: Problem, option: Option, after: float = 0.0) -> bool:
+    """Whether a useful model is unlikely: what is expected near, or a bound far above, the loss of knowing nothing.
+
+    `after` is the estimate that a run's releases led to, where there was one.
+    """
+    told = max(option.bound, after) if option.refined else option.bound
+    return told > (_NOISE_DOMINATED if option.refined else _LOOSE) * problem.loss_at_zero
 
 
 def needs(option: Option) -> str:

@@ -25,6 +25,7 @@ from userdp.solvers.whitened_clip import plan_whitened_clip
 from userdp.solvers.whitening import (
     MOST_FEATURES,
     Coordinates,
+    _bounded,
     public_coordinates,
     release_coordinates,
     whitening_steps,
@@ -32,6 +33,7 @@ from userdp.solvers.whitening import (
 from userdp.wrapped import N_SIZES
 
 TRUTH = np.array([2.0, -1.0, 0.0])
+TRUTH_OF_20 = np.random.default_rng(0).normal(size=20) * 0.4
 ANYWHERE = Ball(1e3)
 DELTA = 1e-6
 
@@ -137,6 +139,29 @@ def test_columns_may_be_in_any_units(n_users, epsilon, scales, offset):
     assert risk(losses.logistic, odd, w) - best_risk(losses.logistic, plain) < 0.01
 
 
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1.0, 10.0), (1e3, 0.0), (1e-3, 0.0)])
+def test_few_users_whose_columns_scales_are_not_asked_for(scale, offset):
+    """Noise would hide each column's scale; what whitening finds must do."""
+    plain = make_users(1000, 4, truth=TRUTH_OF_20)
+    assert not any(step.label == "column scales" for step in whitening_steps(1000, 21, True, 9.0))
+    rows = np.column_stack([(plain.rows[:, :20] + offset) * scale, plain.rows[:, 20]])
+    odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
+    w = fit(odd, 1.0, 4, domain=Ball(1e9)).weights
+    assert risk(losses.logistic, odd, w) - best_risk(losses.logistic, plain) < 0.06
+
+
+def test_a_huge_column_among_few_users_leads_to_no_huge_predictions():
+    """Noise hides the other columns, and the constant: there is little to learn, but nothing absurd."""
+    plain = make_users(1000, 4, truth=TRUTH_OF_20)
+    rows = np.column_stack([plain.rows[:, 0] * 1e4 + 1e5, plain.rows[:, 1:]])
+    odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
+    for seed in range(3):
+        result = fit(odd, 1.0, 4, domain=Ball(1e9), insecure_seed=seed)
+        assert risk(losses.logistic, odd, result.weights) < 1
+        assert "Noise hides small columns" in result.message
+        assert fit(plain, 1.0, 4, insecure_seed=seed).message == ""
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0, 1e6])
 def test_without_an_intercept_the_scale_is_found_by_itself(scale):
     data = make_users(5000, 3, intercept=False, scales=scale)
@@ -191,6 +216,14 @@ def test_coordinates_lead_there_and_back():
         expected = moment + 0.7 * np.eye(4)
         np.testing.assert_allclose(ridged.moment if basis.ndim == 2 else np.diag(ridged.moment), expected)
         assert coordinates.with_ridge(0.0) is coordinates
+
+
+@pytest.mark.parametrize("scales", [None, np.array([8.0, 1.0, 1.0, 1.0])])
+def test_what_is_known_of_a_direction_does_not_depend_on_units(scales):
+    for unit in (1e-3, 1.0, 1e3):
+        given = None if scales is None else scales * unit
+        *_, known = _bounded(np.diag([1 / 8, 1.0, 1.0, 1.0]) / unit, given).decorrelated()
+        np.testing.assert_allclose(known, 1 / 1.001, rtol=1e-3)
 
 
 @pytest.mark.parametrize("column", ["zero", "copy", "rare"])
@@ -302,6 +335,15 @@ def test_public_rows_replace_the_releases_of_moments():
     assert noise[with_public]["steps"] < noise[without]["steps"]
 
 
+@pytest.mark.parametrize("lacking", ["rows", "a column"])
+def test_public_rows_that_lack_directions_lead_to_no_huge_predictions(lacking):
+    data = make_users(2000, 4, truth=TRUTH_OF_20)
+    for seed in range(3):
+        public = np.random.default_rng(seed).normal(size=(10 if lacking == "rows" else 500, 20))
+        public[:, 3] *= lacking == "rows"
+        assert excess(losses.logistic, data, fit(data, 1.0, 4, public_X=public, insecure_seed=seed).weights) < 0.05
+
+
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
@@ -359,6 +401,7 @@ def test_it_halts_if_most_labels_are_unusable(share, halts):
         np.testing.assert_array_equal(result.weights, 0.0)
         assert "finite" in result.message
         assert "budget" in result.message
+        assert result.bound == pytest.approx(math.log(2)), "nothing is known"
     else:
         assert excess(losses.logistic, data, result.weights) < 0.01
 

@@ -36,6 +36,12 @@ def unusable_advice() -> str:
     )
 
 
+HIDDEN_ADVICE = (
+    "Noise hides small columns, and the intercept, among far larger ones: the model may miss what they tell. Scale "
+    "columns by public ranges (PublicScaler), give public_X, or have more users or a larger epsilon."
+)
+
+
 def halt_advice(far: str, lost: str, stands: str) -> str:
     """What a failed test means: who is `far` from the others, who is `lost` by one NaN, and what result `stands`.
 

@@ -35,7 +35,7 @@ from userdp.privacy.means.clip import Clip
 from userdp.privacy.means.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 from userdp.row_weights import RowWeights
-from userdp.solvers.outcome import summary, unusable_advice
+from userdp.solvers.outcome import HIDDEN_ADVICE, summary, unusable_advice
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
 from userdp.solvers.problem import Problem, Result
@@ -68,6 +68,7 @@ _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a 
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
+_HIDDEN = 8.0  # how much longer rows are than the constant 1 says, from which on it is taken to be hidden
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
 
 
@@ -395,10 +396,12 @@ def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: P
         found, last = _recalibrated(descent, one, found, ratios[RECALIBRATION])
         done.append(summary(one, last.clip, steps=one.n_steps, curvature=last.curvature))
     halted = descent.unusable_share > _UNUSABLE
-    weights, message = coordinates.project(problem.domain, coordinates.to_weights(found)), ""
-    if halted:
-        weights, message = problem.start, unusable_advice()
+    hidden = problem.intercept and coordinates.row_scale > _HIDDEN
+    weights = coordinates.project(problem.domain, coordinates.to_weights(found))
+    message = HIDDEN_ADVICE if hidden else ""
     estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
+    if halted:
+        weights, message, estimate = problem.start, unusable_advice(), problem.loss_at_zero
     return Result(weights, halted, message, plan.n_gradients, estimate, tuple(done))
 
 

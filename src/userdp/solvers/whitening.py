@@ -38,16 +38,17 @@ _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: float) -> tuple[Step, ...]:
     """The releases that together cost as much as one Gaussian release of this noise multiplier.
 
-    Where a column's scale could not stand out of the noise it is not asked for; where the last feature is the constant
-    1, it tells the rows' scale.
+    Where a column's scale could not stand out of the noise it is not asked for. Then the rows' scale is, which costs
+    far less: the constant 1, whose size is known, may be hidden below noise among larger columns.
     """
     full = n_features <= MOST_FEATURES
     scale = multiplier / math.sqrt(_SCALE_FRACTION)
     columns = n_features <= _MOST_SCALED and _CLEAR * scale * math.sqrt(2 * n_features) / n_users < _FREQUENT
     fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
-    rest = 1 - _SCALE_FRACTION * (columns + (not intercept))
+    scaled = columns and intercept
+    rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
     fractions |= {_label(stage): fraction * rest for stage, fraction in enumerate(_STAGES)}
-    fractions |= {} if intercept else {_SCALE: _SCALE_FRACTION}
+    fractions |= {} if scaled else {_SCALE: _SCALE_FRACTION}
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
     return tuple(
@@ -66,12 +67,14 @@ class Coordinates:
     """Weights are basis @ u, for each output; rows x @ basis have about unit second moment.
 
     `basis` is d x d, or a vector for a diagonal one. `scales` are the columns' (None if unknown), and `ridge` what was
-    added to the moment in units of these.
+    added to the moment in units of these (of 1 if unknown). `row_scale`: a feature's root mean square before it was
+    brought to 1, where that was asked for; far above 1 if noise hid a constant 1 among far larger columns.
     """
 
     basis: np.ndarray
     scales: np.ndarray | None = None
     ridge: float = 0.0
+    row_scale: float = 1.0
 
     @property
     def moment(self) -> np.ndarray:
@@ -113,12 +116,14 @@ class Coordinates:
         if self.basis.ndim == 1:
             return np.eye(len(self.basis)), np.ones(len(self.basis)), np.ones(len(self.basis))
         moment = self.moment
-        units = np.sqrt(np.diag(moment)) if self.scales is None else self.scales
+        scales = np.ones(len(moment)) if self.scales is None else self.scales
+        units = np.sqrt(np.diag(moment)) if self.scales is None else scales
         values, axes = np.linalg.eigh(moment / np.outer(units, units))
         values = np.maximum(values, 1e-12)
         # w = D^-1 E L^-1/2 z, and w = B u: z = R' u with R' = L^1/2 E' D B, a rotation.
         rotation = ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis)).T
-        return rotation, values, np.maximum(1 - self.ridge / values, 1e-9)
+        ridges = self.ridge * (scales / units) ** 2 @ axes**2
+        return rotation, values, np.maximum(1 - ridges / values, 1e-9)
 
     def project(self, domain: object, w: np.ndarray) -> np.ndarray:
         """The point of the domain nearest to w when distance means difference of predictions."""
@@ -141,7 +146,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
 def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...]) -> Coordinates:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
-    basis, scales = np.eye(n_features) if full else np.ones(n_features), None
+    basis, scales, row_scale = np.eye(n_features) if full else np.ones(n_features), None, 1.0
     for step in steps:
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
@@ -152,7 +157,8 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         if step.label == _SCALE:
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
             error = mechanism.noise_std(1.0, frequencies.size)
-            basis = basis / likely_scale(frequencies, error, n_features)
+            row_scale = likely_scale(frequencies, error, n_features)
+            basis = basis / row_scale
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
         noise = mechanism.noise_std(1.0, released.size)
@@ -162,7 +168,7 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
         basis = _settled(basis)
-    return _bounded(basis, scales)
+    return replace(_bounded(basis, scales), row_scale=row_scale)
 
 
 def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
