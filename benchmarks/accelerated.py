@@ -26,19 +26,19 @@ from rich.progress import track
 from rich.table import Table
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
+from userdp.baselines import accelerated_paper as paper
 from userdp.bench.generated import generate
 from userdp.bench.oracle import oracle
 from userdp.bench.references import logistic_optimum, mean_loss, optimum, scores
 from userdp.bench.table import plan_at, slope
 from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH
-from userdp.fitting import minimize
-from userdp.privacy import concentration
-from userdp.smoothing import BallSmoothing
-from userdp.solvers import accelerated_paper as paper
+from userdp.models.fitting import minimize
+from userdp.privacy.mechanisms import concentration
 from userdp.solvers.accelerated import run
 from userdp.solvers.accelerated_tight import plan_accelerated
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
+from userdp.vectors.smoothing import BallSmoothing
 
 DELTA = 1e-6
 console = Console()

@@ -29,10 +29,10 @@ from sklearn.metrics import roc_auc_score
 
 from userdp import Budget, Clip, Curator, Ledger, Plan, SampledClip, Step, UserData, UserMean
 from userdp import plan as compare
-from userdp.audit.planted import edge_features, made_up, training
-from userdp.moments import MomentShape
+from userdp.auditing.planted import edge_features, made_up, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.tradeoff import tradeoff
+from userdp.vectors.moments import MomentShape
 
 CONFIDENCE = 0.95
 TRAININGS = 0.1  # of the runs

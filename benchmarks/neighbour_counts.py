@@ -1,6 +1,6 @@
 """Time exact neighbour counts against brute force.
 
-Ours: `userdp.privacy.neighbours.neighbour_counts`, exact to the last tie.
+Ours: `userdp.privacy.mechanisms.neighbours.neighbour_counts`, exact to the last tie.
 Brute force: blocked numpy, float64: |x|^2 + |y|^2 - 2 x.y by one GEMM for each block of 512 rows, updated in
 place, compared and summed. It is not exact: pairs near the radius may be miscounted.
 Limit: one `vectors.sum()`, a single pass over memory, which no method can beat.
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from userdp.privacy.neighbours import neighbour_counts
+from userdp.privacy.mechanisms.neighbours import neighbour_counts
 
 Floats = NDArray[np.float64]
 CASES = ["concentrated", "outliers", "bulk", "no structure", "ties"]

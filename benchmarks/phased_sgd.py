@@ -26,7 +26,7 @@ from sklearn.linear_model import SGDClassifier
 from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
 from userdp.bench.generated import generate
 from userdp.bench.references import logistic_optimum, mean_loss, scores
-from userdp.fitting import minimize
+from userdp.models.fitting import minimize
 from userdp.solvers.phased_sgd import run
 from userdp.solvers.phased_sgd_tight import plan_phased_sgd
 from userdp.solvers.problem import Problem

@@ -22,7 +22,7 @@ from scipy.stats import spearmanr
 
 from userdp import Ball, UserData, losses, minimize
 from userdp.bench.references import mean_loss, optimum
-from userdp.planner import plan, public_problem
+from userdp.solvers.choose import plan, public_problem
 
 CELLS = [
     (n_users, epsilon, loss)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 
 # Rows whose squares, or fourth powers, over- or underflow, are subnormal, or are no numbers.
 HOSTILE = [0.0, -0.0, 1.0, -1.0, 1e-200, 1e-162, -3e-162, 1e-81, 1e-60, 1e60, 1e77, 1e150, 1e300, -1e300, 5e-324]

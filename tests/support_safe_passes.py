@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from userdp import losses
-from userdp.data import UserData
+from userdp.baselines.safe_passes import SafeBatchPass, SafeRowPass, SafeRows
+from userdp.data.users import UserData
 from userdp.domains import Ball, Box
-from userdp.safe_passes import SafeBatchPass, SafeRowPass, SafeRows
 
 NORM, TARGET = 1.5, 2.0
 SMOOTH = [

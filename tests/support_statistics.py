@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.engines import LocalEngine
 
 N_FEATURES = 7

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_data import grouped
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 
 
 def by_user(data: UserData) -> list[list[float]]:

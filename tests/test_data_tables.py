@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from support_data import grouped
 
-from userdp.data import _OPTIONS, UserData
+from userdp.data.users import _OPTIONS, UserData
 
 SECRET = 31337.25  # a value that no message may show
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from userdp import demo, load_model
+from userdp import load_model
+from userdp.cli import demo
 
 
 def test_it_prints_both_models_and_what_was_promised(capsys, tmp_path, monkeypatch):

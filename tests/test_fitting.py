@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from support_solvers import make_users
 
-from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData, fitting
-from userdp.fitting import minimize
+from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData
+from userdp.models import fitting
+from userdp.models.fitting import minimize
 
 ARGUMENTS = {"row_norm": 2.5, "rows_per_user": 12}
 

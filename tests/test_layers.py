@@ -1,6 +1,8 @@
 """Imports point down only, and nothing above the curator touches raw rows or randomness."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,38 +13,44 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["losses", "domains", "kernels", "schema", "grouping", "sgd", "safe_steps", "smoothing", "rotation", "whole_files"],
-    ["table_files"],
+    ["losses", "domains"],
     ["data"],
-    ["statistics", "row_weights", "moments", "row_statistics", "safe_passes", "wrapped"],
+    ["vectors"],
     ["engines"],
     ["privacy"],
-    ["planning"],
     ["solvers"],
-    ["planner"],
-    ["reading"],
-    ["fitting", "private_mean"],
-    ["linear_model", "estimators", "scaling", "searches"],
-    ["model_files"],
-    ["report", "audit", "plan_plot", "demo", "bench"],
+    ["baselines"],
+    ["models"],
+    ["report", "auditing", "bench"],
     ["cli", "__main__"],
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "domination", "mixtures", "noise", "neighbours", "quiet"],
-    ["concentration", "gates", "mechanism", "paper"],
-    ["means", "radius"],
+    ["accounting", "domination", "noise", "warnings_off"],
+    ["mechanisms"],
     ["plan"],
     ["ledger", "tradeoff"],
-    ["curator", "statement"],
+    ["curator", "guarantee"],
+]
+MECHANISM_LAYERS = [
+    ["neighbours"],
+    ["base", "concentration", "tests"],
+    ["removal", "radius", "clip"],
+    [
+        "outlier_removal",
+        "gaussian_outlier_removal",
+        "searched_outlier_removal",
+        "sampled_outlier_removal",
+        "sampled_clip",
+    ],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
 # grouping: the cap on rows acts within one user and costs no privacy whatever it picks.
 # bench: for data that may be published; made-up users, splits and the tuned reference are drawn from seeds.
 # audit: made-up users, and the coins that decide which version of them is planted; noise is the shipped one.
 MAY_DRAW = {
-    *("privacy/noise.py", "grouping.py", "bench/generated.py", "bench/tasks.py", "bench/oracle.py"),
-    "audit/made_up.py",
+    *("privacy/noise.py", "data/grouping.py", "bench/generated.py", "bench/tasks.py", "bench/oracle.py"),
+    "auditing/generated.py",
 }
 
 
@@ -74,6 +82,38 @@ def test_imports_point_down(path):
         assert layer(target[0], LAYERS) <= layer(parts[0], LAYERS), f"{path} imports {imported}"
         if parts[0] == target[0] == "privacy" and len(parts) > 1:
             assert layer(target[1], PRIVACY_LAYERS) <= layer(parts[1], PRIVACY_LAYERS), f"{path} imports {imported}"
+            if parts[1] == target[1] == "mechanisms" and len(parts) > 2:
+                heights = layer(target[2], MECHANISM_LAYERS), layer(parts[2], MECHANISM_LAYERS)
+                assert heights[0] <= heights[1], f"{path} imports {imported}"
+
+
+def test_the_default_loads_no_baseline():
+    """In a process of its own, from the import to the weights."""
+    script = (
+        "import sys, numpy as np, userdp\n"
+        "X = np.random.default_rng(0).normal(size=(400, 2))\n"
+        "model = userdp.LogisticRegression(epsilon=8, delta=1e-5, classes=[0, 1])\n"
+        "model.fit(X, (X[:, 0] > 0).astype(int), groups=np.arange(400) // 2)\n"
+        "print(*[name for name in sys.modules if name.startswith('userdp.baselines')])"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_importing_the_package_loads_nothing_else():
+    script = "import sys, userdp; print(*[name for name in sys.modules if name in ('numpy', 'numba', 'sklearn')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_public_names_are_the_same_for_people_and_for_type_checkers():
+    (block,) = (node for node in ast.parse((SOURCE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    typed = {alias.name: node.module for node in block.body for alias in node.names}
+    assert typed == {name: f"userdp.{module}" for name, module in userdp._MODULES.items()}
+    assert userdp.__all__ == sorted(typed)
+    assert all(getattr(userdp, name) is not None for name in userdp.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nobody'"):
+        userdp.nobody  # noqa: B018
 
 
 def names_used(path):
@@ -83,12 +123,21 @@ def names_used(path):
     }
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if p not in MAY_DRAW and p != "demo.py"])
+@pytest.mark.parametrize("path", [p for p in modules() if p not in MAY_DRAW and p != "cli/demo.py"])
 def test_randomness_lives_in_one_place(path):
     assert not names_used(path) & (RANDOM_NAMES - {"laplace", "normal"})
 
 
-@pytest.mark.parametrize("path", ["privacy/plan.py", *(p for p in modules() if p.startswith(("solvers/", "planning")))])
+# What baselines compute of users' rows, and their mechanisms.
+OF_USERS = {f"baselines/{name}.py" for name in ("rotation", "row_statistics", "safe_passes", "safe_steps")}
+SCHEDULES = [
+    path
+    for path in modules()
+    if path.startswith(("solvers/", "baselines/")) and not path.startswith("baselines/mechanisms/")
+]
+
+
+@pytest.mark.parametrize("path", ["privacy/plan.py", *(path for path in SCHEDULES if path not in OF_USERS)])
 def test_solvers_and_planners_see_neither_rows_nor_noise(path):
     assert not names_used(path) & (RANDOM_NAMES | {"rows", "rows_of", "targets", "noise_source", "SecureNoise"})
 

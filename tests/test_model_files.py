@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from userdp import LinearRegression, LogisticRegression, load_model, save_model
-from userdp.model_files import model_of, write_whole
+from userdp.models.files import model_of, write_whole
 
 
 @pytest.fixture(scope="module")

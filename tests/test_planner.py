@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
-from userdp.planner import choose, consider, drowned, public_problem
+from userdp.solvers.choose import choose, consider, drowned, public_problem
 from userdp.solvers.problem import Result
 from userdp.solvers.registry import SOLVERS
 

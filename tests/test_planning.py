@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from userdp.planning import plan_means, plan_search
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import radius_grid
 from userdp.privacy.noise import SeededNoise
-from userdp.privacy.radius import radius_grid
+from userdp.solvers.mean_plans import plan_means, plan_search
 
 CASES = [
     (1000, 4.0, 1),

@@ -15,11 +15,11 @@ from userdp import (
     PrivateStandardScaler,
     PublicScaler,
     UserData,
-    private_mean,
 )
+from userdp.models import private_mean
+from userdp.models.private_mean import mean_of_users, plan_mean
 from userdp.privacy.accounting import fits
-from userdp.privacy.radius import radius_grid
-from userdp.private_mean import mean_of_users, plan_mean
+from userdp.privacy.mechanisms.radius import radius_grid
 
 USERS = np.repeat(np.arange(2000), 5)
 

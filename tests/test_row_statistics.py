@@ -6,8 +6,8 @@ import pytest
 from cases import ALL_LOSSES, name
 
 from userdp import MeanGradient, UserData, losses
-from userdp.row_statistics import ClippedRowGradients
-from userdp.smoothing import BallSmoothing
+from userdp.baselines.row_statistics import ClippedRowGradients
+from userdp.vectors.smoothing import BallSmoothing
 
 
 def users_of(loss=losses.logistic, counts=(3, 0, 7, 130, 1), d=3, dtype=np.float64, seed=0):

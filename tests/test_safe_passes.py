@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support_safe_passes import DOMAINS, KINKED, NORM, SMOOTH, TARGET, batch_pass, moved, neighbours, row_pass, vector
 
 from userdp import losses
+from userdp.baselines.safe_passes import SafeBatchPass, SafeRows
 from userdp.domains import Ball
-from userdp.safe_passes import SafeBatchPass, SafeRows
-from userdp.sgd import mixing_order
+from userdp.vectors.sgd import mixing_order
 
 # --- neighbouring data ------------------------------------------------------------------------------------------------
 

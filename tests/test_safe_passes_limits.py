@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from support_safe_passes import KINKED, NORM, SMOOTH, TARGET, batch_pass, cells, labels, row_pass, users_of, vector
 
 from userdp import losses
+from userdp.baselines.safe_passes import SafeBatchPass, SafeRowPass, SafeRows, check_loss
+from userdp.baselines.safe_steps import safe_row
 from userdp.domains import Ball
-from userdp.safe_passes import SafeBatchPass, SafeRowPass, SafeRows, check_loss
-from userdp.safe_steps import safe_row
-from userdp.sgd import mixing_order
+from userdp.vectors.sgd import mixing_order
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
 

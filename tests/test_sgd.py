@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from cases import CLASSIFICATION, DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name
 
-from userdp import kernels, losses, sgd
-from userdp.data import UserData
+from userdp import losses
+from userdp.data.users import UserData
 from userdp.domains import Ball, Box
-from userdp.statistics import OnePassSGD
+from userdp.vectors import kernels, sgd
+from userdp.vectors.gradients import OnePassSGD
 
 WIDE = Ball(radius=1e6)
 

@@ -8,8 +8,8 @@ from cases import MULTINOMIAL, compiled_custom, name, python_custom
 from scipy.stats import beta, kstest
 
 from userdp import UserData, losses
-from userdp.smoothing import BallSmoothing, first_coordinate_quantiles
-from userdp.statistics import MeanGradient
+from userdp.vectors.gradients import MeanGradient
+from userdp.vectors.smoothing import BallSmoothing, first_coordinate_quantiles
 
 
 def one_user(rows, targets):

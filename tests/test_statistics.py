@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
-from userdp import kernels, losses
-from userdp.data import UserData
-from userdp.moments import SecondMoment, SecondMomentShape, UserMean
-from userdp.smoothing import BallSmoothing
-from userdp.statistics import MeanGradient, OnePassSGD, UserGradients
+from userdp import losses
+from userdp.data.users import UserData
+from userdp.vectors import kernels
+from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
+from userdp.vectors.moments import SecondMoment, SecondMomentShape, UserMean
+from userdp.vectors.smoothing import BallSmoothing
 
 EMPTY = 2
 

@@ -14,12 +14,13 @@ import pytest
 from cases import ALL_LOSSES, MULTINOMIAL, compiled_custom, name, python_custom
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
-from userdp import kernels, losses
-from userdp.data import UserData
+from userdp import losses
+from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.engines import LocalEngine
-from userdp.moments import UserMean
-from userdp.statistics import MeanGradient, OnePassSGD, UserGradients
+from userdp.vectors import kernels
+from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
+from userdp.vectors.moments import UserMean
 
 
 def raising_slope(prediction, target):

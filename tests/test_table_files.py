@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from userdp import UserData, table_files
-from userdp.schema import Schema, ids, numbers
-from userdp.table_files import open_table, write_table
-from userdp.whole_files import check_place, whole_file
+from userdp import UserData
+from userdp.data import tables as table_files
+from userdp.data.atomic_files import check_place, whole_file
+from userdp.data.schema import Schema, ids, numbers
+from userdp.data.tables import open_table, write_table
 
 TABLE = {
     "who": ["a", "a", "b", "c"],

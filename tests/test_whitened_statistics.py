@@ -14,11 +14,12 @@ from hypothesis import given
 from support_acute import all_of, neighbouring_users
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
-from userdp import UserData, kernels, losses, row_weights
-from userdp.moments import ColumnScales, MomentShape, RowScale
-from userdp.row_weights import RowWeights
-from userdp.statistics import MeanGradient
-from userdp.wrapped import N_SIZES, ClippedGradient, MeanCurvature
+from userdp import UserData, losses
+from userdp.vectors import kernels, row_weights
+from userdp.vectors.clipped import N_SIZES, ClippedGradient, MeanCurvature
+from userdp.vectors.gradients import MeanGradient
+from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
+from userdp.vectors.row_weights import RowWeights
 
 RNG = np.random.default_rng(3)
 BASIS = RNG.normal(size=(N_FEATURES, N_FEATURES))

@@ -1,35 +1,79 @@
-"""Convex learning with user-level differential privacy: the whole person is protected, not one row."""
+"""Convex learning with user-level differential privacy: the whole person is protected, not one row.
 
-from userdp.audit import AuditReport, Finding, audit
-from userdp.data import UserData
-from userdp.domains import Ball, Box
-from userdp.estimators import HuberRegressor, LinearRegression, LinearSVC, LogisticRegression, QuantileRegressor
-from userdp.fitting import minimize
-from userdp.linear_model import UtilityWarning
-from userdp.model_files import load_model, save_model
-from userdp.moments import SecondMoment, UserMean
-from userdp.planner import plan
-from userdp.planning import plan_means
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.curator import Curator
-from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_clip import SampledClip
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
-from userdp.privacy.mechanism import Halted
-from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch, radius_grid
-from userdp.private_mean import MeanResult, private_mean
-from userdp.scaling import PrivateStandardScaler, PublicScaler
-from userdp.searches import PrivacyWarning
-from userdp.solvers.problem import Problem, Result
-from userdp.statistics import MeanGradient, OnePassSGD, UserGradients
+Names are loaded when they are first used, so that `import userdp` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
+    from userdp.auditing import AuditReport, Finding, audit
+    from userdp.data.users import UserData
+    from userdp.domains import Ball, Box
+    from userdp.models.base import UtilityWarning
+    from userdp.models.estimators import (
+        HuberRegressor,
+        LinearRegression,
+        LinearSVC,
+        LogisticRegression,
+        QuantileRegressor,
+    )
+    from userdp.models.files import load_model, save_model
+    from userdp.models.fitting import minimize
+    from userdp.models.private_mean import MeanResult, private_mean
+    from userdp.models.scaling import PrivateStandardScaler, PublicScaler
+    from userdp.models.searches import PrivacyWarning
+    from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+    from userdp.privacy.curator import Curator
+    from userdp.privacy.ledger import Ledger
+    from userdp.privacy.mechanisms.base import Halted
+    from userdp.privacy.mechanisms.clip import Clip
+    from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+    from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+    from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
+    from userdp.privacy.mechanisms.sampled_clip import SampledClip
+    from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+    from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+    from userdp.privacy.plan import Plan, Step
+    from userdp.solvers.choose import plan
+    from userdp.solvers.mean_plans import plan_means
+    from userdp.solvers.problem import Problem, Result
+    from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
+    from userdp.vectors.moments import SecondMoment, UserMean
 
 __version__ = "0.1.0"
 
+_PUBLIC = {
+    "auditing": ("AuditReport", "Finding", "audit"),
+    "data.users": ("UserData",),
+    "domains": ("Ball", "Box"),
+    "models.base": ("UtilityWarning",),
+    "models.estimators": ("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
+    "models.files": ("load_model", "save_model"),
+    "models.fitting": ("minimize",),
+    "models.private_mean": ("MeanResult", "private_mean"),
+    "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
+    "models.searches": ("PrivacyWarning",),
+    "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
+    "privacy.curator": ("Curator",),
+    "privacy.ledger": ("Ledger",),
+    "privacy.mechanisms.base": ("Halted",),
+    "privacy.mechanisms.clip": ("Clip",),
+    "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
+    "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
+    "privacy.mechanisms.radius": ("RadiusSearch", "radius_grid"),
+    "privacy.mechanisms.sampled_clip": ("SampledClip",),
+    "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
+    "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
+    "privacy.plan": ("Plan", "Step"),
+    "solvers.choose": ("plan",),
+    "solvers.mean_plans": ("plan_means",),
+    "solvers.problem": ("Problem", "Result"),
+    "vectors.gradients": ("MeanGradient", "OnePassSGD", "UserGradients"),
+    "vectors.moments": ("SecondMoment", "UserMean"),
+}
+_PACKAGES = ("data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = [
     "AuditReport",
     "Ball",
@@ -79,3 +123,18 @@ __all__ = [
     "save_model",
     "subsampled_multiplier",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a package of userdp, on first use."""
+    if name in _MODULES:
+        value = getattr(import_module(f"userdp.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _PACKAGES:
+        return import_module(f"userdp.{name}")
+    raise AttributeError(f"module 'userdp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

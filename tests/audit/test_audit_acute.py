@@ -6,18 +6,18 @@ import math
 import numpy as np
 import pytest
 
-from userdp.audit import pairs
-from userdp.audit.attack import attacked
-from userdp.audit.canaries import audit_canaries
-from userdp.audit.membership import audit_edges, audit_membership
-from userdp.audit.planted import PlantedEngine, made_up, training
-from userdp.moments import MomentShape
+from userdp.auditing import pairs
+from userdp.auditing.attack import attacked
+from userdp.auditing.canaries import audit_canaries
+from userdp.auditing.membership import audit_edges, audit_membership
+from userdp.auditing.planted import PlantedEngine, made_up, training
 from userdp.privacy import noise
 from userdp.privacy.accounting import Budget
-from userdp.privacy.means import clip
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.mechanisms import clip
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.noise import SeededNoise
+from userdp.vectors.moments import MomentShape
 
 BUDGET = Budget(1.0, 1e-2)
 KEY = ("whitened-clip", "tight")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from userdp.audit.attack import both_bounds, learned_scores
-from userdp.audit.bounds import Rates, audited_epsilon, best_advantage, best_rates, clopper_pearson, one_run_epsilon
-from userdp.audit.canaries import count_guesses
-from userdp.audit.shapes import allows, curve_of, least_scale, scale_of_advantage, scaled, shaped_epsilon
+from userdp.auditing.attack import both_bounds, learned_scores
+from userdp.auditing.bounds import Rates, audited_epsilon, best_advantage, best_rates, clopper_pearson, one_run_epsilon
+from userdp.auditing.canaries import count_guesses
+from userdp.auditing.shapes import allows, curve_of, least_scale, scale_of_advantage, scaled, shaped_epsilon
 from userdp.privacy.accounting import Budget, Cost, Subsampled, epsilon_at, gaussian_multiplier
 
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from userdp.audit import pairs, priced
-from userdp.audit.attack import attacked
-from userdp.audit.canaries import audit_canaries
-from userdp.audit.membership import audit_edges, audit_membership
-from userdp.privacy import concentration, noise
+from userdp.auditing import pairs, priced
+from userdp.auditing.attack import attacked
+from userdp.auditing.canaries import audit_canaries
+from userdp.auditing.membership import audit_edges, audit_membership
+from userdp.privacy import noise
 from userdp.privacy.accounting import Budget
+from userdp.privacy.mechanisms import concentration
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.solvers.registry import SOLVERS
 
@@ -103,7 +104,7 @@ def test_every_mechanism_is_attacked():
     attacked_names = {what.split(",")[0].split(" with")[0] for what, _ in PAIRS}
     from pathlib import Path
 
-    import userdp.privacy.means as means
+    import userdp.privacy.mechanisms as means
 
     files = {path.stem.replace("_", "") for path in Path(means.__file__).parent.glob("*.py")} - {"init", "tight"}
     names = {name.lower() for name in attacked_names}

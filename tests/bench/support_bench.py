@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from userdp.table_files import write_table
+from userdp.data.tables import write_table
 
 N_USERS, ROWS = 400, 6
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support_cli import BUDGET, COLUMNS, SEEDED, people, run
 
-from userdp.table_files import write_table
+from userdp.data.tables import write_table
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from support_cli import BUDGET, COLUMNS, SECRET, people, run
 from userdp import Budget, Ledger
 from userdp.cli import errors
 from userdp.cli.errors import InputError, guarded, in_options, line_of, spending
-from userdp.table_files import write_table
+from userdp.data.tables import write_table
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from support_cli import BUDGET, COLUMNS, ROWS, SEEDED, people, run
 
 from userdp import Budget, Ledger, load_model
 from userdp.cli.predict import predicted
-from userdp.table_files import write_table
+from userdp.data.tables import write_table
 
 FLAG = (*COLUMNS, *BUDGET, "--target", "flag", "--classes", "false,true")
 

@@ -6,8 +6,8 @@ import pytest
 
 from userdp.cli.errors import InputError
 from userdp.cli.labels import classes_of
-from userdp.schema import positions
-from userdp.table_files import open_table
+from userdp.data.schema import positions
+from userdp.data.tables import open_table
 
 NAN = float("nan")
 

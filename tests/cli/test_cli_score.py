@@ -11,8 +11,9 @@ import pytest
 from support_cli import BUDGET, COLUMNS, people, run
 
 import userdp
-from userdp import Budget, Ledger, plan_plot
-from userdp.table_files import open_table, write_table
+from userdp import Budget, Ledger
+from userdp.data.tables import open_table, write_table
+from userdp.report import plan_plot
 
 PUBLIC = ("--rows-per-user", "30", "--features", "5", "--epsilon", "1", "--delta", "1e-6")
 
@@ -259,7 +260,7 @@ def test_the_real_report(files, tmp_path):
 
 def test_the_demo(monkeypatch):
     called = []
-    monkeypatch.setattr("userdp.demo.main", called.append)
+    monkeypatch.setattr("userdp.cli.demo.main", called.append)
     assert run("demo", "--folder", "x").exit_code == 0
     assert called == [Path("x")]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp import Curator, UserData
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.engines.local import LocalEngine
-from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
 from userdp.privacy.noise import SeededNoise
 
 SUBNORMAL = 5e-324

@@ -22,15 +22,16 @@ import pyarrow as pa
 from typer.testing import CliRunner
 from words import FIT, WORDS
 
-from userdp import Budget, Ledger, LogisticRegression, UserData, load_model, private_mean, save_model
+from userdp import Budget, Ledger, LogisticRegression, UserData, load_model, save_model
 from userdp.cli import app
-from userdp.linear_model import UtilityWarning
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.mechanism import Halted
+from userdp.data.schema import ids, numbers
+from userdp.data.tables import open_table, write_table
+from userdp.models import private_mean
+from userdp.models.base import UtilityWarning
+from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.report import write_report
-from userdp.schema import ids, numbers
-from userdp.table_files import open_table, write_table
 
 DOCUMENTED = (ValueError, TypeError, FileNotFoundError)
 SECRET = "SECRET-4711"

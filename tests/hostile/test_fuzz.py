@@ -62,7 +62,7 @@ def _arrow_with_bad_offsets():
     assert content.count(offsets) == 1
     wrong = b"".join(i.to_bytes(4, "little") for i in (0, 2, 0x7FFFFF00, 0x7FFFFF04, 0x7FFFFF08))
     Path("t.arrow").write_bytes(content.replace(offsets, wrong))
-    table = userdp.table_files.open_table("t.arrow")
+    table = userdp.data.tables.open_table("t.arrow")
     return userdp.UserData.from_table(table, user="who", features="x")
 
 

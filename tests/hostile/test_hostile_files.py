@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support_cli import SECRET, run
 
 from userdp import UserData
-from userdp.schema import Schema, ids, numbers
-from userdp.table_files import open_table
+from userdp.data.schema import Schema, ids, numbers
+from userdp.data.tables import open_table
 
 N_USERS, ROWS, HOSTILE = 300, 3, 7
 FIT = ["--user-column", "user", "--features", "x_*", "--epsilon", "8", "--delta", "1e-4", "--solver", "whitened-clip"]

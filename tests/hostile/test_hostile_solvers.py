@@ -13,10 +13,10 @@ from support_hostile import SENT, Tape, TapedCurator, replaced
 from support_solvers import make_users
 
 from userdp import Ball, Budget, Ledger, losses
-from userdp.fitting import SOLVERS
-from userdp.privacy.means import clip, sampled_clip
+from userdp.models.fitting import SOLVERS
+from userdp.privacy.mechanisms import clip, sampled_clip
 from userdp.solvers.problem import Problem
-from userdp.statistics import MeanGradient
+from userdp.vectors.gradients import MeanGradient
 
 SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
 # Gradients a row, for solvers whose plans can be limited; rounds are many otherwise.

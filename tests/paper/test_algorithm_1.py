@@ -7,12 +7,12 @@ import pytest
 from cases import name
 
 from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp.baselines import phased_sgd_paper as paper
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.noise import SeededNoise
 from userdp.solvers import phased_sgd
-from userdp.solvers import phased_sgd_paper as paper
 from userdp.solvers.problem import Problem
-from userdp.statistics import OnePassSGD
+from userdp.vectors.gradients import OnePassSGD
 
 PROBLEM = Problem(losses.logistic, Ball(1.0), n_features=3, row_norm=2.0)  # R = 2, L = 2, d = 3
 BUDGET = Budget(10.0, 1e-4)
@@ -114,9 +114,9 @@ def test_assumption_c_at_most_n_l_and_the_smallest_n():
     """At eps = 1, delta = 1e-6 and 100 rows a user about 164,000 users are needed."""
     for budget, rows in ((Budget(1.0, 1e-6), 100), (Budget(10.0, 1e-4), 2), (Budget(0.5, 1e-8), 1)):
         least = paper.smallest_n_users(rows, budget)
-        assert paper.feasible(least, rows, budget)
-        assert not paper.feasible(least - 1, rows, budget)
-        assert all(paper.feasible(n, rows, budget) for n in range(least, 3 * least, least // 50))
+        assert paper.enough_users(least, rows, budget)
+        assert not paper.enough_users(least - 1, rows, budget)
+        assert all(paper.enough_users(n, rows, budget) for n in range(least, 3 * least, least // 50))
     assert 1.5e5 < paper.smallest_n_users(100, Budget(1.0, 1e-6)) < 1.8e5
     with pytest.raises(BudgetExceeded, match=rf"n_users=1000 .* {least:,} are the fewest") as error:
         paper.plan_paper_phased_sgd(PROBLEM, 1000, 1, Budget(0.5, 1e-8))

@@ -10,8 +10,8 @@ from support import SilentNoise
 from support_algorithms import BETA, BUDGET, CASES, D, L, M, N, R, plan, problem
 
 from userdp import Ball, Budget, BudgetExceeded, losses
+from userdp.baselines import accelerated_paper as paper
 from userdp.privacy.accounting import epsilon_at
-from userdp.solvers import accelerated_paper as paper
 
 
 def test_the_problem_of_these_tests_has_beta_R_equal_to_L():

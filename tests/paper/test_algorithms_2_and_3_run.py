@@ -8,12 +8,12 @@ import pytest
 from support_algorithms import BUDGET, CASES, D, L, M, N, R, plan, problem
 
 from userdp import Ball, Box, Curator, Halted, Ledger, UserData, losses
-from userdp.privacy import concentration
-from userdp.smoothing import BallSmoothing
+from userdp.baselines import accelerated_paper as paper
+from userdp.privacy.mechanisms import concentration
 from userdp.solvers import accelerated
-from userdp.solvers import accelerated_paper as paper
 from userdp.solvers.descent import ACSA
-from userdp.statistics import MeanGradient
+from userdp.vectors.gradients import MeanGradient
+from userdp.vectors.smoothing import BallSmoothing
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 

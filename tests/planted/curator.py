@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "warnings of one release let through by another",
-        "privacy/quiet.py",
+        "privacy/warnings_off.py",
         "            if self._inside == 0:\n                self._filters.__exit__(None, None, None)\n",
         "            if self._inside == 1:\n                self._filters.__exit__(None, None, None)\n",
         "privacy/test_curator_processes.py::test_warnings_do_not_leave_while_another_thread_releases",
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "warnings as the caller has set them",
-        "privacy/quiet.py",
+        "privacy/warnings_off.py",
         '                warnings.simplefilter("ignore")\n',
         "",
         "privacy/test_curator_secrecy.py::test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings",

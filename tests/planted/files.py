@@ -12,7 +12,7 @@ MUTANTS = [
     ),
     Mutant(
         "statistics: users see how much others hold",
-        "statistics.py",
+        "vectors/gradients.py",
         "kernels.mean_gradients(*users_rows, weights, slopes, shifts)\n",
         "kernels.mean_gradients(*users_rows, weights * (1 + 1e-9 * len(data.rows)), slopes, shifts)\n",
         "hostile/test_hostile_solvers.py::test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else",

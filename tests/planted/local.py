@@ -2,7 +2,7 @@
 
 from planted.mutant import Mutant
 
-_FILE = "privacy/means/local.py"
+_FILE = "baselines/mechanisms/local.py"
 _TESTS = "privacy/test_local.py::"
 
 MUTANTS = [

@@ -33,14 +33,14 @@ MUTANTS = [
     ),
     Mutant(
         "threshold noise forgotten",
-        "privacy/gates.py",
+        "privacy/mechanisms/tests.py",
         "self._threshold = noise.integer_laplace(threshold, scale / 2)",
         "self._threshold = threshold",
         "privacy/test_gates.py::test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round",
     ),
     Mutant(
         "a halted stream answers again",
-        "privacy/gates.py",
+        "privacy/mechanisms/tests.py",
         '            raise RuntimeError("This test has halted and gives no more answers.")\n',
         "            pass\n",
         "privacy/test_gates.py::test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round",

@@ -2,8 +2,8 @@
 
 from planted.mutant import Mutant
 
-_MECHANISM, _CURATOR = "privacy/means/perturbation.py", "privacy/curator.py"
-_PASSES, _STEPS = "safe_passes.py", "safe_steps.py"
+_MECHANISM, _CURATOR = "baselines/mechanisms/perturbation.py", "privacy/curator.py"
+_PASSES, _STEPS = "baselines/safe_passes.py", "baselines/safe_steps.py"
 _ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
 _ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
 _BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
@@ -149,7 +149,7 @@ MUTANTS = [
     ),
     Mutant(
         "planned counts of a few bits wrap around",
-        "privacy/mechanism.py",
+        "privacy/mechanisms/base.py",
         "counts.append(int(number))",
         "counts.append(number)",
         "solvers/test_output_perturbation.py::test_counts_of_few_bits_do_not_wrap_around",

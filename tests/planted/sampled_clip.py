@@ -2,7 +2,7 @@
 
 from planted.mutant import Mutant
 
-_HERE = "privacy/means/sampled_clip.py"
+_HERE = "privacy/mechanisms/sampled_clip.py"
 _TESTS = "privacy/test_sampled_clip.py::"
 _NEIGHBOURS = _TESTS + "test_one_user_moves_mean_and_share_by_at_most_their_sensitivities_in_every_round"
 _ATTAINED = _TESTS + "test_the_sensitivities_are_attained_in_both_directions_at_once"

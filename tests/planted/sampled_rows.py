@@ -2,7 +2,7 @@
 
 from planted.mutant import Mutant
 
-_HERE, _COST = "privacy/means/sampled_rows.py", "privacy/mixtures.py"
+_HERE, _COST = "baselines/mechanisms/sampled_rows.py", "baselines/mechanisms/mixtures.py"
 _TESTS, _COST_TESTS = "privacy/test_sampled_rows.py::", "privacy/test_mixtures.py::"
 _OFF = _COST_TESTS + "test_shifts_of_both_halves_and_the_factor_of_the_removal_are_charged"
 
@@ -226,14 +226,14 @@ MUTANTS = [
     ),
     Mutant(
         "sampled rows: more rounds than priced",
-        "privacy/means/sampled_rows.py",
+        "baselines/mechanisms/sampled_rows.py",
         "        if self._rounds_left == 0:\n",
         "        if False:\n",
         "privacy/test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",
     ),
     Mutant(
         "sampled rows: rounds are not counted",
-        "privacy/means/sampled_rows.py",
+        "baselines/mechanisms/sampled_rows.py",
         "        self._rounds_left -= 1\n",
         "",
         "privacy/test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",

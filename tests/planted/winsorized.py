@@ -2,7 +2,7 @@
 
 from planted.mutant import Mutant
 
-_FILE = "privacy/means/winsorized.py"
+_FILE = "baselines/mechanisms/winsorized.py"
 _TESTS = "privacy/test_winsorized.py::"
 
 MUTANTS = [

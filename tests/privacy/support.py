@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
 
 
 def brute_counts(vectors, radius):

@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from userdp.data import UserData
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.paper_outlier_removal import PaperOutlierRemoval
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch
 
 BUDGET = Budget(4.0, 1e-5)
 SIZE = 600

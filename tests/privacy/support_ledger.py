@@ -3,7 +3,7 @@
 import pytest
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.means.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 BUDGET = Budget(1.0, 1e-5)

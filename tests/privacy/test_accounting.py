@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from userdp.baselines.mechanisms.sampled_rows import SampledRows
+from userdp.baselines.mechanisms.winsorized import Winsorized
 from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, Cost, Subsampled
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_clip import SampledClip
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.means.sampled_rows import SampledRows
-from userdp.privacy.means.winsorized import Winsorized
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 
 # --- closed forms ---------------------------------------------------------------------------------------------------
 

@@ -12,17 +12,17 @@ from support import SilentNoise
 from support_acute import all_of, inner, neighbouring_users, users_of
 from support_curator import BUDGET, RecordingEngine
 
-from userdp import kernels
-from userdp.audit.bounds import audited_gaussian_epsilon
-from userdp.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
+from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means import clip
-from userdp.privacy.means.clip import Clip
+from userdp.privacy.mechanisms import clip
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.row_weights import RowWeights
+from userdp.vectors import kernels
+from userdp.vectors.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
+from userdp.vectors.row_weights import RowWeights
 
 ROOM = clip._ROUNDED_ANGLE
 

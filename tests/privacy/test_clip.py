@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from support import SilentNoise, climb
 
-from userdp.audit.bounds import audited_gaussian_epsilon
+from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.means.clip import Clip, shortened_sum
+from userdp.privacy.mechanisms.clip import Clip, shortened_sum
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import brute_counts
 
-from userdp.privacy import concentration as c
+from userdp.privacy.mechanisms import concentration as c
 
 # --- h-index, score and deficit ------------------------------------------------------------------------------------
 

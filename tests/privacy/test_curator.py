@@ -17,21 +17,21 @@ from support_curator import (
     plan_of,
 )
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.losses import logistic
-from userdp.moments import UserMean
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch, radius_grid
-from userdp.statistics import MeanGradient, OnePassSGD
+from userdp.vectors.gradients import MeanGradient, OnePassSGD
+from userdp.vectors.moments import UserMean
 
 # --- charges ----------------------------------------------------------------------------------------------------------
 

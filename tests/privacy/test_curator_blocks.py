@@ -5,16 +5,16 @@ import pytest
 from support import SilentNoise
 from support_curator import BUDGET, SIZE, Given, RecordingEngine, make_data
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.losses import logistic
-from userdp.moments import UserMean
 from userdp.privacy import curator as module
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.clip import Clip
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.statistics import OnePassSGD
+from userdp.vectors.gradients import OnePassSGD
+from userdp.vectors.moments import UserMean
 
 
 def small_data():

@@ -23,11 +23,11 @@ from support_curator import (
     plan_of,
 )
 
-from userdp.moments import UserMean
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.vectors.moments import UserMean
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

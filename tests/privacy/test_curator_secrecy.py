@@ -17,13 +17,13 @@ from support_curator import (
     plan_of,
 )
 
-from userdp.moments import UserMean
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.mechanism import Halted
-from userdp.privacy.radius import RadiusSearch
+from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.vectors.moments import UserMean
 
 WRONG = [ValueError, SystemExit, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support import SilentNoise, laplace_mass
 
-from userdp.audit.bounds import audited_epsilon
-from userdp.privacy import gates
+from userdp.auditing.bounds import audited_epsilon
+from userdp.privacy.mechanisms import tests as gates
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
 from support import SilentNoise, brute_counts, climb, passes, with_h_index
 
-from userdp.audit.bounds import audited_gaussian_epsilon
-from userdp.privacy import concentration as c
-from userdp.privacy import gates
+from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms import concentration as c
+from userdp.privacy.mechanisms import tests as gates
+from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise, gaussian_std
 from userdp.privacy.plan import Plan, Step
 

@@ -11,9 +11,9 @@ from userdp.privacy import accounting, ledger
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
 from userdp.privacy.domination import Dominating, Filter, dominating
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 

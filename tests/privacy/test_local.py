@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest, norm
 from support import SilentNoise
 
-from userdp.audit.bounds import audited_epsilon, audited_gaussian_epsilon
+from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
+from userdp.baselines.mechanisms.local import LocalReports, LocalVotes, own_values
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.means.local import LocalReports, LocalVotes, own_values
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

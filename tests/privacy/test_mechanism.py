@@ -5,9 +5,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.mechanism import Halted, SessionOnAll, check_counts, settle
-from userdp.privacy.radius import RadiusSearch
+from userdp.privacy.mechanisms.base import Halted, SessionOnAll, check_counts, settle
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.radius import RadiusSearch
 
 
 @dataclass(frozen=True)

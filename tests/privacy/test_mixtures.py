@@ -7,9 +7,9 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
-from userdp.privacy import mixtures
+from userdp.baselines.mechanisms import mixtures
+from userdp.baselines.mechanisms.mixtures import claimed_epsilon, likely_multiplier, row_multiplier, swap_delta
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, fits, gaussian_delta, gaussian_multiplier
-from userdp.privacy.mixtures import claimed_epsilon, likely_multiplier, row_multiplier, swap_delta
 
 GRID = 1e-3
 X = np.linspace(-400, 400, 800_001)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.privacy import neighbours
-from userdp.privacy.neighbours import _Blocks, _counts, neighbour_counts
+from userdp.privacy.mechanisms import neighbours
+from userdp.privacy.mechanisms.neighbours import _Blocks, _counts, neighbour_counts
 
 needs_jit = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="too slow without compilation")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from support import SilentNoise
 
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_clip import SampledClip
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 
 MECHANISMS = [
     Clip(1000, 5.0),

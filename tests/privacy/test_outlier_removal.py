@@ -5,11 +5,12 @@ import pytest
 from scipy.stats import binomtest, kstest, norm
 from support import SilentNoise, passes, with_h_index
 
-from userdp.audit.bounds import audited_gaussian_epsilon
-from userdp.privacy import accounting, gates
-from userdp.privacy import concentration as c
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanism import Halted
+from userdp.auditing.bounds import audited_gaussian_epsilon
+from userdp.privacy import accounting
+from userdp.privacy.mechanisms import concentration as c
+from userdp.privacy.mechanisms import tests as gates
+from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_halt=1e-8)

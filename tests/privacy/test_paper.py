@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from userdp.privacy import accounting, paper
+from userdp.baselines.mechanisms import paper
+from userdp.privacy import accounting
 from userdp.privacy.accounting import Budget, Cost
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom, kstest, norm
 from support_paper import Choosing, coins_that_change, paper
 
-from userdp.audit.bounds import audited_gaussian_epsilon
+from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, calibrate, epsilon_at
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

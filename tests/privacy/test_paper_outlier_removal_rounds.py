@@ -10,8 +10,8 @@ from scipy.stats import binomtest
 from support import SilentNoise, brute_counts, laplace_mass
 from support_paper import in_rounds, paper
 
-from userdp.privacy import concentration as c
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms import concentration as c
+from userdp.privacy.mechanisms.base import Halted
 from userdp.privacy.noise import SeededNoise
 
 

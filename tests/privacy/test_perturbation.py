@@ -7,15 +7,15 @@ from support import SilentNoise
 from support_curator import BUDGET, SIZE, Explosive, Given, make_data
 
 from userdp import Ball, OnePassSGD, losses
-from userdp.audit.bounds import audited_gaussian_epsilon
+from userdp.auditing.bounds import audited_gaussian_epsilon
+from userdp.baselines.mechanisms.perturbation import Perturbation
+from userdp.baselines.safe_passes import SafeRowPass, SafeRows
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.perturbation import Perturbation
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.safe_passes import SafeRowPass, SafeRows
 
 # --- cost and noise ---------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 import pytest
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch
 
 
 def mean(n_vectors, z=5.0, rounds=1):

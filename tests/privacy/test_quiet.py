@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 
-from userdp.privacy.quiet import Quiet
+from userdp.privacy.warnings_off import Quiet
 
 
 def test_warnings_stay_off_until_the_last_one_has_left():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support import SilentNoise
 
+from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
 from userdp.privacy.noise import SecureNoise
-from userdp.privacy.radius import RadiusSearch, radius_grid
 
 
 def spread(size):

@@ -11,10 +11,10 @@ from scipy.stats import kstest, norm
 from support import SilentNoise
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
-from userdp.audit.bounds import audited_epsilon, audited_gaussian_epsilon
+from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.sampled_clip import SampledClip, n_short
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.sampled_clip import SampledClip, n_short
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

@@ -6,11 +6,11 @@ import pytest
 from scipy.stats import binom, kstest, norm
 from support import SilentNoise, with_h_index
 
-from userdp.audit.bounds import audited_epsilon
+from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy import accounting
-from userdp.privacy import concentration as c
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms import concentration as c
+from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = SampledOutlierRemoval(

@@ -8,14 +8,14 @@ from scipy.stats import binom, kstest, norm
 from support import SilentNoise
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
-from userdp.audit.bounds import audited_epsilon
+from userdp.auditing.bounds import audited_epsilon
+from userdp.baselines.mechanisms import sampled_rows
+from userdp.baselines.mechanisms.mixtures import claimed_epsilon, row_multiplier, swap_delta
+from userdp.baselines.mechanisms.sampled_rows import SampledRows
+from userdp.baselines.row_statistics import ClippedRowGradients
 from userdp.privacy.accounting import Cost
-from userdp.privacy.means import sampled_rows
-from userdp.privacy.means.sampled_rows import SampledRows
-from userdp.privacy.mixtures import claimed_epsilon, row_multiplier, swap_delta
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.row_statistics import ClippedRowGradients
 
 BASE = {"n_vectors": 40, "rows_per_user": 5, "sampling_probability": 0.3, "row_multiplier": 9.0, "epsilon": 1.0}
 numbers = st.one_of(st.sampled_from([0.0, 1.0, -1.0, math.nan, math.inf, 1e308, -1e308, 1e-308, 2.0]), st.floats())

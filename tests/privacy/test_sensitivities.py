@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 from support import brute_counts, climb
 
-from userdp.privacy import concentration as c
+from userdp.privacy.mechanisms import concentration as c
 
 # --- sensitivities: no neighbour beats the bound --------------------------------------------------------------------
 

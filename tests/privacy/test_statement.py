@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_multiplier, rounded_up
+from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch
-from userdp.privacy.statement import Statement, statement
 
 
 def charged(plan, budget, seed=None):

@@ -8,6 +8,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import expit, log_ndtr, ndtr, ndtri
 
+from userdp.baselines.mechanisms.local import LocalVotes
 from userdp.privacy.accounting import (
     Budget,
     Cost,
@@ -20,13 +21,12 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.means.local import LocalVotes
-from userdp.privacy.means.outlier_removal import OutlierRemoval
-from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import RadiusSearch
 from userdp.privacy.tradeoff import Tradeoff, least_mu, right_guess, tradeoff
 
 

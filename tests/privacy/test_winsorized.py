@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from support import SilentNoise
 
-from userdp.audit.bounds import audited_epsilon, audited_gaussian_epsilon
+from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
+from userdp.baselines.mechanisms.winsorized import Winsorized, bin_counts, bins_of, finite_rows
 from userdp.privacy.accounting import Budget, Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.means.winsorized import Winsorized, bin_counts, bins_of, finite_rows
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 numbers = st.one_of(

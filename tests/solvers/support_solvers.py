@@ -7,7 +7,7 @@ import numpy as np
 from numba.extending import is_jitted
 from scipy.optimize import minimize
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 
 
 def make_users(n_users=3000, n_features=4, rows=(3, 12), seed=0, dtype=np.float64, kind="classes", truth_seed=0):

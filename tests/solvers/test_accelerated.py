@@ -9,10 +9,10 @@ from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, Halted, losses
-from userdp.fitting import minimize
+from userdp.models.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
-from userdp.privacy.means.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.solvers import accelerated
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
 from userdp.solvers.accelerated_tight import plan_accelerated

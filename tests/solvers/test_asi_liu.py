@@ -3,9 +3,9 @@ import pytest
 from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
-from userdp.solvers import asi_liu
+from userdp.baselines import asi_liu
+from userdp.baselines.asi_liu import plan_asi_liu
 from userdp.solvers.accelerated import run
-from userdp.solvers.asi_liu import plan_asi_liu
 from userdp.solvers.descent import sgd_excess, sgd_step
 from userdp.solvers.problem import Problem
 

@@ -7,17 +7,16 @@ import pytest
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, UserData, losses, minimize
-from userdp.moments import UserMean
+from userdp.baselines import bassily_sun, bassily_sun_local
+from userdp.baselines.bassily_sun import plan_bassily_sun
+from userdp.baselines.bassily_sun_local import plan_bassily_sun_local
+from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
+from userdp.baselines.rotated_gradients import coordinates
+from userdp.baselines.rotation import Rotated, rotate, rotated_size, unrotate
 from userdp.privacy.accounting import fits
-from userdp.privacy.means.local import LocalReports, LocalVotes
-from userdp.rotation import rotate, rotated_size, unrotate
-from userdp.solvers import bassily_sun, bassily_sun_local
-from userdp.solvers.bassily_sun import plan_bassily_sun
-from userdp.solvers.bassily_sun_local import plan_bassily_sun_local
 from userdp.solvers.problem import Problem
-from userdp.solvers.rotated_gradients import coordinates
-from userdp.statistics import MeanGradient
-from userdp.wrapped import Rotated
+from userdp.vectors.gradients import MeanGradient
+from userdp.vectors.moments import UserMean
 
 PROBLEM = Problem(losses.logistic, Ball(10.0), 4, 2.5)
 CONCENTRATED = Problem(losses.logistic, Ball(10.0), 4, 2.5, row_similarity=0.0)

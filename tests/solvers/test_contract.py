@@ -1,4 +1,4 @@
-"""What every solver promises: a new one joins `SOLVERS` in userdp.fitting and inherits these tests."""
+"""What every solver promises: a new one joins `SOLVERS` in userdp.models.fitting and inherits these tests."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
-from userdp.fitting import SOLVERS, minimize
+from userdp.models.fitting import SOLVERS, minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.problem import Problem
 

@@ -3,9 +3,9 @@ import pytest
 from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
-from userdp.privacy.mixtures import row_multiplier
-from userdp.solvers import example_level
-from userdp.solvers.example_level import plan_example_level, run
+from userdp.baselines import example_level
+from userdp.baselines.example_level import plan_example_level, run
+from userdp.baselines.mechanisms.mixtures import row_multiplier
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(4.0, 1e-5)

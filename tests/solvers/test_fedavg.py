@@ -5,12 +5,12 @@ import pytest
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, losses
+from userdp.baselines import fedavg
+from userdp.baselines.fedavg import plan_fedavg, run
+from userdp.baselines.sampled_rounds import likely_multiplier, next_radius
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
-from userdp.solvers import fedavg
-from userdp.solvers.fedavg import plan_fedavg, run
 from userdp.solvers.plans import gradients_of_samples
 from userdp.solvers.problem import Problem
-from userdp.solvers.sampled_rounds import likely_multiplier, next_radius
 
 BUDGET = Budget(4.0, 1e-5)
 PROBLEM = Problem(losses.logistic, Ball(3.0), 4, 2.5)

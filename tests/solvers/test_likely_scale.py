@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from userdp.moments import RowScale
 from userdp.solvers.whitening import likely_scale
+from userdp.vectors.moments import RowScale
 
 
 def noisy(place, noise, seed):

@@ -8,13 +8,13 @@ import pytest
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Box, Budget, Curator, Ledger, losses, minimize, plan
+from userdp.baselines import disjoint_batches, group_privacy
+from userdp.baselines.disjoint_batches import plan_disjoint_batches
+from userdp.baselines.group_privacy import plan_group_privacy
+from userdp.baselines.mechanisms.perturbation import Perturbation
+from userdp.baselines.output_perturbation import halves, walk_error
 from userdp.privacy.accounting import BudgetExceeded
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.perturbation import Perturbation
-from userdp.solvers import disjoint_batches, group_privacy
-from userdp.solvers.disjoint_batches import plan_disjoint_batches
-from userdp.solvers.group_privacy import plan_group_privacy
-from userdp.solvers.output_perturbation import halves, walk_error
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(1.0, 1e-6)

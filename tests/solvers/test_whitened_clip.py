@@ -13,13 +13,13 @@ from support_solvers import best_risk, risk
 
 from userdp import Ball, Box, Budget, Curator, Ledger, UserData, losses
 from userdp.engines import LocalEngine
-from userdp.fitting import minimize
-from userdp.planner import choose
+from userdp.models.fitting import minimize
 from userdp.privacy import curator as curators
 from userdp.privacy.accounting import fits
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.solvers import whitened_clip
+from userdp.solvers.choose import choose
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import plan_whitened_clip
 from userdp.solvers.whitening import (
@@ -30,7 +30,7 @@ from userdp.solvers.whitening import (
     release_coordinates,
     whitening_steps,
 )
-from userdp.wrapped import N_SIZES
+from userdp.vectors.clipped import N_SIZES
 
 TRUTH = np.array([2.0, -1.0, 0.0])
 TRUTH_OF_20 = np.random.default_rng(0).normal(size=20) * 0.4

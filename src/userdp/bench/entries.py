@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from userdp.planner import Option, choose, consider, needs
 from userdp.privacy.accounting import Budget
+from userdp.solvers.choose import Option, choose, consider, needs
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 

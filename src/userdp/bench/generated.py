@@ -14,7 +14,7 @@ from scipy.special import expit, logsumexp, softmax
 from userdp.bench.references import each_value
 from userdp.bench.scenarios import LOSSES, Scenario
 from userdp.bench.scoring import calibration_bins, linear_slope, logistic_slope, softmax_slope
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.losses import Loss
 
 _TASTE = 0.1  # share of a feature's variance that all rows of a user have in common

@@ -14,8 +14,8 @@ from userdp.bench.scenarios import LOSSES, Scenario
 from userdp.bench.scoring import collect
 from userdp.bench.solving import solve_all
 from userdp.bench.store import Cell, Record
-from userdp.planner import default_radius, public_problem
 from userdp.privacy.accounting import Budget
+from userdp.solvers.choose import default_radius, public_problem
 
 _YARD_USERS, _YARD_ROWS, _YARD_SEED = 20_000, 500_000, 2_000_000
 

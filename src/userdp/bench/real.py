@@ -17,10 +17,10 @@ from userdp.bench.scoring import HeldOut, collect
 from userdp.bench.solving import mean_and_spread, solve_all
 from userdp.bench.store import Cell, Record
 from userdp.bench.tasks import Task
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.domains import Ball
-from userdp.planner import default_radius
 from userdp.privacy.accounting import Budget
+from userdp.solvers.choose import default_radius
 from userdp.solvers.problem import Problem
 
 ORACLE, OPEN = "oracle", "not-private"

@@ -13,10 +13,10 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.statistics import MeanGradient
+from userdp.vectors.gradients import MeanGradient
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _compiled: Callable[[_F], _F] = numba.njit(nogil=True)

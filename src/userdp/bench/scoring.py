@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from userdp.bench.references import each_value, user_weights
 from userdp.bench.solving import mean_and_spread
 from userdp.bench.store import Record
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.losses import Loss
 
 N_BINS = 10

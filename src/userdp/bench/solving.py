@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from userdp.bench.entries import option_of, refusal_of
-from userdp.data import UserData
-from userdp.planner import drowned
+from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.solvers.choose import drowned
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 

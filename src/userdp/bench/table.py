@@ -21,7 +21,7 @@ from userdp.bench.references import Yardstick, mean_loss, optimum, user_optimum,
 from userdp.bench.solving import mean_and_spread, solve_all
 from userdp.bench.store import Cell, Record
 from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH, assumptions
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.solvers.problem import Problem

@@ -14,10 +14,10 @@ import numpy as np
 
 from userdp import losses
 from userdp.bench.provenance import REPOSITORY
-from userdp.data import UserData
+from userdp.data.schema import Schema, choose_features, ids, numbers, require_column
+from userdp.data.tables import open_table
+from userdp.data.users import UserData
 from userdp.losses import Loss
-from userdp.schema import Schema, choose_features, ids, numbers, require_column
-from userdp.table_files import open_table
 
 _HELD_OUT = 5  # one user in so many is a test user, where no column says so
 

@@ -57,7 +57,7 @@ def demo(
 
     userdp demo
     """
-    from userdp import demo
+    from userdp.cli import demo
 
     demo.main(folder)
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from userdp.audit.run import AuditReport, Progress
-from userdp.audit.run import audit as run_audit
+from userdp.auditing.run import AuditReport, Progress
+from userdp.auditing.run import audit as run_audit
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import WRONG, InputError
-from userdp.whole_files import check_place, whole_file
+from userdp.data.atomic_files import check_place, whole_file
 
 _PICTURES = (".svg", ".png", ".pdf")
 ATTACK = "What is attacked"
@@ -109,7 +109,7 @@ def _write(report: AuditReport, json: Path | None, plot: Path | None) -> None:
         with whole_file(json) as new:
             Path(new).write_text(json_format.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n")
     if plot is not None:
-        from userdp.audit.picture import plot_audit
+        from userdp.auditing.picture import plot_audit
 
         with whole_file(plot) as new:
             plot_audit(report, new)

@@ -21,7 +21,7 @@ import typer
 import userdp
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
 
 WRONG, HALTED, STOPPED = 1, 3, 130
 _P = ParamSpec("_P")

@@ -15,15 +15,15 @@ from userdp.cli import show
 from userdp.cli.errors import InputError, spending
 from userdp.cli.predict import predicted
 from userdp.cli.tables import matrix_of, targets_of
-from userdp.data import UserData
-from userdp.grouping import Groups
-from userdp.linear_model import LinearModel
-from userdp.model_files import load_model
+from userdp.data.grouping import Groups
+from userdp.data.schema import ids, require_column
+from userdp.data.tables import TableFile, open_table
+from userdp.data.users import UserData
+from userdp.models.base import LinearModel
+from userdp.models.files import load_model
+from userdp.models.private_mean import MeanResult, mean_of_users
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
-from userdp.private_mean import MeanResult, mean_of_users
-from userdp.schema import ids, require_column
-from userdp.table_files import TableFile, open_table
 
 _LARGEST_LOG_LOSS = 4.0  # of a label that was given a chance of 1.8%
 _SPREAD = (1e-4, 2.0)  # of users' mean scores, which are in [0, 1]

@@ -9,20 +9,21 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from userdp import estimators, planner
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import HALTED, InputError, in_options, spending
 from userdp.cli.ranges import Ranges
 from userdp.cli.tables import pair_of, users_of
-from userdp.grouping import Groups
-from userdp.linear_model import LinearModel, UtilityWarning
-from userdp.model_files import save_model
+from userdp.data.atomic_files import check_place
+from userdp.data.grouping import Groups
+from userdp.data.schema import choose_features, ids, require_column
+from userdp.data.tables import TableFile, open_table
+from userdp.models import estimators
+from userdp.models.base import LinearModel, UtilityWarning
+from userdp.models.files import save_model
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.ledger import Ledger
-from userdp.schema import choose_features, ids, require_column
-from userdp.table_files import TableFile, open_table
-from userdp.whole_files import check_place
+from userdp.solvers import choose
 
 _CLASSIFIERS = (o.LossName.logistic, o.LossName.hinge, o.LossName.squared_hinge)
 _SHOWN = 6  # coefficients in the summary
@@ -258,7 +259,7 @@ def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, c
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))
     model._declare(None)
-    comparison = planner.plan(
+    comparison = choose.plan(
         n_users,
         model.max_rows_per_user,
         n_features,
@@ -271,7 +272,7 @@ def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, c
         domain_radius=model._radius(),
         l2=model.l2,
     )
-    taken = planner.choose(
+    taken = choose.choose(
         comparison.problem,
         n_users,
         model.max_rows_per_user,
@@ -285,8 +286,8 @@ def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, c
         return
     show.options(comparison, taken)
     typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
-    if planner.drowned(comparison.problem, taken):
-        show.note(planner.DROWNED_ADVICE)
+    if choose.drowned(comparison.problem, taken):
+        show.note(choose.DROWNED_ADVICE)
 
 
 def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, Any]:

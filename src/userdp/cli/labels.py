@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from userdp.cli.errors import InputError
-from userdp.schema import ANY, NUMBER, TEXT, declared, decoded, is_boolean
+from userdp.data.schema import ANY, NUMBER, TEXT, declared, decoded, is_boolean
 
 _TRUTH = {"false": False, "true": True, "0": False, "1": True}
 

@@ -11,10 +11,10 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
+from userdp.data.atomic_files import check_place
 from userdp.privacy.accounting import Budget, rounded_up
 from userdp.privacy.domination import FAILURE_SHARE
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger
-from userdp.whole_files import check_place
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 

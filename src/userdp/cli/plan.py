@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from userdp import losses, planner
+from userdp import losses
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
+from userdp.data.atomic_files import check_place, whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
+from userdp.solvers import choose
 from userdp.solvers.problem import PROVEN
-from userdp.whole_files import check_place, whole_file
 
 _PICTURES = (".svg", ".png", ".pdf")
 _BOUNDS = (
@@ -67,7 +68,7 @@ def plan(
             raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {plot}.")
         check_place(plot)
     with show.working("planning", quiet=False):
-        comparison = planner.plan(
+        comparison = choose.plan(
             users,
             rows_per_user,
             features,
@@ -81,7 +82,7 @@ def plan(
             l2=l2,
         )
     if plot is not None:
-        from userdp.plan_plot import plot_plan
+        from userdp.report.plan_plot import plot_plan
 
         with show.working("planning at nine epsilons", quiet=False), whole_file(plot) as new:
             plot_plan(comparison, new, max_gradients)

@@ -15,10 +15,10 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
 from userdp.cli.tables import matrix_of
-from userdp.model_files import load_model
-from userdp.schema import choose_features
-from userdp.table_files import kind_of, open_table, write_table
-from userdp.whole_files import check_place
+from userdp.data.atomic_files import check_place
+from userdp.data.schema import choose_features
+from userdp.data.tables import kind_of, open_table, write_table
+from userdp.models.files import load_model
 
 
 def predict(

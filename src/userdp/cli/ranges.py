@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.cli.errors import InputError
-from userdp.data import UserData
-from userdp.linear_model import LinearModel
+from userdp.data.users import UserData
+from userdp.models.base import LinearModel
 
 _FORM = "--feature-range low,high for all features, or age=0:100,spend=0:500 for some"
 

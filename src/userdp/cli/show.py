@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from userdp.planner import EXCESS_NOTE, Comparison, Option, excess, needs
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.statement import Statement
+from userdp.privacy.guarantee import Statement
 from userdp.privacy.tradeoff import in_percent, right_guess
+from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, excess, needs
 
 
 def as_json(record: dict[str, Any]) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from userdp import estimators
 from userdp.cli.errors import InputError
 from userdp.cli.labels import classes_of
-from userdp.data import UserData
-from userdp.linear_model import LinearModel
-from userdp.schema import Schema, choose_features, numbers, require_column
-from userdp.table_files import TableFile
+from userdp.data.schema import Schema, choose_features, numbers, require_column
+from userdp.data.tables import TableFile
+from userdp.data.users import UserData
+from userdp.models import estimators
+from userdp.models.base import LinearModel
 
 
 def pair_of(text: str, option: str) -> tuple[float, float]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.data import UserData
-from userdp.statistics import Statistic
+from userdp.data.users import UserData
+from userdp.vectors.gradients import Statistic
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from userdp.losses.base import Loss, SlopeBound, known
-from userdp.losses.made import custom, smoothed
+from userdp.losses.derived import custom, smoothed
 from userdp.losses.standard import (
     absolute,
     hinge,

@@ -12,17 +12,17 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
-from userdp.data import UserData
+from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
-from userdp.moments import ColumnScales, MomentShape, RowScale
 from userdp.privacy.accounting import Budget
-from userdp.privacy.concentration import check_radius
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import Halted, Session, Users, Vectors
+from userdp.privacy.mechanisms.base import Halted, Session, Users, Vectors
+from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.quiet import QUIET
-from userdp.statistics import RowStatistic, Statistic
+from userdp.privacy.warnings_off import QUIET
+from userdp.vectors.gradients import RowStatistic, Statistic
+from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
 # Statistics whose vectors never point apart: docs/proofs.md, section 22.
 _ACUTE = (ColumnScales, MomentShape, RowScale)

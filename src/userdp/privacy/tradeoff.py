@@ -104,7 +104,7 @@ def in_percent(chance: float) -> str:
 def tradeoff(plan: Plan, delta: float) -> Tradeoff:
     """What a plan that was made for this delta allows, for the users who pay most.
 
-    >>> from userdp.privacy.means.clip import Clip
+    >>> from userdp.privacy.mechanisms.clip import Clip
     >>> from userdp.privacy.plan import Step
     >>> found = tradeoff(Plan(10, (Step("mean", 0, 10, Clip(10, 4.225)),)), 1e-6)
     >>> round(found.right_guess, 3), round(found.mu, 4), round(found.added_epsilon, 3)

@@ -9,10 +9,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from userdp.data.atomic_files import check_place, whole_file
 from userdp.report import sections, wording
 from userdp.report.markup import banner, text
 from userdp.report.record import checked, clean, number
-from userdp.whole_files import check_place, whole_file
 
 _SEEDED = (
     "This run was seeded: whoever knows or guesses the seed can take its noise away. It protects nobody. Seeds are for "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PureWindowsPath
 from typing import Any
 
-from userdp.privacy.statement import COVERS, NOT_COVERED
+from userdp.privacy.guarantee import COVERS, NOT_COVERED
 from userdp.report import plots, wording
 from userdp.report.markup import Html, bullets, facts, figure, pre, table, text
 from userdp.report.record import NAMELESS, clean, feature_names, number, output_names, positive, power, real

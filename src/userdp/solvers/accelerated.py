@@ -16,15 +16,15 @@ import numpy as np
 
 from userdp.losses import Loss
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
 from userdp.privacy.plan import Plan
-from userdp.smoothing import BallSmoothing
 from userdp.solvers.descent import ACSA, AveragedSGD, Nesterov, sgd_step, steadied
 from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
-from userdp.statistics import MeanGradient
+from userdp.vectors.gradients import MeanGradient
+from userdp.vectors.smoothing import BallSmoothing
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from userdp.losses import smoothed
-from userdp.planning import means_noise, plan_means, plan_search, sampled_multiplier
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
     Budget,
@@ -43,13 +42,14 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
-from userdp.privacy.concentration import added_user_sensitivity
-from userdp.privacy.means.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.means.tight import TightMean
+from userdp.privacy.mechanisms.concentration import added_user_sensitivity
+from userdp.privacy.mechanisms.radius import radius_grid
+from userdp.privacy.mechanisms.removal import TightMean
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.radius import radius_grid
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
 from userdp.solvers.descent import steadied
+from userdp.solvers.mean_plans import means_noise, plan_means, plan_search, sampled_multiplier
 from userdp.solvers.plans import check_sizes, gradients_of_samples
 from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
 from userdp.solvers.problem import Problem

@@ -16,12 +16,12 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanism import Halted
+from userdp.privacy.mechanisms.base import Halted
 from userdp.privacy.plan import Plan
 from userdp.solvers.outcome import halt_advice, summary
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
-from userdp.statistics import OnePassSGD
+from userdp.vectors.gradients import OnePassSGD
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import norm
 
-from userdp.privacy import concentration
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.means.searched_outlier_removal import SearchedOutlierRemoval
-from userdp.privacy.mechanism import check_counts
+from userdp.privacy.mechanisms import concentration
+from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.phased_sgd import Phase, PhasedPlan
 from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from scipy.stats import binom
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.mechanism import check_counts
+from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan
 from userdp.solvers.problem import Problem
 

@@ -17,11 +17,11 @@ import numpy as np
 from scipy.optimize import brentq, lsq_linear
 
 from userdp.domains import Ball, Box, Domain
-from userdp.moments import SecondMomentShape
 from userdp.privacy.curator import Curator
-from userdp.privacy.means.clip import Clip
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.problem import Problem
+from userdp.vectors.moments import SecondMomentShape
 
 LABEL = "second moment"
 MOST_FEATURES = 400  # second moments have d^2/2 entries

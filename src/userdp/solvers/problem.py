@@ -10,8 +10,8 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss
-from userdp.privacy.mechanism import settle
-from userdp.privacy.statement import Statement
+from userdp.privacy.guarantee import Statement
+from userdp.privacy.mechanisms.base import settle
 
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
 _TYPICAL_LOGIT = 3.0

@@ -31,17 +31,17 @@ import numpy as np
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, calibrate, gaussian_multiplier
 from userdp.privacy.curator import Curator
-from userdp.privacy.means.clip import Clip
-from userdp.privacy.means.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
-from userdp.row_weights import RowWeights
 from userdp.solvers.outcome import HIDDEN_ADVICE, summary, unusable_advice
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
-from userdp.statistics import MeanGradient
-from userdp.wrapped import N_SIZES, ClippedGradient, MeanCurvature
+from userdp.vectors.clipped import N_SIZES, ClippedGradient, MeanCurvature
+from userdp.vectors.gradients import MeanGradient
+from userdp.vectors.row_weights import RowWeights
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
 _MOST_STEPS = 40

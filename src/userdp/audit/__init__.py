@@ -1,6 +1,0 @@
-"""Empirical privacy audit: attacks on mechanisms and on whole trainings, and the epsilon that they prove at least."""
-
-from userdp.audit.attack import Finding
-from userdp.audit.run import AuditReport, audit, auditable
-
-__all__ = ["AuditReport", "Finding", "audit", "auditable"]

@@ -1,0 +1,260 @@
+"""Neighbouring data sets that are as bad for each mechanism as we know, and what an attacker reads from its releases.
+
+A mechanism is priced for the budget, then run again and again on D and on D', which differ in one user. Attacks:
+
+    edges         the user pulls as far as the mechanism lets it, in one direction or in the other
+    flips         the user decides whether the private test passes, and pulls the mean as well
+    missing       the user's vector is NaN, or at an edge
+    duplicates    all other users are copies of the user, who is the same or at the other edge
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.auditing import priced
+from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.baselines.mechanisms.perturbation import Perturbation
+from userdp.data.users import UserData
+from userdp.privacy.accounting import Budget, Cost
+from userdp.privacy.mechanisms import concentration
+from userdp.privacy.mechanisms.base import Halted, Mechanism, Vectors
+from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, GaussianTest
+from userdp.privacy.noise import Noise
+from userdp.vectors.moments import MomentShape
+
+Features = NDArray[np.float64]
+_FAR = 1e6  # of everyone, but finite
+_SANITY = 0.05  # weight of attacks that find little, and would find a lot if something were wrong
+_FLIPS = 0.25
+_REMEMBERED = 64
+_WITHIN = 1 - 1e-9  # rounding must not put an edge outside
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One attack: `play(noise, version)` gives what is seen of D (version 0) or D' (version 1), as numbers.
+
+    `cost` is what the mechanism claims; `weight` is the share of the usual number of runs that it gets.
+    """
+
+    what: str
+    mode: str
+    attack: str
+    cost: Cost
+    play: Callable[[Noise, int], list[float]]
+    weight: float = 1.0
+
+    @property
+    def strongest(self) -> bool:
+        """Whether it is the attack that finds most of what this mechanism costs."""
+        return self.attack == "edges" or self.what.startswith(("RadiusSearch", "AboveThreshold", "GaussianTest"))
+
+
+def edge(mechanism: Mechanism, radius: float) -> float:
+    """How far from 0 one user's vector may be, and count in full, if the others' are 0."""
+    if isinstance(mechanism, PaperOutlierRemoval):
+        return 2 * radius * _WITHIN  # weights are of twice the score's radius
+    if isinstance(mechanism, SearchedOutlierRemoval):
+        return radius * mechanism.radii[0] * _WITHIN  # the smallest passes: all the others agree
+    if isinstance(mechanism, Perturbation):
+        return radius / 2
+    if hasattr(mechanism, "slack"):  # outlier removals
+        return radius * _WITHIN
+    return radius * _FAR  # it shortens, or clips, by itself
+
+
+def play_mechanism(mechanism: Mechanism, versions: tuple[Vectors, Vectors], noise: Noise, version: int) -> list[float]:
+    """What a session releases in the first coordinate, summed over the rounds, and how many rounds passed."""
+    session, data, told = mechanism.start(noise), versions[version], np.zeros(0)
+    passed, everyone = 0, np.arange(len(data))
+    try:
+        for _ in range(mechanism.rounds):
+            released = session.release(data[session.choose(everyone)], 1.0)
+            told = released if passed == 0 else told + released
+            passed += 1
+    except Halted:
+        pass
+    return [float(told[0]) if passed else 0.0, *map(float, told[1:] if passed else ()), float(passed)]
+
+
+@contextmanager
+def remembered_counts() -> Iterator[None]:
+    """Neighbours of the same vectors are counted once, which is most of the work and no noise depends on."""
+    count, known = concentration.neighbour_counts, dict[tuple[bytes, float], concentration.Counts]()
+
+    def remembered(vectors: Vectors, radius: float) -> concentration.Counts:
+        key = (vectors.tobytes(), radius)
+        if key not in known and len(known) < _REMEMBERED:
+            known[key] = count(vectors, radius)
+        return known[key] if key in known else count(vectors, radius)
+
+    concentration.neighbour_counts = remembered
+    try:
+        yield
+    finally:
+        concentration.neighbour_counts = count
+
+
+def _of(name: str, attack: str, mechanism: Mechanism, one: Vectors, other: Vectors, weight: float = 1.0) -> Pair:
+    width = 1 + _extra(mechanism)
+
+    def play(noise: Noise, version: int) -> list[float]:
+        seen = play_mechanism(mechanism, (one, other), noise, version)
+        return [*seen[:-1][:width], *[0.0] * (width - len(seen) + 1), seen[-1]]
+
+    mode = "paper" if isinstance(mechanism, PaperOutlierRemoval) else "tight"
+    return Pair(name, mode, attack, mechanism.cost, play, weight)
+
+
+def _extra(mechanism: Mechanism) -> int:
+    """Numbers that are released behind the mean."""
+    return int(getattr(mechanism, "share_multiplier", None) is not None)
+
+
+def _others(mechanism: Mechanism, own: float, place: float = 0.0, far: int = 0) -> Vectors:
+    """The user's vector first; the others at `place`, but for some that are missing."""
+    rows = np.full((mechanism.n_vectors, 1), place)
+    rows[0] = own
+    rows[len(rows) - far :] = math.nan
+    return rows
+
+
+def _means(name: str, mechanism: Mechanism) -> list[Pair]:
+    """The attacks that every mean is put through."""
+    far = edge(mechanism, 1.0)
+    # Rounds of tests take long, and are told from one round by the numbers of their price alone.
+    weight = 0.25 if mechanism.rounds > 1 and mechanism.n_vectors > 100 else 1.0
+    pairs = [
+        _of(name, "edges", mechanism, _others(mechanism, far), _others(mechanism, -far), weight),
+        _of(name, "missing", mechanism, _others(mechanism, far), _others(mechanism, math.nan), weight=_SANITY),
+    ]
+    if mechanism.n_vectors > 1:
+        same, apart = (_others(mechanism, own, place=far) for own in (far, -far))
+        pairs.append(_of(name, "duplicates", mechanism, same, apart, weight=_SANITY))
+    return pairs
+
+
+def _flips(name: str, mechanism: Any, deficit: int) -> Pair:
+    """So many outliers that the user's vector, at an edge or missing, moves the test's statistic by 1."""
+    far = edge(mechanism, 1.0)
+    one, other = (_others(mechanism, own, far=deficit) for own in (far, math.nan))
+    return _of(name, "flips", mechanism, one, other, _FLIPS)
+
+
+def tested_pairs(name: str, mechanism: Any) -> list[Pair]:
+    """The attacks on a mean behind a test of the h-index."""
+    # At the threshold itself half of the runs pass; with one outlier more than that passing is rarer, and tells more.
+    return [*_means(name, mechanism), _flips(name, mechanism, mechanism.n_vectors - int(mechanism.threshold) + 1)]
+
+
+def mechanism_pairs(budget: Budget) -> list[Pair]:
+    """Every attack on every mechanism, each priced to cost the whole budget."""
+    pairs = _means("Clip", priced.clip(budget))
+    pairs += _means("Clip, 3 rounds", priced.clip(budget, rounds=3))
+    pairs += _acute_clip(budget)
+    pairs += _sampled_clip(budget)
+    for rounds in (1, 3):
+        suffix = "" if rounds == 1 else f", {rounds} rounds"
+        pairs += tested_pairs(f"OutlierRemoval{suffix}", priced.outlier_removal(budget, rounds))
+        pairs += tested_pairs(f"GaussianOutlierRemoval{suffix}", priced.gaussian_outlier_removal(budget, rounds))
+        paper = priced.paper_outlier_removal(budget, rounds)
+        pairs += _means(f"PaperOutlierRemoval{suffix}", paper)
+        # The score of c near vectors and n - c lonely ones is (c^2 + n - c)/n, the threshold 4n/5.
+        near = math.ceil(math.sqrt(0.8) * paper.n_vectors)
+        pairs.append(_flips(f"PaperOutlierRemoval{suffix}", paper, paper.n_vectors - near))
+    pairs += tested_pairs("SearchedOutlierRemoval", priced.searched_outlier_removal(budget))
+    sampled = priced.sampled_outlier_removal(budget)
+    pairs += [*_means("SampledOutlierRemoval", sampled)]
+    deficit = round((sampled.slack - sampled.margin) / sampled.sampling_probability)
+    pairs.append(_flips("SampledOutlierRemoval", sampled, deficit))
+    pairs += _means("Winsorized", priced.winsorized(budget))
+    pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
+    pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
+    pairs += _means("SampledRows, 3 rows", priced.sampled_rows(budget, rows=3))
+    pairs += _means("Perturbation", priced.perturbation(budget))[:1]
+    pairs += _means("LocalVotes", LocalVotes(1, budget.epsilon, 2))
+    pairs += _means("LocalReports", LocalReports(1, priced.gaussian(budget)))
+    return [*pairs, *_radius_pairs(budget), *_gate_pairs(budget)]
+
+
+def _acute_clip(budget: Budget) -> list[Pair]:
+    """A user whose rows are all along one axis, or along another: shapes at a right angle; or it has no shape.
+
+    What is seen is how much more there is of the one shape than of the other.
+    """
+    mechanism, axes = priced.clip(budget, acute=True), np.eye(2)
+    users = UserData(axes, np.zeros(2), np.arange(3))
+    shapes = MomentShape(axes)(users, np.arange(2), 2)[:, [0, 2]]
+    nobody = np.zeros((1, 2))
+
+    def pair(attack: str, one: Vectors, other: Vectors, weight: float) -> Pair:
+        versions = np.vstack([one, nobody]), np.vstack([other, nobody])
+
+        def play(noise: Noise, version: int) -> list[float]:
+            first, second, passed = play_mechanism(mechanism, versions, noise, version)
+            return [first - second, passed]
+
+        return Pair("Clip, acute vectors", "tight", attack, mechanism.cost, play, weight)
+
+    return [pair("edges", shapes[:1], shapes[1:], 1.0), pair("missing", shapes[:1], nobody, _SANITY)]
+
+
+def _sampled_clip(budget: Budget) -> list[Pair]:
+    """A user within the radius and one beyond it: both the mean and the share of short vectors tell them apart."""
+    pairs = []
+    for share, name in ((None, "SampledClip"), (0.3, "SampledClip with its share")):
+        mechanism = priced.sampled_clip(budget, share)
+        one, other = (_others(mechanism, own) for own in (_WITHIN, -_FAR))
+        pairs.append(_of(name, "edges", mechanism, one, other))
+        other = _others(mechanism, math.nan)
+        pairs.append(_of(name, "missing", mechanism, one, other, weight=_SANITY))
+    return pairs
+
+
+def _radius_pairs(budget: Budget) -> list[Pair]:
+    """The h-index is the same at every radius, and one less if the user is missing."""
+    pairs = []
+    for n_radii in (2, 8):
+        search = priced.radius_search(budget, n_radii)
+        # One probe: reaching the target is rare, and tells more. Several: each is as good as a coin.
+        below = round(1.5 * search.noise_std) if search.probes == 1 else 0
+        missing = search.n_vectors - search.target + below
+        one, other = (_others(search, own, far=missing) for own in (0.0, math.nan))
+        pairs.append(_of(f"RadiusSearch, {search.probes} probes", "flips", search, one, other))
+    return pairs
+
+
+def _gate_pairs(budget: Budget) -> list[Pair]:
+    """Tests by themselves, on values that differ by one."""
+    epsilon, multiplier = budget.epsilon, priced.gaussian(budget)
+
+    def once(noise: Noise, version: int) -> list[float]:
+        return [float(AboveThresholdOnce(1, 1 / epsilon, noise).passes(0 - version))]
+
+    def gaussian(noise: Noise, version: int) -> list[float]:
+        # Two deviations above the value: the rarer a pass is, the more it tells of epsilon at a small delta.
+        threshold = math.ceil(1.3 * multiplier)
+        return [float(GaussianTest(threshold, multiplier, 1, noise).passes(-version))]
+
+    def stream(noise: Noise, version: int) -> list[float]:
+        # Passing again and again says that the threshold's noise is low; halting then says that the last value is.
+        gate, passed, values = AboveThreshold(1, 4 / epsilon, noise), 0, [version] * 4 + [1 - version]
+        while passed < len(values) and gate.passes(values[passed]):
+            passed += 1
+        return [float(passed)]
+
+    return [
+        Pair("AboveThresholdOnce", "tight", "flips", Cost(pure=(epsilon,)), once, 2.0),
+        Pair("GaussianTest", "tight", "flips", Cost(gaussian=1 / multiplier**2), gaussian, 2.0),
+        Pair("AboveThreshold", "tight", "flips", Cost(pure=(epsilon,)), stream, 4.0),
+    ]

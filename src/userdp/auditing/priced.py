@@ -1,0 +1,138 @@
+"""Each mechanism with numbers that cost a whole budget, and most of it for what is attacked.
+
+Composite mechanisms share their budget between a test and a mean. The test gets a small share here, and vectors are
+many compared with the test's slack: an attack on the mean then finds nearly all of the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from userdp.baselines.mechanisms.mixtures import row_multiplier
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.baselines.mechanisms.perturbation import Perturbation
+from userdp.baselines.mechanisms.sampled_rows import SampledRows
+from userdp.baselines.mechanisms.winsorized import Winsorized
+from userdp.privacy.accounting import (
+    AddedUserMultiplier,
+    Budget,
+    Cost,
+    calibrate,
+    gaussian_multiplier,
+    subsampled_multiplier,
+)
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
+from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+
+_TEST_SHARE = 0.04  # of the Gaussian budget
+_PURE_SHARE = 0.1  # of epsilon
+_FAILURE_SHARE = 0.05  # of delta
+_SLACKS = 40  # vectors / slack
+_FALSE_HALT = 0.02
+_MANY = 10**7
+
+
+def gaussian(budget: Budget, rounds: int = 1, other: Cost | None = None) -> float:
+    """The noise multiplier of so many Gaussian releases."""
+    return gaussian_multiplier(budget, rounds, other) * (1 + 1e-9)
+
+
+def clip(budget: Budget, rounds: int = 1, acute: bool = False) -> Clip:
+    return Clip(2, gaussian(budget, rounds), rounds, acute=acute)
+
+
+def sampled_clip(budget: Budget, share: float | None) -> SampledClip:
+    joint = subsampled_multiplier(budget, 0.5, 1) * (1 + 1e-6)
+    if share is None:
+        return SampledClip(2, 0.5, AddedUserMultiplier(joint))
+    of_mean, of_share = (AddedUserMultiplier(joint / math.sqrt(part)) for part in (1 - share, share))
+    return SampledClip(2, 0.5, of_mean, share_multiplier=of_share)
+
+
+def _sized(make: Callable[[int], Any]) -> Any:
+    """The record with as many vectors as its slack asks for; the slack does not depend on their number."""
+    return make(max(50, _SLACKS * int(make(_MANY).slack)))
+
+
+def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
+    test = (1 if rounds == 1 else 3) * _PURE_SHARE * budget.epsilon  # AboveThreshold asks for far more vectors
+    failure = _FAILURE_SHARE * budget.delta
+    multiplier = gaussian(budget, rounds, Cost(pure=(test,), failure=failure))
+    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_HALT, rounds))
+    return record
+
+
+def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> GaussianOutlierRemoval:
+    failure = _FAILURE_SHARE * budget.delta
+    multiplier = gaussian(budget, rounds, Cost(failure=failure))
+    mean, test = multiplier / math.sqrt(1 - _TEST_SHARE), multiplier / math.sqrt(_TEST_SHARE)
+    record: GaussianOutlierRemoval = _sized(
+        lambda size: GaussianOutlierRemoval(size, mean, test, failure, _FALSE_HALT, rounds)
+    )
+    return record
+
+
+def searched_outlier_removal(budget: Budget) -> SearchedOutlierRemoval:
+    failure, radii = _FAILURE_SHARE * budget.delta, (1.0, 2.0, 4.0)
+    multiplier = gaussian(budget, 1, Cost(failure=failure))
+    mean, test = multiplier / math.sqrt(1 - _TEST_SHARE), multiplier * math.sqrt(2 / _TEST_SHARE)
+    record: SearchedOutlierRemoval = _sized(lambda size: SearchedOutlierRemoval(size, radii, mean, test, failure))
+    return record
+
+
+def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
+    failure, chance = _FAILURE_SHARE * budget.delta, 0.5
+    joint = subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6)
+    mean, test = AddedUserMultiplier(joint / math.sqrt(1 - _TEST_SHARE)), joint / math.sqrt(_TEST_SHARE)
+    record: SampledOutlierRemoval = _sized(
+        lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_HALT)
+    )
+    return record
+
+
+def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemoval:
+    """The printed mechanism, with the noise that its own analysis needs for the budget."""
+    scale = (1 if rounds == 1 else 4) * 2 / (_PURE_SHARE * budget.epsilon)
+    selection = _FAILURE_SHARE * budget.delta / rounds
+
+    def make(size: int, multiplier: float = 1.0) -> PaperOutlierRemoval:
+        unit = PaperOutlierRemoval(size, scale, 1.0, selection, rounds).sensitivity(1.0, 2**20)
+        return PaperOutlierRemoval(size, scale, multiplier * unit, selection, rounds)
+
+    size = 100
+    while make(size).test_failure > _FAILURE_SHARE * budget.delta:
+        size *= 2
+    return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-9))
+
+
+def radius_search(budget: Budget, n_radii: int) -> RadiusSearch:
+    probes = math.ceil(math.log2(n_radii))
+    std = gaussian(budget) * math.sqrt(probes)
+    target = 40
+    return RadiusSearch(2 * target, tuple(2.0**k for k in range(n_radii)), target, std)
+
+
+def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:
+    """Enough vectors for the interval to be found, so that nearly all of the budget is seen in the mean."""
+    size = 400
+    if sampling_probability == 1:
+        multiplier = gaussian(budget)
+    else:
+        multiplier = subsampled_multiplier(budget, sampling_probability, 1) * (1 + 1e-6)
+    count, mean = multiplier / math.sqrt(_TEST_SHARE), multiplier / math.sqrt(1 - _TEST_SHARE)
+    return Winsorized(size, 3, count, mean, 1, sampling_probability)
+
+
+def sampled_rows(budget: Budget, rows: int) -> SampledRows:
+    return SampledRows(1, rows, 0.5, row_multiplier(budget, rows, 0.5, 1), budget.epsilon * (1 - 1e-8))
+
+
+def perturbation(budget: Budget) -> Perturbation:
+    return Perturbation(gaussian(budget))

@@ -1,0 +1,242 @@
+"""Plans for accelerated phased ERM with the constants of the paper, as printed; they ask for very many users.
+
+Paper: Alg. 2 and 3, Theorems 3.1 and 3.2 (appendix C), Theorem 4.1 (appendix D). Each function below is one formula.
+Phases have the users of Alg. 1, by the same formula.
+"""
+
+from __future__ import annotations
+
+import math
+
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.baselines.phased_sgd_paper import checked_counts, exponent_q, least_number, n_phases, phase_users, too_few
+from userdp.privacy.accounting import Budget
+from userdp.privacy.plan import Plan, Step
+from userdp.solvers.accelerated import AcceleratedPlan, Phase
+from userdp.solvers.problem import Problem
+
+
+def radius(lipschitz: float, dimension: int, n_users: int, rows_per_user: int) -> float:
+    """tau = L ln(n d m) / sqrt(m); the paper says O(..), we take 1 for the constant.
+
+    Paper: Alg. 3, line 2.
+    """
+    return lipschitz * math.log(n_users * dimension * rows_per_user) / math.sqrt(rows_per_user)
+
+
+def first_regularizer(
+    lipschitz: float, diameter: float, dimension: int, n_users: int, rows_per_user: int, epsilon: float
+) -> float:
+    """lambda = (L/R) (1/sqrt(n m) + sqrt(d) / (eps n sqrt(m))).
+
+    Paper: Theorem 3.2.
+    """
+    private = math.sqrt(dimension) / (epsilon * n_users * math.sqrt(rows_per_user))
+    return lipschitz / diameter * (1 / math.sqrt(n_users * rows_per_user) + private)
+
+
+def exponent_p(n_users: int, rows_per_user: int) -> float:
+    """p = 3q + 2.5 + log_n(sqrt(m)).
+
+    Paper: Theorem 3.2.
+    """
+    return 3 * exponent_q(n_users) + 2.5 + math.log(rows_per_user) / (2 * math.log(n_users))
+
+
+def regularizer(first: float, phase: int, p: float) -> float:
+    """lambda_i = lambda 2^(pi).
+
+    Paper: Alg. 3, line 4.
+    """
+    return first * 2 ** (p * phase)
+
+
+def n_steps(smoothness: float, regularizer: float, dimension: int, n_users: int, rows_per_user: int) -> int:
+    """T_i = (1 + sqrt(beta / lambda_i)) ln(n d m), rounded up.
+
+    Paper: Alg. 3, line 4, with the logarithm of Theorem 4.1's proof.
+    """
+    root = 1 + math.sqrt(smoothness / regularizer)
+    return math.ceil(root * math.log(n_users * dimension * rows_per_user))
+
+
+def printed_batch(users: int, steps: int, rows_per_user: int, budget: Budget) -> float:
+    """K_i = 500 ln(n_i^2 m^2 e^eps / delta) (1/eps + n_i eps / sqrt(T_i ln(1/delta))).
+
+    Paper: Alg. 3, line 4.
+    Differs: not used. It exceeds n_i unless T_i is about (500 eps ln(..))^2, 10^8 at eps = 1; where it does not, the
+    proof applies amplification by subsampling after conditioning on the tests, which tilts who is in the sample
+    (docs/paper-notes.md). All n_i users take part in every step.
+    """
+    logs = 2 * math.log(users * rows_per_user) + budget.epsilon - math.log(budget.delta)
+    spread = users * budget.epsilon / math.sqrt(steps * math.log(1 / budget.delta))
+    return 500 * logs * (1 / budget.epsilon + spread)
+
+
+def test_scale(epsilon: float) -> float:
+    """Scale of the Laplace noise of a score: 16 / eps. The threshold's is half of that.
+
+    Paper: Alg. 2, lines 4 and 7.
+    """
+    return 16 / epsilon
+
+
+def noise_std(tau: float, steps: int, users: int, n_users: int, dimension: int, budget: Budget) -> float:
+    """sigma_i = 1000 tau sqrt(T_i) ln(n d e^eps / delta) / (eps n_i).
+
+    Paper: Alg. 2, line 13.
+    """
+    logs = math.log(n_users * dimension / budget.delta) + budget.epsilon
+    return 1000 * tau * math.sqrt(steps) * logs / (budget.epsilon * users)
+
+
+def smoothing_radius(diameter: float, dimension: int, n_users: int, rows_per_user: int, epsilon: float) -> float:
+    """r = sqrt(d) R / (eps n sqrt(m)).
+
+    Paper: Theorem 4.1.
+    """
+    return math.sqrt(dimension) * diameter / (epsilon * n_users * math.sqrt(rows_per_user))
+
+
+def risk_bound(
+    lipschitz: float, diameter: float, dimension: int, n_users: int, rows_per_user: int, budget: Budget
+) -> float:
+    """L R (1/sqrt(n m) + sqrt(d ln(1/delta)) / (eps n sqrt(m))), without the constants and logarithms of O~.
+
+    Paper: Theorems 3.2 and 4.1.
+    """
+    private = math.sqrt(dimension * math.log(1 / budget.delta)) / (budget.epsilon * n_users * math.sqrt(rows_per_user))
+    return lipschitz * diameter * (1 / math.sqrt(n_users * rows_per_user) + private)
+
+
+def gradient_bound(problem: Problem, n_users: int, rows_per_user: int, epsilon: float) -> float:
+    """Gradients, without constants and logarithms; for losses with kinks m n (1 + n^(3/8) m^(1/4) eps^(1/4)).
+
+    m n (1 + eps (beta R/L)^(1/4) min((mn)^(1/8), (eps^2 n^2 m/d)^(1/8)))
+    + sqrt(beta R/L) (n^(1/4) m^(5/4)/eps + n^(1/2) m^(5/4) / (d^(1/4) eps^(1/2))).
+
+    Paper: Theorems 3.2 and 4.1.
+    """
+    n, m, d = float(n_users), float(rows_per_user), float(problem.dimension)
+    if not problem.loss.smooth:
+        return float(m * n * (1 + n ** (3 / 8) * m ** (1 / 4) * epsilon ** (1 / 4)))
+    ratio: float = problem.loss.smoothness(problem.row_norm) * problem.domain.diameter / problem.lipschitz
+    passes = 1 + epsilon * ratio**0.25 * min((m * n) ** (1 / 8), (epsilon**2 * n**2 * m / d) ** (1 / 8))
+    rest = n**0.25 * m**1.25 / epsilon + n**0.5 * m**1.25 / (d**0.25 * epsilon**0.5)
+    return float(m * n * passes + math.sqrt(ratio) * rest)
+
+
+def n_reruns(n_users: int) -> int:
+    """M = ceil(log2 log2 n) runs for strongly convex losses.
+
+    Paper: remark after Lemma 3.5 (FKT20, section 5.1).
+    """
+    return math.ceil(math.log2(math.log2(n_users)))
+
+
+def rerun_users(n_users: int, rerun: int) -> int:
+    """N_j = 2^(j-2) n / log2 n, rounded down.
+
+    Paper: FKT20, section 5.1.
+    """
+    return math.floor(2.0 ** (rerun - 2) * n_users / math.log2(n_users))
+
+
+def fewest_users_of_a_phase(n_users: int, rows_per_user: int, dimension: int, budget: Budget) -> int:
+    """100 ln(20 n m d e^eps / delta) / eps, rounded up.
+
+    Paper: Theorem 3.1's assumption, which says n^(1-q) (1 - 2^-q), about n_l, for our n_l.
+    Differs: at least 150 ln(4 / delta) / eps, because the noise of the test, Lap(16/eps) and Lap(8/eps), must stay
+    below 2 n_i/15 except with probability delta/8 or so.
+    """
+    logs = math.log(20 * n_users * rows_per_user * dimension / budget.delta) + budget.epsilon
+    return math.ceil(max(100 * logs, 150 * math.log(4 / budget.delta)) / budget.epsilon)
+
+
+def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> AcceleratedPlan:
+    """Alg. 3 as printed; with l2 > 0 its reruns. Raises `BudgetExceeded` with the smallest feasible n_users."""
+    n_users, rows_per_user = checked_counts("Theorem 3.1", n_users, rows_per_user, budget)
+    if not feasible(problem, n_users, rows_per_user, budget):
+        least = smallest_n_users(problem, rows_per_user, budget)
+        need = "enough of them for its test"
+        raise too_few("the accelerated solver", n_users, rows_per_user, budget, least, need)
+    runs = [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
+    phases: list[Phase] = []
+    steps: list[Step] = []
+    diameter, bound = problem.domain.diameter, math.inf
+    for number, users in enumerate(runs, start=1):
+        label = "" if problem.l2 == 0 else f"run {number}, "
+        for phase in _phases(problem, users, rows_per_user, budget, diameter, label):
+            begin = steps[-1].stop if steps else 0
+            phases.append(phase)
+            steps.append(Step(phase.label, begin, begin + phase.n_users, _removal(phase, budget)))
+        bound = risk_bound(problem.lipschitz, diameter, problem.dimension, users, rows_per_user, budget)
+        if problem.l2:
+            diameter = min(diameter, 2 * math.sqrt(2 * bound / problem.l2))
+    plan = Plan(n_users, tuple(steps))
+    plan.certify(budget)
+    gradients = rows_per_user * sum(phase.n_users * phase.n_steps for phase in phases)
+    return AcceleratedPlan(plan, problem.loss, tuple(phases), gradients, bound, faithful=True)
+
+
+def _phases(
+    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, diameter: float, label: str
+) -> list[Phase]:
+    """The phases of one run of Alg. 3 on so many users, for a start within `diameter` of the best point.
+
+    Differs: a rerun for l2 > 0 keeps the whole domain; only the numbers are those of the smaller one.
+    """
+    size = (problem.dimension, n_users, rows_per_user)
+    ball, smoothness = None, problem.loss.smoothness(problem.row_norm)
+    first = first_regularizer(problem.lipschitz, diameter, *size, budget.epsilon)
+    if not problem.loss.smooth:
+        ball = smoothing_radius(diameter, *size, budget.epsilon)
+        smoothness = problem.lipschitz * math.sqrt(problem.dimension) / ball
+        first = problem.lipschitz / diameter / math.sqrt(n_users * rows_per_user)  # Theorem 4.1's proof
+    tau, p = radius(problem.lipschitz, *size), exponent_p(n_users, rows_per_user)
+    phases = []
+    for i in range(1, n_phases(n_users) + 1):
+        users, strong = phase_users(n_users, i), regularizer(first, i, p)
+        steps = n_steps(smoothness, strong, *size)
+        std = noise_std(tau, steps, users, n_users, problem.dimension, budget)
+        sampling = problem.lipschitz**2 * math.log(n_users * problem.dimension * rows_per_user)  # Lemma 3.5
+        phases.append(
+            Phase(
+                f"{label}phase {i}",
+                users,
+                steps,
+                users,
+                smoothness + strong + problem.l2,
+                2 * tau,
+                std / (2 * tau),
+                regularizer=strong,
+                variance=sampling / (users * rows_per_user),
+                gap=problem.lipschitz * diameter,
+                ball=ball,
+            )
+        )
+    return phases
+
+
+def _removal(phase: Phase, budget: Budget) -> PaperOutlierRemoval:
+    # zeta = delta / (10 T_i e^eps) is the failure of a step's random selection in the paper's proof.
+    failure = budget.delta / (10 * phase.n_steps * math.exp(budget.epsilon))
+    return PaperOutlierRemoval(phase.n_users, test_scale(budget.epsilon), phase.noise_ratio, failure, phase.n_steps)
+
+
+def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
+    """Whether the last, smallest phase of every run has users enough for its test."""
+    if n_users < 16:
+        return False
+    runs = [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
+    return all(
+        users >= 2
+        and phase_users(users, n_phases(users))
+        >= fewest_users_of_a_phase(users, rows_per_user, problem.dimension, budget)
+        for users in runs
+    )
+
+
+def smallest_n_users(problem: Problem, rows_per_user: int, budget: Budget) -> int | None:
+    """The least number of users from which on the paper's plan is feasible; None if there is none below 2^50."""
+    return least_number(lambda n: feasible(problem, n, rows_per_user, budget))

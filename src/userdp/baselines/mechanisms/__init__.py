@@ -1,0 +1,1 @@
+"""Mechanisms that only baselines use: audited and tested like the others."""

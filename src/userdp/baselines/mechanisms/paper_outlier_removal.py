@@ -1,0 +1,105 @@
+"""Outlier removal as the paper prints it: a test of the score, random selection, Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from userdp.privacy.accounting import Cost
+from userdp.privacy.mechanisms import concentration as c
+from userdp.privacy.mechanisms.base import Halted, SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, Gate, laplace_tail
+from userdp.privacy.noise import Noise
+
+
+@dataclass(frozen=True)
+class PaperOutlierRemoval:
+    """`rounds` means of randomly selected vectors among `n_vectors`, each behind a test of the mean neighbour count.
+
+    With K vectors and radius tau: the score s = (1/K) sum of the neighbour counts at tau passes if s + Lap(test_scale)
+    >= 4K/5. Then each vector is kept with probability 0 to 1, by its neighbours at 2 tau, and the mean of the kept
+    ones + N(0, (noise_ratio * tau)^2 I) is released. With more than one round the threshold gets Lap(test_scale/2),
+    drawn once, and the first score below it ends the session.
+
+    Guarantee: 2 (K-1) / (K test_scale) (pure; 4 times that for more than one round), a Gaussian of
+    (sensitivity / noise_ratio tau)^2 a round, and as failure the chance that a score below 2K/3 ever passes plus
+    `selection_failure` a round. Proof: docs/proofs.md, section 15.
+    Paper: Alg. 1, lines 10-22; with more rounds Alg. 2, lines 4-14, whose 2 tau is the radius here.
+    Differs: the selection starts at (K+1)/2 neighbours, not K/2, and the score's radius is smaller by what its
+    comparison may round; both because privacy needs it. The score's noise is discrete, on multiples of 1/K. From
+    Alg. 2 also: all vectors take part in every round; the threshold's noise is drawn before the loop; and weights are
+    taken at twice the score's radius, as in Alg. 1, because at equal radii a vector that the score counts need not keep
+    its full weight.
+    """
+
+    n_vectors: int
+    test_scale: float
+    noise_ratio: float
+    selection_failure: float
+    rounds: int = 1
+
+    samples_users = False
+    trusts_statistic = False
+    block = None
+
+    def __post_init__(self) -> None:
+        settle(self, ("test_scale", "noise_ratio"), ("n_vectors", "rounds"), chances=("selection_failure",))
+        self.sensitivity(1.0, 1)  # refuses too few vectors
+
+    @property
+    def test_failure(self) -> float:
+        """Chance that a score below 2K/3 ever passes: K s is whole, so it is at least 2 K^2/15 below the threshold."""
+        excess = math.ceil(2 * self.n_vectors**2 / 15)
+        rate = (1 - 2.0**-50) / (self.n_vectors * self.test_scale)
+        if self.rounds == 1:
+            return laplace_tail(rate, excess)
+        # A continuous Laplace of scale 1/rate plus one of half that scale exceeds t with probability at most this;
+        # the discrete ones are each within 1 of them.
+        return 2 / 3 * math.exp(-rate * max(0, excess - 2))
+
+    @property
+    def cost(self) -> Cost:
+        answers = 1 if self.rounds == 1 else 4
+        pure = answers * 2 * (self.n_vectors - 1) / (self.n_vectors * self.test_scale) * (1 + 2.0**-50)
+        # The dimension is not known yet: 2^20 of them cost the rounding of a mean next to nothing.
+        gaussian = self.rounds * (self.sensitivity(1.0, 2**20) / self.noise_ratio) ** 2 * (1 + 2.0**-50)
+        failure = (self.test_failure + self.rounds * self.selection_failure) * (1 + 2.0**-50)
+        return Cost(gaussian, (pure,), failure=failure)
+
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """How far a swap moves the mean, except with probability `selection_failure`; the weights' radius is 2 tau."""
+        exact = c.random_selection_sensitivity(self.n_vectors, 2 * radius, self.selection_failure)
+        return c.rounded_sensitivity(exact, self.n_vectors, dimension, 2 * radius)
+
+    def start(self, noise: Noise) -> _Session:
+        return _Session(self, noise)
+
+
+class _Session(SessionOnAll):
+    def __init__(self, record: PaperOutlierRemoval, noise: Noise) -> None:
+        self._record, self._noise = record, noise
+        self._rounds_left = record.rounds
+        gate = AboveThresholdOnce if record.rounds == 1 else AboveThreshold
+        self._gate: Gate = gate(-(-4 * record.n_vectors**2 // 5), record.n_vectors * record.test_scale, noise)
+
+    def release(self, vectors: Vectors, radius: float) -> Vectors:
+        record, n_vectors = self._record, self._record.n_vectors
+        if self._rounds_left == 0:
+            raise RuntimeError("These means were released and paid for, or the test has failed.")
+        left, self._rounds_left = self._rounds_left - 1, 0
+        if len(vectors) != n_vectors:
+            raise ValueError(f"Expected {n_vectors} vectors, as was priced.")
+        if vectors.shape[1] > 2**20:
+            raise ValueError("Expected at most 2^20 numbers in a vector, as was priced.")
+        rows = c.comparable(vectors, 2 * radius)
+        near = c.neighbour_counts(rows, c.score_radius(2 * radius, rows.shape[1]))
+        if not self._gate.passes(int(near.sum())):
+            raise Halted
+        self._rounds_left = left
+        counts = c.neighbour_counts(rows, 2 * radius)
+        ramp = c.paper_ramp(n_vectors)
+        selected = self._noise.coins(ramp.weights(counts))
+        mean = c.filtered_mean(rows, counts, ramp, selected)
+        # The noise is the printed one, whatever part of the budget that is: its multiplier is what was charged.
+        sensitivity = record.sensitivity(radius, rows.shape[1])
+        return self._noise.gaussian(mean, sensitivity, record.noise_ratio * radius / sensitivity)

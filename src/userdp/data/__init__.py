@@ -1,0 +1,1 @@
+"""Tables to users: what is declared, whose row is whose, files."""

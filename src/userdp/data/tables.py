@@ -1,0 +1,257 @@
+"""Tables in files, Parquet, CSV or Arrow by the end of the name: only the columns that are asked for are read.
+
+`open_table("visits.csv")` is a table that `UserData.from_table` takes. What pyarrow says of a file that it cannot read
+may quote it, so it is never passed on: errors name the file and what was expected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.parquet
+
+from userdp.data.atomic_files import whole_file
+from userdp.data.schema import TEXT, Schema, Untyped, as_bytes, declared
+
+KINDS = {
+    ".parquet": "Parquet",
+    ".parq": "Parquet",
+    ".pq": "Parquet",
+    ".csv": "CSV",
+    ".tsv": "CSV",
+    ".arrow": "Arrow",
+    ".feather": "Arrow",
+    ".ipc": "Arrow",
+}
+_SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
+_BLOCK_BYTES = 2**24  # of CSV at a time
+
+
+class TableFile:
+    """A table in a file, as far as it is needed: its columns' names, and the columns one at a time.
+
+    Columns are of the types that the file declares. CSV declares none: its columns are `Untyped` text, or float64 where
+    they were prefetched as numbers and every cell is one.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], read: Callable[..., pa.Table], typed: bool = True) -> None:
+        self.path, self.column_names, self.typed = path, list(names), typed
+        self._read = read
+        self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
+        self._asked: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
+        if self.typed:
+            return self._columns([name])[name]
+        return self._kept[name] if name in self._kept else Untyped(self._columns([name], {name: pa.string()})[name])
+
+    def prefetch(self, schema: Schema) -> None:
+        """Read these columns of a CSV file in one go; other formats are quickest by column."""
+        texts = [schema.user] if schema.classes is None else [schema.user, schema.target]
+        wanted = [name for name in (schema.user, *schema.features, schema.target) if name is not None]
+        types = {name: pa.string() if name in texts else pa.float64() for name in wanted}
+        if self.typed or types == self._asked:
+            return
+        self._asked = types
+        try:
+            table = self._read(list(types), types)
+        except (pa.ArrowException, OSError):  # some cell is no number
+            types = dict.fromkeys(types, pa.string())
+            table = self._columns(list(types), types)
+        self._kept = {n: Untyped(table[n]) if kind == pa.string() else table[n] for n, kind in types.items()}
+
+    def guess(self, name: str) -> pa.ChunkedArray:
+        """The column with the type that its cells suggest, which is for those who may see them."""
+        return self._columns([name])[name]
+
+    def _columns(self, names: list[str], types: dict[str, Any] | None = None) -> dict[str, pa.ChunkedArray]:
+        try:
+            table = self._read(names) if types is None else self._read(names, types)
+            return {name: table[name] for name in names}
+        except (pa.ArrowException, OSError, csv.Error):
+            raise ValueError(broken(self.path)) from None
+
+
+def open_table(path: str | os.PathLike[str]) -> TableFile:
+    """The table in a Parquet, CSV or Arrow file, by its suffix, or in a folder of Parquet files."""
+    kind = kind_of(path)
+    if kind == "Parquet":
+        return open_parquet(path)
+    return _opened(Path(path), kind, _open_csv if kind == "CSV" else _open_arrow)
+
+
+def open_parquet(path: str | os.PathLike[str]) -> TableFile:
+    """The table in a Parquet file, whatever its suffix, or in a folder of them."""
+    return _opened(Path(path), "Parquet", _open_parquet)
+
+
+def _opened(path: Path, kind: str, opener: Callable[[Path], TableFile]) -> TableFile:
+    if not path.exists():
+        if re.match(r"\w[\w+.-]+:/", str(path)):  # pathlib shortens s3://x to s3:/x; one letter may be a drive
+            raise ValueError("Expected a local path, got a URL: only local paths are read; download it first.")
+        raise FileNotFoundError(f"Expected a {kind} file at {path}, found nothing there: check the path.")
+    if path.is_dir():
+        if kind != "Parquet":
+            raise ValueError(f"Expected a {kind} file at {path}, found a folder: check the path.")
+        if not _holds_parquet(path):
+            raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
+    elif os.path.getsize(path) == 0:
+        raise ValueError(f"Expected a {kind} file at {path}, it is empty: write it again.")
+    try:
+        return opener(path)
+    except (pa.ArrowException, OSError, UnicodeError, csv.Error):
+        raise ValueError(broken(path)) from None
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """Parquet, CSV or Arrow, by the suffix; a folder is Parquet."""
+    kind = KINDS.get(Path(path).suffix.lower(), "Parquet" if os.path.isdir(path) else None)
+    if kind is None:
+        raise ValueError(f"Expected a file name that says its format, {_SUFFIXES}; got {path}: rename it.")
+    return kind
+
+
+def broken(path: Path) -> str:
+    """What is said of a file that cannot be read, which must not quote it."""
+    if KINDS.get(path.suffix.lower()) != "CSV":
+        kind = KINDS.get(path.suffix.lower(), "Parquet")
+        return f"Expected a readable {kind} file at {path}: it is not {kind} or is damaged; write it again."
+    separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+    return (
+        f"Expected a readable CSV file at {path}: one line of column names in UTF-8, then rows with as many cells, "
+        f"separated by {separator}, with quotes in pairs; write it again."
+    )
+
+
+def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write a table, whole or not at all, in the format that the suffix says."""
+    path, kind = Path(path), kind_of(path)
+    try:
+        with whole_file(path) as new:
+            if kind == "Parquet":
+                pyarrow.parquet.write_table(table, new, compression="zstd")
+            elif kind == "Arrow":
+                pyarrow.feather.write_feather(table, os.fspath(new), compression="uncompressed")
+            else:
+                options = pyarrow.csv.WriteOptions(delimiter=_delimiter(path))
+                pyarrow.csv.write_csv(table, new, write_options=options)
+    except pa.ArrowException:
+        raise ValueError(f"Expected columns that {kind} can hold to write {path}: use Parquet.") from None
+
+
+def _open_parquet(path: Path) -> TableFile:
+    if path.is_dir():
+        source = pyarrow.dataset.dataset(path, format="parquet")
+        return TableFile(path, source.schema.names, lambda names: source.to_table(columns=names))
+
+    def read(columns: list[str]) -> pa.Table:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            return file.read(columns=columns)
+
+    return TableFile(path, pyarrow.parquet.read_schema(path).names, read)
+
+
+def _open_csv(path: Path) -> TableFile:
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        names = next(csv.reader(file, delimiter=_delimiter(path)), [])
+    "".join(names).encode()  # refuses names that are no UTF-8
+    parse = pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
+
+    def read(columns: list[str], types: dict[str, Any] | None = None) -> pa.Table:
+        # Whether text is UTF-8 is one person's matter.
+        convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=types, check_utf8=types is None)
+        try:
+            return pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES), parse, convert)
+        except pa.ArrowInvalid:
+            if types is not None and pa.float64() in types.values():  # perhaps only a cell that is no number
+                raise
+        mended = _rectangular(path, len(names))
+        options = pyarrow.csv.ReadOptions(block_size=min(len(mended) + 1, 2**31 - 1))
+        return pyarrow.csv.read_csv(pa.BufferReader(mended), options, parse, convert)
+
+    return TableFile(path, names, read, typed=False)
+
+
+def _rectangular(path: Path, width: int) -> bytes:
+    """A CSV file with each row cut off, or filled with empty cells, to the header's width.
+
+    How many cells somebody writes into a row, and how long they are, must not make the file unreadable for all.
+    """
+    made = io.StringIO(newline="")
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            rows = csv.reader(file, delimiter=_delimiter(path), strict=True)
+            writer = csv.writer(made, delimiter=_delimiter(path), lineterminator="\n")
+            writer.writerows((row + [""] * width)[:width] for row in rows if row)
+    finally:
+        csv.field_size_limit(limit)
+    return made.getvalue().encode(errors="surrogateescape")
+
+
+def _open_arrow(path: Path) -> TableFile:
+    try:
+        opener, names = pa.ipc.open_file, _arrow_names(path, pa.ipc.open_file)
+    except pa.ArrowException:  # perhaps a stream, which has no table of contents
+        opener, names = pa.ipc.open_stream, _arrow_names(path, pa.ipc.open_stream)
+
+    def read(columns: list[str]) -> pa.Table:
+        options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
+        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
+            table = reader.read_all()
+        _check_buffers(table)
+        return table
+
+    return TableFile(path, names, read)
+
+
+def _arrow_names(path: Path, opener: Any) -> list[str]:
+    with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
+        return list(reader.schema.names)
+
+
+def _check_buffers(table: pa.Table) -> None:
+    """Refuse arrays that point outside of the file, which Arrow does not look for: reading them would read anything.
+
+    Text is looked at as bytes: whether it is UTF-8 is one person's matter.
+    """
+    for column in table.columns:
+        for chunk in column.chunks:
+            chunk.validate()
+            _without_text(chunk).validate(full=True)
+
+
+def _without_text(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(array.indices, _without_text(array.dictionary), safe=False)
+    return as_bytes(array) if declared(array) == TEXT else array
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
+
+
+def _holds_parquet(folder: Path) -> bool:
+    """Whether a file in the folder or below is named like Parquet, or begins like it. Hidden ones do not count."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        for name in names:
+            path = os.path.join(where, name)
+            if not name.startswith((".", "_")) and os.path.isfile(path):
+                if name.endswith((".parquet", ".parq", ".pq")):
+                    return True
+                with contextlib.suppress(OSError), open(path, "rb") as file:
+                    if file.read(4) == b"PAR1":
+                        return True
+    return False

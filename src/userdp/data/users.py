@@ -1,0 +1,274 @@
+"""Rows grouped by user: the only holder of raw data.
+
+User u owns rows offsets[u] .. offsets[u + 1]. A user may hold anything, NaN and infinity included: such values
+raise and warn nowhere, because a message that depends on a user's data is a leak. Errors speak of types,
+dimensions and column names only, never of numbers of rows. Users are numbered by first appearance, and their
+identifiers are dropped unless asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from userdp.data.grouping import Groups, check_seed
+from userdp.data.schema import Schema, collected, ids, matrix, numbers
+from userdp.data.tables import TableFile, open_parquet
+
+_OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
+_FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UserData:
+    """Users' rows and targets, held in one matrix with the rows of a user next to each other.
+
+    `rows` is (n_rows, n_features) float32 or float64, `targets` (n_rows,) float64, `offsets` (n_users + 1,) int64;
+    a user may be empty. All are read-only and may be memory-mapped. Printing shows public shape only: how many rows
+    there are in all, or in a user, is private. `has_targets` is False if none were given: they are then NaN.
+    `has_intercept` tells that the last feature is the 1 that `fit_intercept` appended.
+    """
+
+    rows: np.ndarray
+    targets: np.ndarray
+    offsets: np.ndarray
+    user_ids: tuple[Hashable, ...] | None = None
+    insecure_seed: int | None = None
+    has_targets: bool = field(default=True, kw_only=True)
+    has_intercept: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_seed(self.insecure_seed)
+        _check_layout(self.rows, self.targets, self.offsets)
+        for name in ("rows", "targets", "offsets"):
+            view = np.asarray(getattr(self, name)).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, which is public."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, the intercept's column included."""
+        return int(self.rows.shape[1])
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all users together. Private: do not publish it."""
+        return len(self.rows)
+
+    def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and targets of one user, as read-only views."""
+        if not 0 <= user < self.n_users:
+            raise IndexError(f"Expected 0 <= user={user} < n_users={self.n_users}.")
+        block = slice(self.offsets[user], self.offsets[user + 1])
+        return self.rows[block], self.targets[block]
+
+    def __repr__(self) -> str:
+        return f"UserData(n_users={self.n_users}, n_features={self.n_features}, dtype={self.rows.dtype})"
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: Any,
+        y: Any,
+        users: Any,
+        *,
+        max_rows_per_user: int | None = None,
+        fit_intercept: bool = False,
+        dtype: npt.DTypeLike | None = None,
+        keep_user_ids: bool = False,
+        insecure_seed: int | None = None,
+        fill_missing: float | None = None,
+    ) -> UserData:
+        """Group a matrix, its targets and one user id a row.
+
+        X is an array or a table; lists of rows are refused, because they declare no width. Of arrays and columns of
+        objects, and of lists of targets, each cell is read by itself: what is no number becomes NaN.
+        X in float32 or float64 whose users are already next to each other is used as it is, without a copy; do not
+        change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
+
+        A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
+        private test halt: fill or drop missing cells first. `fill_missing` puts this number into every NaN cell of
+        the features (not of the targets). It must be chosen publicly, without looking at the data; each cell is then
+        filled by itself, within one user, so privacy is unaffected. None leaves NaN.
+
+        `max_rows_per_user` keeps a uniform random choice of each user's rows. With `insecure_seed` the choice can be
+        repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
+        what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
+        """
+        X = matrix("X", X)
+        dtype = _float_type(dtype, X.dtype)
+        _check_fill(fill_missing, dtype)
+        targets = None if y is None else numbers("y", y)
+        if targets is not None and len(targets) != len(X):
+            raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one target a row.")
+        groups = Groups.make(users, len(X), max_rows_per_user, insecure_seed)
+        if groups.order is None and not fit_intercept:
+            with np.errstate(all="ignore"):
+                rows = np.ascontiguousarray(X, dtype=dtype)
+        else:
+            rows = np.empty((groups.n_rows, X.shape[1] + fit_intercept), dtype=dtype)
+            groups.gather(X, rows[:, : X.shape[1]])
+            rows[:, X.shape[1] :] = 1.0
+        if fill_missing is not None:
+            rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, X))
+        kept_ids = groups.ids(users) if keep_user_ids else None
+        facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        user: str,
+        features: str | Sequence[str],
+        target: str | None = None,
+        classes: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> UserData:
+        """Group a pandas, polars or pyarrow table by its column `user`.
+
+        `features` is a list of column names, or comma-separated patterns such as "x_*,age". Features and targets are
+        numbers by declaration; with `classes`, all labels that there can be, targets are positions in them, sorted.
+        Cells that are neither, and missing ones, become NaN; a column whose type is no type of numbers is refused.
+        Options are those of `from_arrays`; rows are float64 unless `dtype` is given.
+
+        A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
+        private test halt: fill or drop missing cells first, for instance with `fill_missing`.
+        """
+        _check_options(options)
+        if isinstance(table, (str, os.PathLike)):
+            raise TypeError(
+                "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
+                "from_table(userdp.data.tables.open_table(path), ...) to read a CSV or Arrow one."
+            )
+        table = collected(table)
+        names = getattr(table, "column_names", None) or getattr(table, "columns", None)
+        if names is None or not hasattr(table, "__getitem__"):
+            raise TypeError(
+                f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
+                f"use UserData.from_arrays for arrays."
+            )
+        schema = Schema.declare(list(names), user, features, target, classes)
+        if isinstance(table, TableFile):
+            table.prefetch(schema)
+        return cls._from_columns(table, schema, **options)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        user: str,
+        features: str | Sequence[str],
+        target: str | None = None,
+        classes: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> UserData:
+        """Group a Parquet file, or a folder of them, reading only the columns needed, one at a time.
+
+        The path is local. Other arguments are those of `from_table`: rows are float64 unless `dtype` is given, and
+        missing values become NaN unless `fill_missing` is given.
+        """
+        _check_options(options)
+        table = open_parquet(path)
+        return cls.from_table(table, user=user, features=features, target=target, classes=classes, **options)
+
+    @classmethod
+    def _from_columns(
+        cls,
+        table: Any,
+        schema: Schema,
+        *,
+        max_rows_per_user: int | None = None,
+        fit_intercept: bool = False,
+        dtype: npt.DTypeLike | None = None,
+        keep_user_ids: bool = False,
+        insecure_seed: int | None = None,
+        fill_missing: float | None = None,
+    ) -> UserData:
+        kept_type = _float_type(dtype, np.dtype(np.float64))
+        _check_fill(fill_missing, kept_type)
+        owners = ids(table[schema.user])
+        groups = Groups.make(owners, len(owners), max_rows_per_user, insecure_seed)
+        rows = np.ones((groups.n_rows, len(schema.features) + fit_intercept), kept_type)
+        for position, name in enumerate(schema.features):
+            column = numbers(f"column {name!r}", table[name])
+            groups.gather(_as_long(column, owners), rows[:, position])
+        if fill_missing is not None:
+            rows = _filled(rows, fill_missing, borrowed=False)
+        targets = None if schema.target is None else _as_long(schema.targets(table[schema.target]), owners)
+        kept_ids = groups.ids(owners) if keep_user_ids else None
+        facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(_OPTIONS)}.")
+
+
+def _as_long(column: np.ndarray, owners: Any) -> np.ndarray:
+    if len(column) != len(owners):
+        raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
+    return column
+
+
+def _check_fill(value: Any, dtype: np.dtype) -> None:
+    """Refuse a filling that is not a number, or not a finite one in the rows' type."""
+    if value is None:
+        return
+    number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if not number or not abs(value) <= float(np.finfo(dtype).max):
+        raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {dtype}: pass None to keep NaN.")
+
+
+def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
+    """The rows with `value` in place of NaN: in place, or in a copy if there is any NaN in borrowed rows."""
+    for start in range(0, len(rows), _FILL_ROWS):
+        missing = np.isnan(rows[start : start + _FILL_ROWS])
+        if missing.any():
+            if borrowed:
+                rows, borrowed = np.array(rows), False
+            rows[start : start + _FILL_ROWS][missing] = float(value)
+    return rows
+
+
+def _float_type(asked: npt.DTypeLike | None, given: np.dtype) -> np.dtype:
+    """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
+    if asked is None:
+        return np.dtype(np.float32 if given.newbyteorder("=") == np.float32 else np.float64)
+    if np.dtype(asked) not in (np.float32, np.float64):
+        raise TypeError(f"Expected dtype={np.dtype(asked)} to be float32 or float64: pass None to follow the input.")
+    return np.dtype(asked)
+
+
+def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
+    """Refuse arrays that the compiled kernels, which check no bounds, could not read safely."""
+    arrays = {"rows": (rows, 2, "fd"), "targets": (targets, 1, "d"), "offsets": (offsets, 1, "lq")}
+    for name, (array, ndim, kinds) in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.char not in kinds or not array.dtype.isnative:
+            kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+            allowed = " or ".join(np.dtype(char).name for char in dict.fromkeys(kinds))
+            raise TypeError(f"Expected {name} as a {allowed} array, got {kind}: convert it with astype.")
+        if array.ndim != ndim or not array.flags.c_contiguous:
+            problem = f"{array.ndim} dimensions" if array.ndim != ndim else "another order"
+            raise ValueError(
+                f"Expected {name} with {ndim} dimensions in C order, got {problem}: use np.ascontiguousarray."
+            )
+    if len(offsets) < 3 or offsets[0] != 0 or np.any(np.diff(offsets) < 0):
+        raise ValueError("Expected offsets to rise from 0, one entry a user and one more, for at least 2 users.")
+    if not len(rows) == len(targets) == offsets[-1]:
+        raise ValueError("Expected as many rows as targets, and the last offset to be their number.")

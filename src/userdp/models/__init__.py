@@ -1,0 +1,1 @@
+"""The public face: estimators, scalers, the private mean, model files."""

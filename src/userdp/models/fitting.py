@@ -1,0 +1,170 @@
+"""One call from data to weights: plan, certify, charge, solve."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from userdp.data.schema import matrix
+from userdp.data.users import UserData
+from userdp.domains import Domain
+from userdp.losses import Loss
+from userdp.losses import loss as loss_of_name
+from userdp.privacy.accounting import budget_for
+from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.guarantee import statement
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import check_counts
+from userdp.solvers import phased_sgd
+from userdp.solvers.choose import DROWNED_ADVICE, choose, drowned
+from userdp.solvers.problem import Problem, Result
+from userdp.solvers.registry import SOLVERS
+from userdp.solvers.whitening import MOST_FEATURES
+
+
+def minimize(
+    loss: Loss | str,
+    data: UserData,
+    domain: Domain,
+    epsilon: float,
+    delta: float | None = None,
+    *,
+    rows_per_user: int,
+    row_norm: float | None = None,
+    target_bound: float | None = None,
+    prediction_scale: float | None = None,
+    solver: str = "auto",
+    mode: str = "tight",
+    max_gradients: int | None = None,
+    l2: float = 0.0,
+    warm_start: np.ndarray | None = None,
+    public_X: npt.ArrayLike | None = None,
+    ledger: Ledger | None = None,
+    engine: Engine | None = None,
+    purpose: str = "minimize",
+    progress: bool | None = None,
+    insecure_seed: int | None = None,
+) -> Result:
+    """Weights in `domain` with small expected loss, private for every user.
+
+    rows_per_user: the cap the data was loaded with (`max_rows_per_user`), or how many rows users typically have;
+    target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
+    row_norm: for "phased-sgd" and "accelerated" only: how long a row may be, the intercept's 1 counted in; None takes
+    sqrt(number of features), right for features of size about 1.
+    solver: "auto" takes "whitened-clip"; "phased-sgd" and "accelerated" are the paper's, calibrated (`userdp.plan`
+    shows all); max_gradients limits the work.
+    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
+    l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
+    public_X: rows that are nobody's secret and about like the users', without the intercept's column: coordinates are
+    then taken from them, at no cost.
+    ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
+    progress: show a bar; None shows it on a terminal.
+
+    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
+
+    >>> import numpy as np
+    >>> from userdp import Ball, UserData
+    >>> rng = np.random.default_rng(0)
+    >>> users, X = np.repeat(np.arange(2000), 10), rng.uniform(-1, 1, (20000, 2))
+    >>> data = UserData.from_arrays(X, X[:, 0] > X[:, 1], users)
+    >>> result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, row_norm=1.5, rows_per_user=10)
+    >>> bool(result.weights[0] > 0 > result.weights[1]), result.halted
+    (True, False)
+    """
+    if not isinstance(data, UserData):
+        raise TypeError(
+            f"Expected data to be UserData, got {type(data).__name__}: use UserData.from_arrays or .from_table."
+        )
+    if not data.has_targets:
+        raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
+    if not hasattr(domain, "project"):
+        raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
+    if max_gradients is not None:
+        (max_gradients,) = check_counts(max_gradients=max_gradients)
+    budget = budget_for(epsilon, delta, data.n_users)
+    if isinstance(loss, str):
+        loss = loss_of_name(loss)
+    problem = Problem(
+        loss,
+        domain,
+        data.n_features,
+        math.sqrt(data.n_features) if row_norm is None else row_norm,
+        target_bound,
+        prediction_scale,
+        warm_start,
+        l2,
+        intercept=data.has_intercept,
+        public_moment=None if public_X is None else _public_moment(public_X, data),
+    )
+    ledger = Ledger(budget) if ledger is None else ledger
+    with _bar(progress) as tell:
+        option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
+        curator = Curator(
+            data,
+            option.plan.plan,
+            ledger,
+            budget=budget,  # of the statement: the curator certifies it
+            purpose=purpose,
+            engine=engine,
+            insecure_seed=insecure_seed,
+        )
+        result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
+    message = result.message or (DROWNED_ADVICE if drowned(problem, option, result.bound) else "")
+    seed = data.insecure_seed if insecure_seed is None else insecure_seed
+    promise = statement(option.plan.plan, curator.budget, ledger, seed)
+    bound = result.bound if option.refined else option.bound
+    return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=promise)
+
+
+def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
+    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
+
+    The fewer rows, the more it is drawn to its diagonal: directions that they lack by chance are not taken for empty.
+    Columns that are 0 count as usual ones.
+    """
+    rows = np.asarray(matrix("public_X", public_X, data.n_features - data.has_intercept), dtype=np.float64)
+    expected = data.n_features - data.has_intercept
+    if rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0 or not np.isfinite(rows).all() or not rows.any():
+        raise ValueError(
+            f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
+            "missing values. Nothing was spent."
+        )
+    if data.has_intercept:
+        rows = np.column_stack([rows, np.ones(len(rows))])
+    squares = np.mean(rows**2, axis=0)
+    squares = np.where(squares > 0, squares, np.median(squares[squares > 0]))
+    if rows.shape[1] > MOST_FEATURES:
+        return np.asarray(squares)
+    drawn = rows.shape[1] / (rows.shape[1] + len(rows))
+    return np.asarray((1 - drawn) * (rows.T @ rows / len(rows)) + drawn * np.diag(squares))
+
+
+def _bar(wanted: bool | None) -> AbstractContextManager[phased_sgd.Progress | None]:
+    console = Console(stderr=True, force_terminal=wanted)
+    return _Bar(console) if (console.is_terminal if wanted is None else wanted) else nullcontext()
+
+
+class _Bar(AbstractContextManager[phased_sgd.Progress]):
+    """A progress bar that is told which step begins."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+
+    def __enter__(self) -> phased_sgd.Progress:
+        self._progress.start()
+        task = self._progress.add_task("planning", total=None)
+
+        def tell(label: str, done: int, total: int) -> None:
+            self._progress.update(task, description=label, completed=done, total=total)
+
+        return tell
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

@@ -1,0 +1,156 @@
+"""The paper's mean estimator by itself: outliers removed, a private test, noise in proportion to users' distances."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from userdp.data.schema import numbers
+from userdp.data.users import UserData
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
+from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.guarantee import Statement, statement
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.radius import radius_grid
+from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.plan import Plan, Step
+from userdp.solvers.mean_plans import enough_users
+from userdp.vectors.moments import UserMean
+
+_LABEL = "mean"
+_RATIO = 1.15  # of neighbouring radii that are tried
+_FAILURE_SHARE = 0.05  # of delta
+_TEST_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
+
+
+@dataclass(frozen=True, eq=False)
+class MeanResult:
+    """A private mean. All of it may be shown.
+
+    mean: one number a feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
+    are of each other (found privately); privacy: what was promised and spent.
+    """
+
+    mean: np.ndarray
+    noise_std: float
+    radius: float
+    privacy: Statement
+
+
+def private_mean(
+    X: Any,
+    groups: Any,
+    epsilon: float,
+    delta: float | None = None,
+    *,
+    spread: tuple[float, float] = (1e-9, 1e9),
+    outliers: float = 0.01,
+    max_rows_per_user: int | None = None,
+    ledger: Ledger | None = None,
+    engine: Engine | None = None,
+    insecure_seed: int | None = None,
+) -> MeanResult:
+    """The mean of the users' means of their rows, private for whole users; every user counts the same.
+
+    No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
+    between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the share
+    `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Halted` if
+    there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by up to a few `noise_std`,
+    which do not count that. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
+    Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
+    public number.
+    X: an array with a number or a vector a row, or a table; lists are refused, because they do not declare which.
+    groups: the user id of each row; range(len(X)) if every row is somebody else's.
+    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
+
+    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
+    Paper: Alg. 1, lines 10-22, of one phase.
+
+    >>> rng = np.random.default_rng(0)
+    >>> users = np.repeat(np.arange(3000), 10)
+    >>> result = private_mean(rng.normal(5.0, 1.0, 30_000), users, epsilon=1.0, delta=1e-6)
+    >>> bool(abs(result.mean[0] - 5.0) < 0.1)
+    True
+    """
+    if groups is None:
+        raise ValueError(
+            "Expected groups, the user id of each row: pass range(len(X)) only if every row is somebody else's. "
+            "Nothing was spent."
+        )
+    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    data = UserData.from_arrays(
+        numbers("X", X)[:, None] if getattr(X, "ndim", 0) == 1 else X,
+        None,
+        groups,
+        max_rows_per_user=max_rows_per_user,
+        insecure_seed=insecure_seed,
+    )
+    budget = budget_for(epsilon, delta, data.n_users)
+    return mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed)
+
+
+def mean_of_users(
+    data: UserData,
+    budget: Budget,
+    spread: tuple[float, float] = (1e-9, 1e9),
+    outliers: float = 0.01,
+    ledger: Ledger | None = None,
+    engine: Engine | None = None,
+    insecure_seed: int | None = None,
+    purpose: str = "private_mean",
+) -> MeanResult:
+    """The same of data that is grouped already."""
+    if not 0 <= outliers < 0.4:
+        raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a share of the users.")
+    mechanism = plan_mean(data.n_users, budget, radius_grid(*spread, _RATIO), outliers)
+    plan, ledger = (
+        Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),)),
+        Ledger(budget) if ledger is None else ledger,
+    )
+    curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
+    released = curator.release(_LABEL, UserMean(), 1.0)
+    radius = float(released[-1])
+    noise_std = mechanism.noise_multiplier * mechanism.sensitivity(radius, data.n_features)
+    seed = data.insecure_seed if insecure_seed is None else insecure_seed
+    return MeanResult(released[:-1], noise_std, radius, statement(plan, curator.budget, ledger, seed))
+
+
+def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval:
+    """The search and release with the least noise for so many users; raises `BudgetExceeded` if they are too few."""
+    found = _best(n_users, budget, radii, outliers)
+    if found is not None:
+        return found
+    enough = enough_users(lambda n: _best(n, budget, radii, outliers) is not None, n_users)
+    remedy = (
+        f"about {enough:,} users would do, or a larger epsilon" if enough else "use a larger epsilon, and delta > 0"
+    )
+    raise BudgetExceeded(
+        f"Expected more than n_users={n_users} for a private mean at epsilon={budget.epsilon:g}, "
+        f"delta={budget.delta:g}, outliers={outliers:g}: {remedy}. Nothing was spent.",
+        enough_users=enough,
+    )
+
+
+def _best(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval | None:
+    failure, probes = _FAILURE_SHARE * budget.delta, math.ceil(math.log2(len(radii) + 1))
+    best, least = None, math.inf
+    for share in _TEST_SHARES:
+        try:
+            precision = 1 / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2 * (1 - 1e-9)  # rounding
+            removal = SearchedOutlierRemoval(
+                n_users,
+                radii,
+                1 / math.sqrt((1 - share) * precision),
+                math.sqrt(probes / (share * precision)),
+                failure,
+                math.ceil(outliers * n_users),
+            )
+        except ValueError:  # too little budget, or too few users, for this share
+            continue
+        noise = removal.noise_multiplier * removal.sensitivity(1.0, 1)
+        if noise < least:
+            best, least = removal, noise
+    return best

@@ -1,1 +1,0 @@
-"""Private means: many vectors in, one releasable vector out. One file each."""

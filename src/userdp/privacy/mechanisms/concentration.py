@@ -1,0 +1,270 @@
+"""The filtered mean: average the vectors that have many neighbours, and know how far one user can move it.
+
+K vectors (user gradients, or iterates of groups of users) and a radius r. h_j counts the vectors within r of x_j,
+itself included. Weights rise from 0 at h = low to 1 at h = high (a `Ramp`), the mean is sum w_j x_j / sum w_j. Privacy
+never rests on the radius, on bounded gradients or on honest users: a vector may be anything, NaN included.
+
+Three variants, with K = n_vectors (docs/proofs.md, sections 1 to 4):
+
+    variant     ramp                        test statistic      sensitivity of the mean
+    tight       (K+1)/2 .. K-M-1            h-index Q >= K-M    2r/(K-M) (1 + M/((K-3)/2 - M))
+    paper       (K+1)/2 .. 2K/3             score s >= 2K/3     3r/K (1 + 6(K-1)/(K-3)), or with random selection
+                                            at radius r/2       3r/K (1 + k), k a binomial quantile
+    minibatch   share B + 1 .. B-M-1        deficit B-Q <= M    see `added_user_sensitivity`
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from userdp.privacy.mechanisms.neighbours import neighbour_counts
+
+__all__ = [
+    "Ramp",
+    "added_user_sensitivity",
+    "best_share",
+    "check_factors",
+    "check_radius",
+    "comparable",
+    "filtered_mean",
+    "h_index",
+    "minibatch_ramp",
+    "neighbour_counts",
+    "paper_ramp",
+    "random_selection_sensitivity",
+    "rounded_sensitivity",
+    "score",
+    "score_radius",
+    "sensitivity",
+    "soft_selection_sensitivity",
+    "tight_ramp",
+]
+
+Vectors = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# A vector with a coordinate beyond this many radii counts as far from everyone: otherwise the rounding of its sum with
+# others could exceed the sensitivity.
+_LARGEST_COORDINATE = 2.0**20
+
+# Radii given by a caller, and factors that a search multiplies them by: products stay within 2^-500 .. 2^500.
+_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-400, 2.0**400
+SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-100, 2.0**100
+
+# Below this the paper's ramp may leave a neighbouring data set without any weight.
+_FEWEST_FOR_PAPER_RAMP = 10
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Weights as a function of the neighbour count: 0 up to `low`, 1 from `high` on, linear between.
+
+    >>> Ramp(2.0, 4.0).weights(np.array([1, 2, 3, 4, 5]))
+    array([0. , 0. , 0.5, 1. , 1. ])
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(
+                f"Expected low={self.low} < high={self.high}: too few vectors for this slack. "
+                "Use more vectors, or a smaller slack."
+            )
+
+    def weights(self, counts: Counts) -> Vectors:
+        return np.clip((counts - self.low) / (self.high - self.low), 0.0, 1.0)
+
+
+def tight_ramp(n_vectors: int, slack: int) -> Ramp:
+    """From (K+1)/2 to K-M-1: the default. Weighted vectors of two neighbouring data sets are within 2r."""
+    return Ramp((n_vectors + 1) / 2, n_vectors - slack - 1)
+
+
+def paper_ramp(n_vectors: int) -> Ramp:
+    """From (K+1)/2 to 2K/3.
+
+    Paper: Alg. 1, line 15; Alg. 2, line 11.
+    Differs: starts at (K+1)/2, not K/2, because for odd K two vectors with K/2 neighbours need not share one.
+    """
+    if n_vectors < _FEWEST_FOR_PAPER_RAMP:
+        raise ValueError(f"Expected n_vectors={n_vectors} >= {_FEWEST_FOR_PAPER_RAMP} for the paper's ramp.")
+    return Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)
+
+
+def score_radius(radius: float, dimension: int) -> float:
+    """The radius at which the paper's score is taken: half the weights', less what the predicate may round.
+
+    Two vectors within this of a third are then within `radius` of each other, as computed.
+    """
+    return radius / 2 * (1 - (dimension + 4) * 2.0**-50)
+
+
+def minibatch_ramp(batch: int, slack: int, share: float) -> Ramp:
+    """From share * B + 1 to B-M-1, for a Poisson batch of B users; 1/2 <= share < 1."""
+    return Ramp(share * batch + 1, batch - slack - 1)
+
+
+def h_index(counts: Counts) -> int:
+    """Largest k such that at least k vectors have at least k neighbours. Swapping one vector changes it by at most 1.
+
+    >>> h_index(np.array([3, 3, 3, 1]))
+    3
+    """
+    falling = np.sort(counts)[::-1]
+    return int(np.count_nonzero(falling >= np.arange(1, len(falling) + 1)))
+
+
+def score(counts: Counts) -> float:
+    """The paper's concentration score, the mean count. Swapping one of K vectors changes it by at most 2(K-1)/K.
+
+    Paper: Alg. 1, line 10; Alg. 2, line 6.
+
+    >>> score(np.array([3, 3, 3, 1]))
+    2.5
+    """
+    return float(np.sum(counts)) / len(counts)
+
+
+def comparable(vectors: Vectors, radius: float) -> Vectors:
+    """A float64 copy in which every vector that is not finite, or huge compared with the radius, is NaN.
+
+    Such vectors are nobody's neighbour and get weight 0. Each row is judged by itself.
+    """
+    rows = np.array(vectors, dtype=np.float64, ndmin=2)
+    with np.errstate(invalid="ignore"):
+        ordinary = np.abs(rows).max(axis=1, initial=0.0) <= _LARGEST_COORDINATE * radius
+    rows[~ordinary] = np.nan
+    return rows
+
+
+def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp, selected: NDArray[np.bool_] | None = None) -> Vectors:
+    """Mean of the vectors weighted by the ramp of their counts; the zero vector if no weight is positive.
+
+    `selected` makes it the paper's random selection: coins that are true with probability `ramp.weights(counts)`
+    become the weights. Sums are taken relative to one of the vectors, so that rounding is relative to the radius,
+    and a vector of weight 0 is never touched by arithmetic (0 * NaN is NaN).
+
+    >>> x = np.array([[0.0], [1.0], [2.0], [np.nan]])
+    >>> filtered_mean(x, np.array([3, 3, 3, 1]), Ramp(2.5, 3.0))
+    array([1.])
+    """
+    weights = ramp.weights(counts) if selected is None else selected.astype(np.float64)
+    kept = np.flatnonzero(weights > 0)
+    if kept.size == 0:
+        return np.zeros(vectors.shape[1])
+    pivot = vectors[kept[0]]
+    offsets = vectors[kept] - pivot
+    return np.asarray(pivot + (weights[kept] @ offsets) / weights[kept].sum())
+
+
+def check_radius(radius: float) -> float:
+    """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
+    if not isinstance(radius, (int, float, np.floating, np.integer)):
+        raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
+    try:
+        number = float(radius)
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
+    if not number > 0:
+        raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
+    if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:
+        raise ValueError(
+            f"Expected {_SMALLEST_RADIUS:g} <= radius={number} <= {_LARGEST_RADIUS:g}: rescale the features."
+        )
+    return number
+
+
+def check_factors(factors: tuple[float, ...]) -> tuple[float, ...]:
+    """Increasing factors that a search multiplies a radius by, as plain floats."""
+    if not isinstance(factors, (tuple, list, np.ndarray)):
+        raise TypeError(f"Expected radii to be a tuple of numbers, got {type(factors).__name__}.")
+    numbers = tuple(map(float, factors))
+    if not numbers or not numbers[0] > 0 or not np.all(np.diff(numbers) > 0):
+        raise ValueError("Expected radii to be positive and increasing; radius_grid(smallest, largest) makes such.")
+    if not SMALLEST_FACTOR <= numbers[0] <= numbers[-1] <= LARGEST_FACTOR:
+        raise ValueError(f"Expected radii between {SMALLEST_FACTOR:g} and {LARGEST_FACTOR:g}.")
+    return numbers
+
+
+def sensitivity(n_vectors: int, slack: int, radius: float) -> float:
+    """How far swapping one of K vectors moves the tight mean when the h-index is at least K - M in one data set.
+
+    (2r/(K-M)) (1 + M/((K-3)/2 - M)); 2r/K at M = 0. Proof: docs/proofs.md, section 3.
+
+    >>> sensitivity(1000, 0, 1.0)
+    0.002
+    """
+    ramp = tight_ramp(n_vectors, slack)
+    return 2 * radius / (n_vectors - slack) * (1 + slack / (ramp.high - ramp.low))
+
+
+def soft_selection_sensitivity(n_vectors: int, radius: float) -> float:
+    """The same for the paper's ramp with weights instead of coins, when the score at *half* the radius is >= 2K/3.
+
+    (3r/K) (1 + 6(K-1)/(K-3)).
+
+    >>> round(soft_selection_sensitivity(100_000, 1.0) * 100_000, 2)
+    21.0
+    """
+    ramp = paper_ramp(n_vectors)
+    return 3 * radius / n_vectors * (1 + (n_vectors - 1) / (ramp.high - ramp.low))
+
+
+def random_selection_sensitivity(n_vectors: int, radius: float, failure: float) -> float:
+    """The same for the paper's random selection, except with probability `failure` (under the best coupling).
+
+    (3r/K) (1 + k), where Bin(K-1, 6/(K-3)) exceeds k with probability at most `failure`.
+
+    >>> round(random_selection_sensitivity(100_000, 1.0, 1e-8) * 100_000)
+    75
+    """
+    ramp = paper_ramp(n_vectors)
+    changed = binom.isf(failure, n_vectors - 1, min(1.0, 1 / (ramp.high - ramp.low)))
+    if changed >= 2 * n_vectors / 3 - 1:
+        raise ValueError(
+            f"Expected n_vectors={n_vectors} to keep some vectors except with probability {failure:g}: use more."
+        )
+    return 3 * radius / n_vectors * (1 + float(changed))
+
+
+def added_user_sensitivity(batch: int, slack: int, radius: float, share: float) -> float:
+    """How far adding one user to a batch of at least B users moves the mean when the deficit B-Q is at most M.
+
+    (r/(B-M)) (1 + (B+1-low)/(B-M)) (1 + M/(high-low)) with the ramp of `minibatch_ramp`; it falls with B.
+    Proof: docs/proofs.md, section 4.
+    """
+    if not 0.5 <= share < 1:
+        raise ValueError(f"Expected 0.5 <= share={share} < 1.")
+    ramp = minibatch_ramp(batch, slack, share)
+    kept = batch - slack
+    return radius / kept * (1 + (batch + 1 - ramp.low) / kept) * (1 + slack / (ramp.high - ramp.low))
+
+
+def best_share(batch: int, slack: int) -> float:
+    """The share (a multiple of 1/200) with the smallest `added_user_sensitivity`.
+
+    >>> best_share(1000, 0)
+    0.995
+    """
+    feasible = [s for s in np.arange(100, 200) / 200 if s * batch + 1 < batch - slack - 1]
+    if not feasible:
+        raise ValueError(f"Expected batch={batch} > 2 (slack={slack} + 2): use larger batches, or a smaller slack.")
+    return float(min(feasible, key=lambda share: added_user_sensitivity(batch, slack, 1.0, share)))
+
+
+def rounded_sensitivity(exact: float, n_vectors: int, dimension: int, radius: float) -> float:
+    """An upper bound on the sensitivity of the mean as computed in floating point (docs/proofs.md, section 5).
+
+    The neighbour predicate may let pairs pass at distance r (1 + (d+4) 2^-52); each computed mean is off by at most
+    (2^20 + 8 K) 2^-52 r in each coordinate.
+    """
+    predicate = 1 + (dimension + 4) * 2.0**-52
+    arithmetic = 2 * math.sqrt(dimension) * (_LARGEST_COORDINATE + 8 * n_vectors) * 2.0**-52 * radius
+    return exact * predicate * (1 + 2.0**-48) + arithmetic

@@ -1,0 +1,345 @@
+"""Which solver for which numbers: every solver's plan side by side, from public numbers alone.
+
+`plan` tells, before any data is touched, what each solver would need, cost and promise. `solver="auto"` takes
+whitened-clip, which was the most accurate wherever it was measured (docs/which-solver.md) and never aborts on clean
+data; with mode="paper" the solver of the paper with the least bound. What is told of the paper's solvers is a bound on
+the excess risk, of worst cases, often a hundred times what is measured; of all others it is an estimate, no theorem.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from userdp.domains import Ball
+from userdp.losses import Loss
+from userdp.losses import loss as loss_of_name
+from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
+from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.sampled_clip import SampledClip
+from userdp.solvers import phased_sgd
+from userdp.solvers.problem import PROVEN, Problem
+from userdp.solvers.registry import SOLVERS
+
+AUTO = "whitened-clip"
+_USUAL_RADIUS, _NO_LIMIT = 10.0, 1e9
+
+# A refined estimate of so much of the loss of knowing nothing, or a bound (of earlier work an estimate made like one)
+# of so many times it: measured models were then hardly better than a constant.
+_NOISE_DOMINATED, _LOOSE = 0.1, 3.5
+
+# Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
+# weight's noise; what a release takes by itself.
+_GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 3e-6, 4e-8, 2e-5, 2e-3
+
+
+@dataclass(frozen=True)
+class Option:
+    """What one solver would do.
+
+    bound: on the expected excess risk, for rows, targets and weights within the declared bounds; of solvers whose
+    `estimated` is true no bound but what is expected;
+    noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
+    n_gradients: at most; n_releases; seconds: of training, about, on two cores;
+    refusal: the error if there is no plan; enough_users, enough_epsilon: about how many users, or how large an epsilon,
+    would then do.
+    """
+
+    solver: str
+    mode: str
+    plan: Any = None
+    bound: float = math.inf
+    noise_std: float = math.inf
+    n_gradients: int = 0
+    n_releases: int = 0
+    seconds: float = math.inf
+    refusal: ValueError | None = None
+    enough_epsilon: float | None = None
+
+    @property
+    def feasible(self) -> bool:
+        return self.refusal is None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether `bound` is an estimate, no theorem."""
+        return self.solver not in PROVEN
+
+    @property
+    def refined(self) -> bool:
+        """Whether a run will renew the estimate by what it releases, so that it tells what to expect."""
+        return SOLVERS[self.solver, self.mode].refines
+
+    @property
+    def enough_users(self) -> int | None:
+        return self.refusal.enough_users if isinstance(self.refusal, BudgetExceeded) else None
+
+
+def consider(
+    solver: str,
+    mode: str,
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    max_gradients: int | None = None,
+) -> Option:
+    """The solver's plan for these numbers, or the refusal."""
+    if (solver, mode) not in SOLVERS:
+        solvers = ", ".join(sorted({f'"{name}"' for name, _ in SOLVERS}))
+        raise ValueError(
+            f'Expected solver="auto" or one of {solvers}, and mode="tight" or "paper"; got solver={solver!r}, '
+            f"mode={mode!r}."
+        )
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    chosen, option = SOLVERS[solver, mode], Option(solver, mode)
+    if problem.l2 and not chosen.penalizes:
+        message = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
+        return replace(option, refusal=ValueError(f"{message} Nothing was spent."))
+    limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
+    try:
+        plan = chosen.plan(problem, n_users, rows_per_user, budget, **limit)
+    except ValueError as error:
+        return replace(option, refusal=error.with_traceback(None))
+    if max_gradients is not None and plan.n_gradients > max_gradients:
+        message = f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, which this solver takes for users of"
+        return replace(option, refusal=ValueError(f"{message} {rows_per_user} rows. Nothing was spent."))
+    last = plan.phases[-1]
+    releases = sum(step.mechanism.rounds for step in plan.plan.steps)
+    return replace(
+        option,
+        plan=plan,
+        bound=_bound(problem, plan),
+        noise_std=last.noise_ratio * last.radius,
+        n_gradients=plan.n_gradients,
+        n_releases=releases,
+        seconds=_seconds(problem, plan),
+    )
+
+
+def choose(
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    solver: str = "auto",
+    mode: str = "tight",
+    max_gradients: int | None = None,
+) -> Option:
+    """The plan of this solver, or of the one that auto takes; raises if there is none."""
+    names = [AUTO] if mode == "tight" else [name for name, kind in SOLVERS if kind == mode]
+    names = names if solver == "auto" else [solver]
+    options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names]
+    feasible = [option for option in options if option.feasible]
+    if feasible:
+        return min(feasible, key=lambda option: option.bound)
+    nearest = min(options, key=lambda option: option.enough_users or math.inf)
+    assert nearest.refusal is not None
+    raise nearest.refusal
+
+
+def _bound(problem: Problem, plan: Any) -> float:
+    """The plan's own bound; of plans as printed one with constants; never more than (Lipschitz constant) (diameter)."""
+    worst = problem.lipschitz * problem.domain.diameter
+    if not plan.faithful:
+        return min(worst, float(plan.bound))
+    total, distance = 0.0, problem.reach
+    for phase in plan.phases:
+        noise = phase.noise_ratio * phase.radius
+        if isinstance(phase, phased_sgd.Phase):
+            n_steps = phase.n_users * plan.rows_per_user / phase.n_groups
+            error = distance**2 / (2 * phase.step_size * n_steps) + phase.step_size * problem.lipschitz**2 / 2
+            total, distance = total + error, min(problem.domain.diameter, math.sqrt(problem.dimension) * noise)
+        else:
+            variance = phase.variance + problem.dimension * noise**2
+            strong = phase.regularizer + problem.l2
+            forgotten = phase.gap * math.exp(-phase.n_steps * math.sqrt(strong / phase.smoothness))
+            error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
+            total, distance = error, min(problem.domain.diameter, math.sqrt(2 * error / strong))
+    return min(worst, total + problem.lipschitz * distance)
+
+
+def _seconds(problem: Problem, plan: Any) -> float:
+    """About how long training takes on two cores; reading, planning and compiling take some seconds more."""
+    gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
+    compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
+    releases = sum(
+        step.mechanism.rounds
+        * (_RELEASE + (0 if isinstance(step.mechanism, Clip | SampledClip) else step.n_vectors * compared))
+        for step in plan.plan.steps
+    )
+    noise = sum(step.mechanism.rounds for step in plan.plan.steps) * problem.dimension * _NOISE
+    return float(gradients + releases + noise)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All solvers for the same public numbers; `choice` is what solver="auto" takes (None if none will do)."""
+
+    problem: Problem
+    n_users: int
+    rows_per_user: int
+    budget: Budget
+    options: tuple[Option, ...]
+
+    @property
+    def choice(self) -> Option | None:
+        taken = (option for option in self.options if (option.solver, option.mode) == (AUTO, "tight"))
+        return next((option for option in taken if option.feasible), None)
+
+    @property
+    def why(self) -> str:
+        """What to expect of the choice, in a sentence, with a warning where noise is likely to dominate."""
+        if self.choice is None:
+            return "No solver fits: have more users, a larger epsilon, or lower the number of features."
+        reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
+        return reason + (f" {DROWNED_ADVICE}" if drowned(self.problem, self.choice) else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the plans themselves."""
+        told = []
+        for option in self.options:
+            row = {name: None if value == math.inf else value for name, value in vars(option).items() if name != "plan"}
+            row["estimated"] = option.estimated
+            row["refusal"] = None if option.feasible else str(option.refusal)
+            told.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
+        return {
+            "n_users": self.n_users,
+            "rows_per_user": self.rows_per_user,
+            "n_weights": self.problem.dimension,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "loss": self.problem.loss.name,
+            "options": told,
+            "choice": None if self.choice is None else self.choice.solver,
+            "why": self.why,
+        }
+
+    def __str__(self) -> str:
+        width = max(12, *(len(option.solver) + 1 for option in self.options))
+        head = (
+            f"{'solver':<{width}}{'mode':<7}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
+        )
+        lines = [head]
+        for option in self.options:
+            name = f"{option.solver:<{width}}{option.mode:<7}"
+            if option.feasible:
+                numbers = f"{excess(option):>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
+                lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")
+            else:
+                lines.append(f"{name}  {needs(option)}")
+        return "\n".join([*lines, EXCESS_NOTE, self.why])
+
+
+EXCESS_NOTE = "Excess risk: ~ is an estimate, <= a bound."
+
+
+def excess(option: Option) -> str:
+    """An option's excess risk, marked as an estimate or a bound."""
+    return f"{'~' if option.estimated else '<='}{option.bound:.2g}"
+
+
+DROWNED_ADVICE = (
+    "Noise is likely to dominate, so that the model is shrunk, and hardly better than knowing nothing: have more "
+    "users, a larger epsilon, or fewer features."
+)
+
+
+def drowned(problem: Problem, option: Option, after: float = 0.0) -> bool:
+    """Whether a useful model is unlikely: what is expected near, or a bound far above, the loss of knowing nothing.
+
+    `after` is the estimate that a run's releases led to, where there was one.
+    """
+    told = max(option.bound, after) if option.refined else option.bound
+    return told > (_NOISE_DOMINATED if option.refined else _LOOSE) * problem.loss_at_zero
+
+
+def needs(option: Option) -> str:
+    """What an infeasible option would need, in a few words."""
+    ways = [f"{option.enough_users:,} users"] if option.enough_users else []
+    ways += [f"epsilon {option.enough_epsilon:.3g}"] if option.enough_epsilon else []
+    return "needs about " + " or ".join(ways) if ways else str(option.refusal).removesuffix(" Nothing was spent.")
+
+
+def plan(
+    n_users: int,
+    rows_per_user: int,
+    n_features: int,
+    epsilon: float,
+    delta: float | None = None,
+    *,
+    loss: Loss | str = "logistic",
+    max_gradients: int | None = None,
+    fit_intercept: bool = True,
+    row_norm: float | None = None,
+    domain_radius: float = 10.0,
+    target_bound: float | None = None,
+    l2: float = 0.0,
+    rivals: bool = False,
+) -> Comparison:
+    """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
+
+    delta=None takes (number of users)^-1.5, at most 1e-6. `loss` is a name or a Loss; regression losses take targets as
+    scaled to [-1, 1] unless `target_bound` is given.
+    `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `rivals` the
+    solvers of earlier work are planned too.
+
+    >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
+    whitened-clip
+    """
+    n_users, rows_per_user, n_features = check_counts(
+        n_users=n_users, rows_per_user=rows_per_user, n_features=n_features
+    )
+    if max_gradients is not None:
+        (max_gradients,) = check_counts(max_gradients=max_gradients)
+    budget = budget_for(epsilon, delta, n_users)
+    problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2, fit_intercept)
+    shown = [key for key, one in SOLVERS.items() if rivals or not one.rival]
+    options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
+    size = (problem, n_users, rows_per_user, budget)
+    return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
+
+
+def default_radius(solver: str, mode: str = "tight") -> float:
+    """Radius of the weights' ball where none is declared: whitened-clip needs none, others do."""
+    return _NO_LIMIT if mode == "tight" and solver in ("auto", AUTO) else _USUAL_RADIUS
+
+
+def public_problem(
+    loss: Loss | str,
+    n_weights: int,
+    row_norm: float | None = None,
+    domain_radius: float = 10.0,
+    target_bound: float | None = None,
+    l2: float = 0.0,
+    intercept: bool = True,
+) -> Problem:
+    """The problem with the defaults that estimators have; `n_weights` is of one output, the intercept counted in."""
+    loss = loss_of_name(loss) if isinstance(loss, str) else loss
+    if target_bound is None and not loss.classifies:
+        target_bound = 1.0
+    row_norm = math.sqrt(n_weights) if row_norm is None else row_norm
+    return Problem(loss, Ball(domain_radius), n_weights, row_norm, target_bound, l2=l2, intercept=intercept)
+
+
+def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> float | None:
+    """An epsilon up to 5% above the least that this solver can do with; None if there is none up to 64 times."""
+    if option.enough_users is None:  # it is feasible, or not for want of users
+        return None
+    feasible = SOLVERS[option.solver, option.mode].feasible
+
+    def enough(epsilon: float) -> bool:
+        limit = 10.0 if option.mode == "paper" else math.inf  # up to which the theorems hold
+        return epsilon <= limit and feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
+
+    low, high = budget.epsilon, 2 * budget.epsilon
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > 64 * budget.epsilon:
+            return None
+    while high > 1.05 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -1,0 +1,165 @@
+"""Plans from public numbers: how to split a budget between tests, search and releases. No data is needed or touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanisms.concentration import sensitivity
+from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
+from userdp.privacy.plan import Plan, Step
+
+# Shares of epsilon that AboveThreshold may get, of the rounds' budget that Gaussian tests may get, and of the Gaussian
+# budget that the radius search gets.
+_TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
+_GAUSSIAN_TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
+_SEARCH_SHARE = 0.05
+_FAILURE_SHARE = 0.05
+
+
+def plan_means(
+    n_users: int,
+    budget: Budget,
+    rounds: int = 1,
+    *,
+    outliers: float = 0.02,
+    radii: tuple[float, float] | None = (0.02, 1.0),
+    false_halt: float = 1e-3,
+    other: Cost | None = None,
+) -> Plan:
+    """`rounds` private means of one vector a user, with the test that wastes least, for a budget spent in full.
+
+    The plan has a step "mean" of that many releases and, before it, a step "radius": a private search between
+    radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the share
+    `outliers` of the users may be far from the others, or hold NaN, before halting becomes likelier than
+    `false_halt`. `other` is what else the same users pay for, out of the same budget.
+
+    >>> plan = plan_means(5000, Budget(1.0, 1e-6), rounds=20)
+    >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
+    [('radius', 1), ('mean', 20)]
+    """
+    n_users, rounds = check_counts(n_users=n_users, rounds=rounds)
+    if not 0 <= outliers < 1:
+        raise ValueError(f"Expected 0 <= outliers={outliers} < 1: a share of the users.")
+    if not 0 < false_halt < 1:
+        raise ValueError(f"Expected 0 < false_halt={false_halt} < 1: a probability.")
+    # Any search on the grid checks it here, where what is wrong with it is not taken for too small a budget.
+    grid = None if radii is None else RadiusSearch(n_users, radius_grid(*radii), 1, 1.0).radii
+    steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt, other)
+    if steps is not None:
+        return Plan(n_users, steps)
+    asked = (rounds, outliers, grid, false_halt, other)
+    more = enough_users(lambda n: _best_steps(n, budget, *asked) is not None, n_users)
+    if more is not None:
+        raise BudgetExceeded(
+            f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
+            f"delta={budget.delta:g}, outliers={outliers:g}: about {more:,} users would do, or a larger epsilon. "
+            "Nothing was spent.",
+            enough_users=more,
+        )
+    raise BudgetExceeded(
+        f"Expected a budget and a share of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "
+        f"delta={budget.delta:g}, outliers={outliers:g} is none: use delta > 0 and outliers below 0.4."
+    )
+
+
+def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radii: tuple[float, float]) -> float:
+    """Noise std / radius of the means that `plan_means` would plan; infinite where it would refuse."""
+    steps = _best_steps(n_users, budget, rounds, outliers, radius_grid(*radii), 1e-3)
+    if steps is None:
+        return math.inf
+    mean = steps[-1].mechanism
+    assert isinstance(mean, OutlierRemoval | GaussianOutlierRemoval)
+    return mean.noise_multiplier * mean.sensitivity(1.0, 1)
+
+
+def enough_users(feasible: Callable[[int], bool], too_few: int) -> int | None:
+    """A number of users up to 5% above the least that is feasible; None if there is none up to 10 million."""
+    low, high = too_few, 2 * too_few
+    while not feasible(high):
+        low, high = high, 2 * high
+        if high > 10**7:
+            return None
+    while high > 1.05 * low and high > low + 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+    return high
+
+
+def _best_steps(
+    n_users: int,
+    budget: Budget,
+    rounds: int,
+    outliers: float,
+    grid: tuple[float, ...] | None,
+    false_halt: float,
+    other: Cost | None = None,
+) -> tuple[Step, ...] | None:
+    """The steps with the least noise over the tests, and the shares they may get; None if there are none."""
+    best, least_noise = None, math.inf
+    for pure in (False, True):
+        for share in _TEST_SHARES if pure else _GAUSSIAN_TEST_SHARES:
+            test = Cost(pure=(share * budget.epsilon,) if pure else (), failure=_FAILURE_SHARE * budget.delta)
+            spent, tolerated = test + (other or Cost()), math.ceil(outliers * n_users)
+            first: tuple[Step, ...] = ()
+            try:
+                if grid is not None:
+                    precision = _SEARCH_SHARE / gaussian_multiplier(budget, 1, spent) ** 2
+                    search = plan_search(n_users, grid, tolerated, precision)
+                    first = (Step("radius", 0, n_users, search),)
+                    spent = spent + search.cost
+                    # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
+                    tolerated = n_users - search.target + math.ceil(2 * search.noise_std)
+                multiplier = gaussian_multiplier(budget, rounds, spent)
+                slack = tolerated + _least_margin(test, false_halt, rounds)
+                if n_users < 2 * slack + 4 or multiplier * sensitivity(n_users, slack, 1.0) >= least_noise:
+                    continue
+                mean = _mean(n_users, multiplier, test, share, false_halt, rounds, tolerated)
+            except ValueError:  # too little budget, or too few users, for this share
+                continue
+            noise = mean.noise_multiplier * mean.sensitivity(1.0, 1)
+            if noise < least_noise:
+                best, least_noise = (*first, Step("mean", 0, n_users, mean)), noise
+    return best
+
+
+def _least_margin(test: Cost, false_halt: float, rounds: int) -> int:
+    """What AboveThreshold's slack is at least, quickly: more than half of the noise of the tested value by itself."""
+    if not test.pure or rounds == 1:
+        return 0
+    scale = 4 / test.pure[0]
+    return max(0, math.floor(scale * (math.log(1 / (4 * test.failure)) + math.log(rounds / (4 * false_halt))) - 4))
+
+
+def _mean(
+    n_users: int, multiplier: float, test: Cost, share: float, false_halt: float, rounds: int, tolerated: int
+) -> OutlierRemoval | GaussianOutlierRemoval:
+    """Rounds behind AboveThreshold if the test is pure; else behind Gaussian tests that get a share of each round."""
+    if test.pure:
+        return OutlierRemoval(n_users, multiplier, test.pure[0], test.failure, false_halt, rounds, tolerated)
+    multiplier *= 1 + 1e-9  # rounding of the shares
+    mean, tested = multiplier / math.sqrt(1 - share), multiplier / math.sqrt(share)
+    return GaussianOutlierRemoval(n_users, mean, tested, test.failure, false_halt, rounds, tolerated)
+
+
+def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:
+    """A search of these radii that costs `precision` in mu^2; it aims at `tolerated` outliers, or a probe's noise."""
+    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / precision)
+    target = n_users - max(tolerated, math.ceil(noise_std))
+    return RadiusSearch(n_users, grid, target, noise_std)
+
+
+def sampled_multiplier(precision: float, sampled: float, n_steps: int) -> float:
+    """About the multiplier z of steps on samples that cost as much as one Gaussian with 1/multiplier^2 = precision.
+
+    4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the privacy loss of T sampled steps; within 1% of
+    the exact one where z is not below 2.
+
+    >>> round(sampled_multiplier(0.1, 0.1, 100), 2)
+    6.32
+    """
+    return 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
