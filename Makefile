@@ -1,11 +1,12 @@
 # Two commands do everything; each makes its own environment from the lock files and needs only Python >= 3.11.
 #   make demo    set up, then train private models on real and on generated people
 #   make test    set up, then lint, types, all tests, doctests and the coverage gate of privacy/
+# While working: make check (lint, types and the quick tests, about a minute).
 PYTHON ?= python3
 CORE := .venv/core
 DEV := .venv/dev
 
-.PHONY: demo test lint types mutants audit faults fuzz vulnerabilities bench lock clean
+.PHONY: demo check test lint types mutants audit faults fuzz vulnerabilities bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -33,6 +34,13 @@ lint: $(DEV)/ready
 
 types: $(DEV)/ready
 	$(DEV)/bin/mypy
+
+# A moment's look: layers, places of planted bugs, docs, and the core's arithmetic.
+check: lint types
+	$(DEV)/bin/python -m pytest --quiet --numprocesses=2 tests/test_layers.py tests/test_domains.py tests/test_locks.py \
+	  tests/test_default_delta.py tests/test_statistics.py tests/privacy/test_plan.py tests/privacy/test_clip.py \
+	  tests/privacy/test_mechanism.py tests/privacy/test_statement.py tests/solvers/test_problem.py
+	$(DEV)/bin/python -m pytest --quiet tests/test_mutants.py tests/test_docs.py -k "not is_caught and not code_blocks"
 
 # First the privacy core with its coverage: compiled kernels as plain Python, which is how their branches are seen, and no
 # threads, because coverage's tracer cannot be installed in two at once. Then everything else.

@@ -1,4 +1,4 @@
-"""What every solver promises: a new one joins `SOLVERS` in userdp.models.fitting and inherits these tests."""
+"""What every solver promises: a new one joins `SOLVERS` in userdp.solvers.registry and inherits these tests."""
 
 import itertools
 
