@@ -2,12 +2,17 @@
 
 `python tests/mutants.py` plants them one after the other in a copy of the package and prints which were caught;
 `python tests/mutants.py --table` writes docs/mutants.md, the list of them;
-`test_mutants.py` does the same within the test suite. Every bug gets a process of its own, forked from one that has
+`test_mutants.py` does the same within the test suite. What was caught is remembered in planted/caught.json by a hash of
+the bug, of the file that it is planted in and of the files of its tests: only what changed is run again. `--all` runs
+them all, whatever is remembered. Every bug gets a process of its own, forked from one that has
 already imported what the package needs: that saves most of the time.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -46,6 +51,22 @@ _SERVER.set_forkserver_preload(
         "pandas",
     ]
 )
+
+
+CAUGHT = TESTS / "planted" / "caught.json"
+
+
+def fingerprint(mutant: Mutant) -> str:
+    """Of the bug, the file that it is planted in, and the files of its tests."""
+    tests = sorted({name.split("::")[0] for name in mutant.tests.split()})
+    parts = [*dataclasses.astuple(mutant), (PACKAGE / mutant.file).read_text()]
+    parts += [(TESTS / name).read_text() for name in tests]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def remembered(mutant: Mutant) -> bool:
+    """Whether this very bug was caught by these very tests before."""
+    return bool(json.loads(CAUGHT.read_text()).get(mutant.name) == fingerprint(mutant))
 
 
 def is_caught(mutant: Mutant) -> bool:
@@ -108,11 +129,14 @@ def main() -> int:
     if "--table" in sys.argv[1:]:
         TABLE.write_text(table())
         return 0
-    missed = 0
+    missed, known = 0, {}
     for mutant in MUTANTS:
-        caught = is_caught(mutant)
+        again = "--all" in sys.argv[1:] or not remembered(mutant)
+        caught = is_caught(mutant) if again else True
         missed += not caught
+        known |= {mutant.name: fingerprint(mutant)} if caught else {}
         print(f"{'caught' if caught else 'MISSED'}  {mutant.name:60} by {mutant.tests}", flush=True)
+    CAUGHT.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n")
     print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} planted bugs caught")
     return min(missed, 1)
 
