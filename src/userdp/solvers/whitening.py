@@ -30,6 +30,7 @@ _COLUMNS, _SCALE = "column scales", "row scale"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
+_NEAR = 2.0  # sizes of rows are told up to this factor
 _RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
@@ -143,7 +144,9 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
     return Coordinates(axes / np.sqrt(np.maximum(values, 1e-9 * values.max())))
 
 
-def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...]) -> Coordinates:
+def release_coordinates(
+    curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...], intercept: bool = False
+) -> Coordinates:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
     basis, scales, row_scale = np.eye(n_features) if full else np.ones(n_features), None, 1.0
@@ -157,7 +160,8 @@ def release_coordinates(curator: Curator, n_users: int, n_features: int, steps: 
         if step.label == _SCALE:
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
             error = mechanism.noise_std(1.0, frequencies.size)
-            row_scale = likely_scale(frequencies, error, n_features)
+            found = likely_scale(frequencies, error, n_features)
+            row_scale = 1.0 if intercept and 1 / _NEAR < found < _NEAR else found  # a constant that is seen tells more
             basis = basis / row_scale
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
