@@ -14,7 +14,7 @@ from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.solvers.choose import drowned
+from userdp.solvers.choose import advice_on
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -31,7 +31,8 @@ def solve_all(
 ) -> dict[str, Any]:
     """Scores and seconds of one seeded run a part, planned once, or the refusal. NOT PRIVATE.
 
-    `estimate` is what the plan shows of the excess risk beforehand; `warned` whether it says that noise may drown it.
+    `estimate` is what the plan shows of the excess risk beforehand; `warned` whether it says that noise or
+    clipping may dominate.
     """
     started = time.perf_counter()
     option = option_of(entry, problem, n_users, rows_per_user, budget, max_gradients)
@@ -56,7 +57,7 @@ def solve_all(
         "n_releases": int(option.n_releases),
         "planned_estimate": float(option.bound) if math.isfinite(option.bound) else None,
         "estimate": float(np.mean(told)) if option.refined else float(option.bound),
-        "warned": drowned(problem, option),
+        "warned": bool(advice_on(problem, option)),
         "seconds": seconds,
         "seconds_of_planning": planned,
     }

@@ -286,8 +286,8 @@ def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, c
         return
     show.options(comparison, taken)
     typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
-    if choose.drowned(comparison.problem, taken):
-        show.note(choose.DROWNED_ADVICE)
+    if advice := choose.advice_on(comparison.problem, taken):
+        show.note(advice)
 
 
 def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, Any]:

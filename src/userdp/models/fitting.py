@@ -23,6 +23,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import phased_sgd
 from userdp.solvers.choose import DROWNED_ADVICE, choose, drowned
+from userdp.solvers.outcome import CLIPPED_ADVICE
 from userdp.solvers.problem import Problem, Result
 from userdp.solvers.registry import SOLVERS
 from userdp.solvers.whitening import MOST_FEATURES
@@ -115,7 +116,9 @@ def minimize(
             insecure_seed=insecure_seed,
         )
         result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
-    message = result.message or (DROWNED_ADVICE if drowned(problem, option, result.bound) else "")
+    message = result.message
+    if message in ("", CLIPPED_ADVICE) and drowned(problem, option, result.bound):
+        message = DROWNED_ADVICE
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     promise = statement(option.plan.plan, curator.budget, ledger, seed)
     bound = result.bound if option.refined else option.bound

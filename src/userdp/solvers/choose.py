@@ -195,7 +195,8 @@ class Comparison:
         if self.choice is None:
             return "No solver fits: have more users, a larger epsilon, or lower the number of features."
         reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
-        return reason + (f" {DROWNED_ADVICE}" if drowned(self.problem, self.choice) else "")
+        advice = advice_on(self.problem, self.choice)
+        return f"{reason} {advice}" if advice else reason
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the plans themselves."""
@@ -254,6 +255,11 @@ def drowned(problem: Problem, option: Option, after: float = 0.0) -> bool:
     """
     told = max(option.bound, after) if option.refined else option.bound
     return told > (_NOISE_DOMINATED if option.refined else _LOOSE) * problem.loss_at_zero
+
+
+def advice_on(problem: Problem, option: Option, after: float = 0.0) -> str:
+    """What is expected to dominate the error, noise or clipping, and what to do about it; empty if neither."""
+    return DROWNED_ADVICE if drowned(problem, option, after) else option.plan.caution
 
 
 def needs(option: Option) -> str:

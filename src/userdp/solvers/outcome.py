@@ -41,6 +41,11 @@ HIDDEN_ADVICE = (
     "columns by public ranges (PublicScaler), give public_X, or have more users or a larger epsilon."
 )
 
+CLIPPED_ADVICE = (
+    "Clipping is likely to dominate the error: with so few rows per user, and so much noise, predictions may be too "
+    "extreme (calibration slopes below 0.9). Have more users, a larger epsilon, or fewer features."
+)
+
 
 def halt_advice(far: str, lost: str, stands: str) -> str:
     """What a failed test means: who is `far` from the others, who is `lost` by one NaN, and what result `stands`.

@@ -25,7 +25,7 @@ class SolverPlan(Generic[P]):
 
     `n_gradients` are the most that are computed; `bound` is what the plan was chosen by; `moment_error` the expected
     error of the released second moment's eigenvalues if there is a preconditioner, else None; `faithful` runs the
-    phases as a paper prints them.
+    phases as a paper prints them; `caution` says what besides noise is expected to cost accuracy, if anything.
     """
 
     plan: Plan
@@ -34,6 +34,7 @@ class SolverPlan(Generic[P]):
     bound: float
     moment_error: float | None = None
     faithful: bool = False
+    caution: str = ""
 
 
 def check_sizes(n_users: int, rows_per_user: int, budget: Budget) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.outcome import HIDDEN_ADVICE, summary, unusable_advice
+from userdp.solvers.outcome import CLIPPED_ADVICE, HIDDEN_ADVICE, summary, unusable_advice
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
 from userdp.solvers.problem import Problem, Result
@@ -69,6 +69,7 @@ _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a 
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
 _HIDDEN = 8.0  # how much longer rows are than the constant 1 says, from which on it is taken to be hidden
+_CLIPPED = 0.0065  # s / sqrt(rows per user) from which on calibration slopes were measured to be below 0.9
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
 
 
@@ -77,7 +78,7 @@ class Phase:
     """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
 
     `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `longest`: what row
-    weights bound a row to.
+    weights bound a row to; `s` as above.
     """
 
     label: str
@@ -89,6 +90,7 @@ class Phase:
     clip: float
     least_clip: float
     longest: float
+    s: float
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,13 @@ def plan_whitened_clip(
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     n_gradients = gradients_of_samples(n_users, rows_per_user, sampled, layout.passes)
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled * layout.passes)
-    return SolverPlan(plan, phases, n_gradients, estimate)
+    caution = CLIPPED_ADVICE if _biased(layout.s, 1 / rows_per_user) else ""
+    return SolverPlan(plan, phases, n_gradients, estimate, caution=caution)
+
+
+def _biased(s: float, inverse_rows: float) -> bool:
+    """Whether clipping is expected to cost more than noise: gradients of few rows are skewed, and noise needs clips."""
+    return s * math.sqrt(inverse_rows) > _CLIPPED
 
 
 def _steps(
@@ -213,7 +221,7 @@ def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Pha
     radius = usual * longest * _slope_scale(problem) * math.hypot(1, _MARK)
     ratio = _noise_ratio(step, problem)
     least = 0.0 if layout.recalibration else _SKEWED
-    numbers = (mechanism.rounds, sampled * step.n_users, radius, ratio, clip, least, longest)
+    numbers = (mechanism.rounds, sampled * step.n_users, radius, ratio, clip, least, longest, layout.s)
     return Phase(step.label, step.n_users, *numbers)
 
 
@@ -398,7 +406,7 @@ def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: P
     halted = descent.unusable_share > _UNUSABLE
     hidden = problem.intercept and coordinates.row_scale > _HIDDEN
     weights = coordinates.project(problem.domain, coordinates.to_weights(found))
-    message = HIDDEN_ADVICE if hidden else ""
+    message = HIDDEN_ADVICE if hidden else CLIPPED_ADVICE if _biased(phase.s, descent.inverse_rows) else ""
     estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
     if halted:
         weights, message, estimate = problem.start, unusable_advice(), problem.loss_at_zero

@@ -161,7 +161,8 @@ def release_coordinates(
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
             error = mechanism.noise_std(1.0, frequencies.size)
             found = likely_scale(frequencies, error, n_features)
-            row_scale = 1.0 if intercept and 1 / _NEAR < found < _NEAR else found  # a constant that is seen tells more
+            # A constant 1 tells more, unless rows are far longer than it says; shorter ones are what noise hides.
+            row_scale = found if found > _NEAR or not intercept else 1.0
             basis = basis / row_scale
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
