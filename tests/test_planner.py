@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 from support_solvers import best_risk, make_users, risk
 
+import userdp
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
 from userdp.solvers.choose import choose, consider, drowned, public_problem
 from userdp.solvers.problem import Result
@@ -74,6 +75,14 @@ def test_drowned_models_are_announced():
     plenty = plan(50_000, 20, 4, 1.0, 1e-6)
     assert not drowned(plenty.problem, plenty.choice)
     assert drowned(plenty.problem, plenty.choice, after=0.2), "a run's releases told otherwise"
+
+
+def test_clipping_is_announced_where_it_dominates():
+    """With few rows per user, and noise that forbids wide clips; more users or rows take the word away."""
+    numbers = {"n_features": 29, "epsilon": 1.0, "delta": 1e-6}
+    assert "Clipping is likely to dominate" in userdp.plan(n_users=2_000, rows_per_user=1, **numbers).why
+    for n_users, rows_per_user in ((10_000, 1), (2_000, 10)):
+        assert "Clipping" not in userdp.plan(n_users=n_users, rows_per_user=rows_per_user, **numbers).why
 
 
 def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():

@@ -191,6 +191,40 @@ def test_columns_in_their_own_units_are_scaled_by_public_ranges(tmp_path):
     assert abs(model.coef_[0, 0]) > 5 * abs(model.coef_[0, 1]) > 0
 
 
+@pytest.mark.parametrize("ranges", [(), ("--feature-range", "x_a=0:100")])
+def test_public_rows_replace_what_would_be_released_of_scales(tmp_path, ranges):
+    kept, other = people(), people(seed=1)
+    write_table(pa.table(kept | {"x_a": 50 + 50 * kept["x_a"]}), tmp_path / "t.parquet")
+    write_table(pa.table({"x_b": other["x_b"], "x_a": 50 + 50 * other["x_a"]}), tmp_path / "public.csv")
+    arguments = ("fit", tmp_path / "t.parquet", *FLAG, *SEEDED, "--solver", "auto", *ranges, "-o", tmp_path / "m.json")
+    result = run(*arguments, "--public-data", tmp_path / "public.csv")
+    assert result.exit_code == 0, result.output
+    released = [step["step"] for step in json.loads(result.stdout)["privacy"]["mechanisms"]]
+    assert "steps" in released
+    assert not any("whitening" in label for label in released)
+    rows = pd.DataFrame({"x_a": 50 + 50 * kept["x_a"], "x_b": kept["x_b"]})
+    assert np.mean(load_model(tmp_path / "m.json").predict(rows) == kept["flag"]) > 0.8
+
+
+def test_public_rows_are_checked_before_anything_is_spent(tmp_path):
+    table = people(50)
+    write_table(pa.table(table), tmp_path / "t.parquet")
+    write_table(pa.table({"x_a": table["x_a"]}), tmp_path / "narrow.parquet")
+    write_table(pa.table({"x_a": table["x_a"], "x_b": [None] * len(table["x_a"])}), tmp_path / "empty.csv")
+    for name, message in (
+        ("t.parquet", "Expected --public-data to be another table"),
+        ("narrow.parquet", "'x_b'"),
+        ("empty.csv", "Expected finite numbers in column 'x_b'"),
+        ("none.parquet", "found nothing there"),
+    ):
+        arguments = (*FLAG, "-o", tmp_path / "m.json", "--public-data", tmp_path / name)
+        result = run("fit", tmp_path / "t.parquet", *arguments)
+        assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+    result = run("fit", tmp_path / "t.parquet", *FLAG, "-o", tmp_path / "p.csv", "--public-data", tmp_path / "p.csv")
+    assert result.exit_code == 1
+    assert not (tmp_path / "m.json").exists()
+
+
 @pytest.mark.parametrize(
     ("ranges", "message"),
     [

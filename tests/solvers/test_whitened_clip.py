@@ -244,6 +244,10 @@ def test_public_coordinates_whiten_and_raise_what_is_missing():
     values = np.linalg.eigvalsh(basis.T @ moment @ basis)
     np.testing.assert_allclose(values, [0.0, 1.0, 1.0], atol=1e-9)
     assert np.all(np.isfinite(basis))
+    units = np.array([1e-4, 1.0, 1e4])
+    odd = moment + np.diag([0.0, 0.0, 1.0])
+    basis = public_coordinates(odd * np.outer(units, units)).basis
+    np.testing.assert_allclose(basis.T @ (odd * np.outer(units, units)) @ basis, np.eye(3), atol=1e-6)
     np.testing.assert_allclose(public_coordinates(np.array([4.0, 0.0])).basis, [0.5, 1 / math.sqrt(4e-9)])
 
 
@@ -333,6 +337,16 @@ def test_public_rows_replace_the_releases_of_moments():
     assert with_public.bound < without.bound
     noise = {p: {s.label: s.mechanism.noise_multiplier for s in p.plan.steps} for p in (with_public, without)}
     assert noise[with_public]["steps"] < noise[without]["steps"]
+
+
+def test_public_rows_may_be_in_any_units():
+    plain = make_users(2000, 3, truth=TRUTH_OF_20[:10])
+    scales = np.append(10.0 ** np.linspace(-1, 4, 10), 1.0)
+    rows = (plain.rows + 10 * (np.arange(11) < 10)) * scales
+    odd = UserData(rows, plain.targets, plain.offsets, has_intercept=True)
+    public = (np.random.default_rng(5).normal(size=(500, 10)) + 10) * scales[:10]
+    w = fit(odd, 1.0, 3, domain=Ball(1e9), public_X=public).weights
+    assert risk(losses.logistic, odd, w) - best_risk(losses.logistic, plain) < 0.02
 
 
 @pytest.mark.parametrize("lacking", ["rows", "a column"])

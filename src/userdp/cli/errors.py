@@ -83,7 +83,7 @@ def line_of(error: Exception) -> str:
 def in_options(message: str) -> str:
     """The library's words with its parameters named as options: row_norm=2 is --row-norm 2."""
     message = _ASSIGNED.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", message)
-    message = message.replace("target_bound", "--target-range")
+    message = message.replace("target_bound", "--target-range").replace("public_X", "--public-data")
     return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
 
 

@@ -13,7 +13,7 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import HALTED, InputError, in_options, spending
 from userdp.cli.ranges import Ranges
-from userdp.cli.tables import pair_of, users_of
+from userdp.cli.tables import columns_of, pair_of, users_of
 from userdp.data.atomic_files import check_place
 from userdp.data.grouping import Groups
 from userdp.data.schema import choose_features, ids, require_column
@@ -71,6 +71,15 @@ def fit(
         int, typer.Option(help="More rows of a user are dropped at random.", rich_help_panel=o.DATA)
     ] = 50,
     fill_missing: o.FillMissing = None,
+    public_data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of rows that are nobody's secret, with the same features: scales and correlations are then "
+            "taken from them, which saves budget.",
+            show_default=False,
+            rich_help_panel=o.DATA,
+        ),
+    ] = None,
     check_data: Annotated[
         bool,
         typer.Option(
@@ -172,17 +181,23 @@ def fit(
     ranges = None if feature_range is None else Ranges.read(feature_range, chosen)
     if ranges is not None and no_intercept:
         raise InputError("Expected no --feature-range with --no-intercept: scaling needs an intercept.")
+    if public_data is not None:
+        if public_data.exists() and public_data.samefile(data):
+            raise InputError(f"Expected --public-data to be another table than {data}, whose people are protected.")
+        public = columns_of(open_table(public_data), chosen, fill_missing)
+        model.set_params(public_X=public if ranges is None else ranges.of(public))
     if dry_run:
         _dry_run(model, table, user_column, len(chosen), classes, json)
         return
     if output is None:
         raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
-    check_place(output, data)
+    sources = [data] if public_data is None else [data, public_data]
+    check_place(output, *sources)
     if report is not None:
         from userdp.report import write_report
 
-        check_place(report, data, output)
-    lifetime = _check_ledger(ledger, ledger_budget, data, output, *([report] if report else []))
+        check_place(report, *sources, output)
+    lifetime = _check_ledger(ledger, ledger_budget, *sources, output, *([report] if report else []))
     with show.working(f"reading {data}", quiet):
         users = users_of(model, table, user_column, target, chosen, classes, fill_missing)
     budget = budget_for(epsilon, delta, users.n_users)

@@ -39,12 +39,16 @@ class Ranges:
 
     def scaled(self, data: UserData) -> UserData:
         """Rows in units of the ranges, cut off at their ends."""
-        rows = np.array(data.rows)
+        return replace(data, rows=self.of(data.rows))
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """A copy of rows in units of the ranges, cut off at their ends; further columns stay as they are."""
+        rows = np.array(rows)
         with np.errstate(all="ignore"):
             for at in np.flatnonzero(self.given):
                 middle, half = (self.low[at] + self.high[at]) / 2, (self.high[at] - self.low[at]) / 2
                 rows[:, at] = np.clip((rows[:, at] - middle) / half, -1, 1)
-        return replace(data, rows=rows)
+        return rows
 
     def bring_back(self, model: LinearModel) -> None:
         """The model's weights in the columns' own units."""

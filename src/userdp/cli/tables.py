@@ -85,6 +85,11 @@ def matrix_of(
     )
     if len(names) != model.n_features_in_:
         raise InputError(f"Expected {model.n_features_in_} features, as the model has, got {len(names)}: name others.")
+    return columns_of(table, names, fill_missing, check)
+
+
+def columns_of(table: TableFile, names: Sequence[str], fill_missing: float | None, check: bool = True) -> np.ndarray:
+    """These columns, of a table that may be looked at."""
     for name in names:
         require_column(table.column_names, name)
     table.prefetch(Schema(None, tuple(names)))

@@ -128,8 +128,8 @@ def minimize(
 def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
     """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
 
-    The fewer rows, the more it is drawn to its diagonal: directions that they lack by chance are not taken for empty.
-    Columns that are 0 count as usual ones.
+    The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not
+    taken for empty. A column that does not vary is taken to vary by its size, or if it is 0, as much as others do.
     """
     rows = np.asarray(matrix("public_X", public_X, data.n_features - data.has_intercept), dtype=np.float64)
     expected = data.n_features - data.has_intercept
@@ -138,14 +138,16 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
             f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
             "missing values. Nothing was spent."
         )
-    if data.has_intercept:
-        rows = np.column_stack([rows, np.ones(len(rows))])
-    squares = np.mean(rows**2, axis=0)
-    squares = np.where(squares > 0, squares, np.median(squares[squares > 0]))
-    if rows.shape[1] > MOST_FEATURES:
-        return np.asarray(squares)
-    drawn = rows.shape[1] / (rows.shape[1] + len(rows))
-    return np.asarray((1 - drawn) * (rows.T @ rows / len(rows)) + drawn * np.diag(squares))
+    means, variances = rows.mean(axis=0), rows.var(axis=0)
+    sizes = np.where(variances > 1e-12 * means**2, variances, means**2)
+    sizes = np.where(sizes > 0, sizes, np.median(sizes[sizes > 0]))
+    means = np.append(means, [1.0] * data.has_intercept)
+    if data.n_features > MOST_FEATURES:
+        return np.asarray(np.append(sizes, [0.0] * data.has_intercept) + means**2)
+    centred, drawn = rows - rows.mean(axis=0), expected / (expected + len(rows))
+    moment = np.outer(means, means)
+    moment[:expected, :expected] += (1 - drawn) * (centred.T @ centred / len(rows)) + drawn * np.diag(sizes)
+    return np.asarray(moment)
 
 
 def _bar(wanted: bool | None) -> AbstractContextManager[phased_sgd.Progress | None]:

@@ -137,11 +137,16 @@ class Coordinates:
 
 
 def public_coordinates(moment: np.ndarray) -> Coordinates:
-    """Coordinates that whiten a public second moment; directions that it lacks are raised to 1e-9 of the largest."""
+    """Coordinates that whiten a public second moment; directions that it lacks are raised to 1e-9 of the largest.
+
+    What is large is told in units of the columns' root mean squares.
+    """
     if moment.ndim == 1:
         return Coordinates(1 / np.sqrt(np.maximum(moment, 1e-9 * moment.max())))
-    values, axes = np.linalg.eigh(moment)
-    return Coordinates(axes / np.sqrt(np.maximum(values, 1e-9 * values.max())))
+    squares = np.diag(moment)
+    units = np.sqrt(np.where(squares > 0, squares, 1e-9 * squares.max()))
+    values, axes = np.linalg.eigh(moment / np.outer(units, units))
+    return Coordinates(axes / np.sqrt(np.maximum(values, 1e-9 * values.max())) / units[:, None])
 
 
 def release_coordinates(
