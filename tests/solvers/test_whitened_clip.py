@@ -159,7 +159,7 @@ def test_a_huge_column_among_few_users_leads_to_no_huge_predictions():
         result = fit(odd, 1.0, 4, domain=Ball(1e9), insecure_seed=seed)
         assert risk(losses.logistic, odd, result.weights) < 1
         assert "Noise hides small columns" in result.message
-        assert fit(plain, 1.0, 4, insecure_seed=seed).message == ""
+        assert "Noise hides" not in fit(plain, 1.0, 4, insecure_seed=seed).message
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0, 1e6])

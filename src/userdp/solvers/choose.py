@@ -20,6 +20,7 @@ from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.solvers import phased_sgd
+from userdp.solvers.plans import SolverPlan
 from userdp.solvers.problem import PROVEN, Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -259,7 +260,9 @@ def drowned(problem: Problem, option: Option, after: float = 0.0) -> bool:
 
 def advice_on(problem: Problem, option: Option, after: float = 0.0) -> str:
     """What is expected to dominate the error, noise or clipping, and what to do about it; empty if neither."""
-    return DROWNED_ADVICE if drowned(problem, option, after) else option.plan.caution
+    if drowned(problem, option, after):
+        return DROWNED_ADVICE
+    return option.plan.caution if isinstance(option.plan, SolverPlan) else ""
 
 
 def needs(option: Option) -> str:

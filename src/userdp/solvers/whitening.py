@@ -30,7 +30,7 @@ _COLUMNS, _SCALE = "column scales", "row scale"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
-_NEAR = 2.0  # sizes of rows are told up to this factor
+_NEAR = (0.25, 2.0)  # sizes of rows are told up to a factor of 2, and noise hides some of their directions
 _RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
@@ -166,8 +166,9 @@ def release_coordinates(
             frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
             error = mechanism.noise_std(1.0, frequencies.size)
             found = likely_scale(frequencies, error, n_features)
-            # A constant 1 tells more, unless rows are far longer than it says; shorter ones are what noise hides.
-            row_scale = found if found > _NEAR or not intercept else 1.0
+            row_scale = (
+                1.0 if intercept and _NEAR[0] < found < _NEAR[1] else found
+            )  # a constant that is seen tells more
             basis = basis / row_scale
             continue
         released = curator.release(step.label, MomentShape(basis), 1.0)
