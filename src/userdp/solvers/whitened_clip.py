@@ -170,13 +170,16 @@ def plan_whitened_clip(
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     n_gradients = gradients_of_samples(n_users, rows_per_user, sampled, layout.passes)
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled * layout.passes)
-    caution = CLIPPED_ADVICE if _biased(layout.s, 1 / rows_per_user) else ""
+    caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user) else ""
     return SolverPlan(plan, phases, n_gradients, estimate, caution=caution)
 
 
-def _biased(s: float, inverse_rows: float) -> bool:
-    """Whether clipping is expected to cost more than noise: gradients of few rows are skewed, and noise needs clips."""
-    return s * math.sqrt(inverse_rows) > _CLIPPED
+def _biased(problem: Problem, s: float, inverse_rows: float) -> bool:
+    """Whether clipping is expected to cost more than noise: gradients of few rows are skewed, and noise needs clips.
+
+    Errors of regression were symmetric where it was measured, and clipping did not bias it.
+    """
+    return problem.loss.classifies and s * math.sqrt(inverse_rows) > _CLIPPED
 
 
 def _steps(
@@ -406,7 +409,7 @@ def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: P
     halted = descent.unusable_share > _UNUSABLE
     hidden = problem.intercept and coordinates.row_scale > _HIDDEN
     weights = coordinates.project(problem.domain, coordinates.to_weights(found))
-    message = HIDDEN_ADVICE if hidden else CLIPPED_ADVICE if _biased(phase.s, descent.inverse_rows) else ""
+    message = HIDDEN_ADVICE if hidden else CLIPPED_ADVICE if _biased(problem, phase.s, descent.inverse_rows) else ""
     estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
     if halted:
         weights, message, estimate = problem.start, unusable_advice(), problem.loss_at_zero
