@@ -10,7 +10,7 @@ from support_solvers import best_risk, make_users, risk
 
 import userdp
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
-from userdp.solvers.choose import choose, consider, drowned, public_problem
+from userdp.solvers.choose import choose, clipped_share, consider, drowned, public_problem
 from userdp.solvers.problem import Result
 from userdp.solvers.registry import SOLVERS
 
@@ -82,7 +82,20 @@ def test_clipping_is_announced_where_it_dominates():
     numbers = {"n_features": 29, "epsilon": 1.0, "delta": 1e-6}
     assert "Clipping is likely to dominate" in userdp.plan(n_users=2_000, rows_per_user=1, **numbers).why
     for n_users, rows_per_user in ((10_000, 1), (2_000, 10)):
-        assert "Clipping" not in userdp.plan(n_users=n_users, rows_per_user=rows_per_user, **numbers).why
+        assert "Clipping is likely" not in userdp.plan(n_users=n_users, rows_per_user=rows_per_user, **numbers).why
+
+
+def test_it_says_how_rare_a_class_clipping_biases():
+    few, many, often = (plan(n, rows, 10, 1.0, 1e-6) for n, rows in ((5000, 1), (10**6, 1), (10**6, 50)))
+    shares = [clipped_share(one.problem, one.choice, one.rows_per_user) for one in (few, many, often)]
+    assert 0.05 < shares[0] < 0.3, "measured: 5% comes out as 3%, 25% right"
+    assert shares[0] > 5 * shares[1] > 25 * shares[2] > 0
+    assert f"rarer than about {100 * shares[0]:.2g}%" in few.why
+    assert few.to_dict()["clipped_share"] == shares[0]
+    assert "Clipping" not in often.why
+    assert "Clipping" not in plan(5000, 1, 10, 1.0, 1e-6, loss="squared").why
+    (other,) = (option for option in few.options if option.solver == "accelerated" and option.mode == "tight")
+    assert clipped_share(few.problem, other, 1) == 0
 
 
 def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():
