@@ -16,8 +16,7 @@ from userdp import (
     PublicScaler,
     UserData,
 )
-from userdp.models import private_mean
-from userdp.models.private_mean import mean_of_users, plan_mean
+from userdp.models.private_mean import mean_of_users, plan_mean, private_mean
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.radius import radius_grid
 

@@ -100,13 +100,16 @@ def test_no_bound_exceeds_its_claim(key):
 
 
 def test_every_mechanism_is_attacked():
-    """Whatever is in privacy/means, and the search."""
+    """Whatever is a mechanism, the baselines' too."""
     attacked_names = {what.split(",")[0].split(" with")[0] for what, _ in PAIRS}
     from pathlib import Path
 
-    import userdp.privacy.mechanisms as means
+    import userdp.baselines.mechanisms
+    import userdp.privacy.mechanisms
 
-    files = {path.stem.replace("_", "") for path in Path(means.__file__).parent.glob("*.py")} - {"init", "tight"}
+    folders = [Path(p.__file__).parent for p in (userdp.privacy.mechanisms, userdp.baselines.mechanisms)]
+    shared = {"base", "concentration", "init", "mixtures", "neighbours", "paper", "removal", "tests"}
+    files = {path.stem.replace("_", "") for folder in folders for path in folder.glob("*.py")} - shared
     names = {name.lower() for name in attacked_names}
     missing = {file for file in files if file.strip() and not any(file in name or name in file for name in names)}
     assert missing - {"local"} == set()
