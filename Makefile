@@ -26,7 +26,7 @@ $(DEV)/ready: requirements/dev.lock requirements/demo.lock pyproject.toml
 	touch $@
 
 demo: $(CORE)/ready
-	$(CORE)/bin/python -m userdp.cli.demo
+	$(CORE)/bin/python -m userdp.cli.demonstration
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check .

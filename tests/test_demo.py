@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from userdp import load_model
-from userdp.cli import demo
+from userdp.cli import demonstration as demo
 
 
 def test_it_prints_both_models_and_what_was_promised(capsys, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     ("name", "printed"),
     [
         ("tabular_parquet.py", "saved: model.json report.html"),
-        ("models/private_mean.py", "(1, 1e-06)-differential privacy"),
+        ("private_mean.py", "(1, 1e-06)-differential privacy"),
         ("custom_loss_jax.py", "private weights ["),
     ],
 )
@@ -30,6 +30,6 @@ def test_it_runs(name, printed, tmp_path):
 def test_every_example_is_tested():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         "tabular_parquet.py",
-        "models/private_mean.py",
+        "private_mean.py",
         "custom_loss_jax.py",
     }

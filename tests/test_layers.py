@@ -123,7 +123,7 @@ def names_used(path):
     }
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if p not in MAY_DRAW and p != "cli/demo.py"])
+@pytest.mark.parametrize("path", [p for p in modules() if p not in MAY_DRAW and p != "cli/demonstration.py"])
 def test_randomness_lives_in_one_place(path):
     assert not names_used(path) & (RANDOM_NAMES - {"laplace", "normal"})
 

@@ -260,7 +260,7 @@ def test_the_real_report(files, tmp_path):
 
 def test_the_demo(monkeypatch):
     called = []
-    monkeypatch.setattr("userdp.cli.demo.main", called.append)
+    monkeypatch.setattr("userdp.cli.demonstration.main", called.append)
     assert run("demo", "--folder", "x").exit_code == 0
     assert called == [Path("x")]
 

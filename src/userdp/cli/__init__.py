@@ -57,9 +57,9 @@ def demo(
 
     userdp demo
     """
-    from userdp.cli import demo
+    from userdp.cli import demonstration
 
-    demo.main(folder)
+    demonstration.main(folder)
 
 
 app.command()(guarded(fit.fit))
