@@ -180,7 +180,7 @@ def whitened(data, monkeypatch, intercept):
     steps = whitening_steps(data.n_users, data.n_features, intercept, 1.0)
     plan = whitened_clip.Plan(data.n_users, steps)
     curator = Curator(data, plan, Ledger(Budget(100.0, 1e-3)))
-    return release_coordinates(curator, data.n_users, data.n_features, steps, intercept)
+    return release_coordinates(curator, data.n_features, steps, intercept)
 
 
 @pytest.mark.parametrize("intercept", [True, False])

@@ -433,7 +433,7 @@ def _coordinates(problem: Problem, plan: SolverPlan[Phase], curator: Curator) ->
     if problem.public_moment is not None:
         return public_coordinates(problem.public_moment)
     first = [step for step in plan.plan.steps if getattr(step.mechanism, "acute", False)]
-    return release_coordinates(curator, plan.plan.n_users, problem.n_features, tuple(first), problem.intercept)
+    return release_coordinates(curator, problem.n_features, tuple(first), problem.intercept)
 
 
 def _smooth(problem: Problem, phase: Phase) -> Loss:

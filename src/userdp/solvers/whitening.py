@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from userdp.domains import Domain
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
@@ -126,14 +127,14 @@ class Coordinates:
         ridges = self.ridge * (scales / units) ** 2 @ axes**2
         return rotation, values, np.maximum(1 - ridges / values, 1e-9)
 
-    def project(self, domain: object, w: np.ndarray) -> np.ndarray:
+    def project(self, domain: Domain, w: np.ndarray) -> np.ndarray:
         """The point of the domain nearest to w when distance means difference of predictions."""
-        if domain.contains(w):  # type: ignore[attr-defined]
+        if domain.contains(w):
             return w
         if self.basis.ndim == 1:
-            return domain.project(w)  # type: ignore[attr-defined, no-any-return]
+            return domain.project(w)
         values, axes = np.linalg.eigh(self.moment)
-        return Whitening(axes, np.sqrt(np.maximum(values, 1e-300))).project(domain, w)  # type: ignore[arg-type]
+        return Whitening(axes, np.sqrt(np.maximum(values, 1e-300))).project(domain, w)
 
 
 def public_coordinates(moment: np.ndarray) -> Coordinates:
@@ -150,7 +151,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
 
 
 def release_coordinates(
-    curator: Curator, n_users: int, n_features: int, steps: tuple[Step, ...], intercept: bool = False
+    curator: Curator, n_features: int, steps: tuple[Step, ...], intercept: bool = False
 ) -> Coordinates:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
