@@ -167,7 +167,8 @@ class _Bar(AbstractContextManager[phased_sgd.Progress]):
         task = self._progress.add_task("planning", total=None)
 
         def tell(label: str, done: int, total: int) -> None:
-            self._progress.update(task, description=label, completed=done, total=total)
+            new = label != self._progress.tasks[task].description  # shown at once, however short the step is
+            self._progress.update(task, description=label, completed=done, total=total, refresh=new)
 
         return tell
 
