@@ -212,22 +212,22 @@ def real(repeats: int, quick: bool) -> list[dict]:
                     console.print(f"{task.name}, {name}, epsilon={epsilon:g}, {passes} passes: {error}")
                     break
                 seconds.append(time.perf_counter() - started)
-                rows.append((*scored(loss, result.weights, test), result.halted))
+                rows.append((*scored(loss, result.weights, test), result.aborted))
             if not rows:
                 continue
-            value, auc, halted = np.mean(rows, axis=0)
+            value, auc, aborted = np.mean(rows, axis=0)
             used = plan.n_gradients / (train.n_users * task.cap)
             records.append(
                 {"data": task.name, "loss": name, "users": train.n_users, "epsilon": epsilon, "allowed_passes": passes}
                 | {"passes": used, "excess": value - loss_best, "spread": float(np.std(rows, axis=0)[0]), "auc": auc}
-                | {"reference": loss_best, "reference_auc": auc_best, "halted": halted, "bound": plan.bound}
+                | {"reference": loss_best, "reference_auc": auc_best, "halted": aborted, "bound": plan.bound}
                 | {"seconds": float(np.median(seconds)), "steps": plan.phases[0].n_steps}
             )
             shape = f"{plan.phases[0].n_steps} x {plan.phases[0].users_a_step:,.0f}"
             figures = (f"{value - loss_best:.5f}", f"{auc:.4f}", f"{loss_best:.4f}, {auc_best:.4f}", shape)
             allowed = f"{used:.1f}" + ("" if passes is None else f" of {passes}")
             table.add_row(
-                task.name, name, f"{epsilon:g}", allowed, *figures, f"{halted:.0%}", f"{np.median(seconds):.1f}"
+                task.name, name, f"{epsilon:g}", allowed, *figures, f"{aborted:.0%}", f"{np.median(seconds):.1f}"
             )
     console.print(table)
     return records
@@ -261,10 +261,10 @@ def few(repeats: int, quick: bool) -> list[dict]:
                         result = minimize("logistic", part, Ball(10.0), epsilon, DELTA, solver=solver, **options)
                     except BudgetExceeded:
                         break
-                    rows.append((*scores(result.weights, test), result.halted))
+                    rows.append((*scores(result.weights, test), result.aborted))
                 if rows:
-                    log_loss, auc, halted = np.mean(rows, axis=0)
-                    record |= {solver: (log_loss - best, auc, halted)}
+                    log_loss, auc, aborted = np.mean(rows, axis=0)
+                    record |= {solver: (log_loss - best, auc, aborted)}
             tuned = oracle(parts, test, Budget(epsilon, DELTA), passes=None)
             log_loss, auc = np.mean(tuned["scores"], axis=0)
             record |= {"oracle": (log_loss - best, auc), "oracle_tuning": tuned["tuning"]}

@@ -3,7 +3,7 @@
 Every user has the same number of rows. One user's rows are ordinary, NaN, infinite, huge or subnormal; the ratio to the
 ordinary ones is measured in one run, turn about, so that a busy machine slows all of them alike. To see what a
 processor does with such values, a second part gives them to every user, which is no neighbour: it shows the most
-that a share of users could cause.
+that a fraction of users could cause.
 
     python benchmarks/hostile_values.py --quick
 """
@@ -20,7 +20,7 @@ import numpy as np
 from common import run_parts
 
 from userdp import UserData, losses
-from userdp.privacy.mechanisms.clip import shortened_sum
+from userdp.privacy.mechanisms.clip import clipped_sum
 from userdp.vectors import kernels
 from userdp.vectors.gradients import MeanGradient
 from userdp.vectors.moments import SecondMoment
@@ -29,10 +29,10 @@ VALUES = {"ordinary": 0.3, "zero": 0.0, "subnormal": 1e-310, "small": 1e-160, "n
 VALUES |= {"huge": 1e308, "long": 1e6}
 
 
-def make(value: float, share: float, n_users: int, rows: int, width: int) -> UserData:
+def make(value: float, fraction: float, n_users: int, rows: int, width: int) -> UserData:
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (n_users * rows, width))
-    hostile = max(1, round(share * n_users)) * rows
+    hostile = max(1, round(fraction * n_users)) * rows
     X[:hostile] = value * np.sign(X[:hostile])
     y = (rng.random(len(X)) < 0.5).astype(float)
     return UserData(X, y, np.arange(n_users + 1) * rows)
@@ -44,15 +44,15 @@ def seconds(work, *arguments) -> float:
     return time.perf_counter() - begin
 
 
-def table(share: float):
+def table(fraction: float):
     def part(repeats: int, quick: bool) -> list[dict]:
         n_users, rows, width = (2000, 50, 30) if quick else (20_000, 50, 30)
-        data = {name: make(value, share, n_users, rows, width) for name, value in VALUES.items()}
+        data = {name: make(value, fraction, n_users, rows, width) for name, value in VALUES.items()}
         users = np.arange(n_users)
         statistics_of = {
             "gradients": MeanGradient(losses.logistic, np.full(width, 0.1)),
             "second moments": SecondMoment(),
-            "shortened sum": lambda data, users, n: shortened_sum(data.rows[:: len(data.rows) // n], 1.0),
+            "clipped sum": lambda data, users, n: clipped_sum(data.rows[:: len(data.rows) // n], 1.0),
         }
         found = []
         np.seterr(all="ignore")
@@ -69,7 +69,7 @@ def table(share: float):
                 tracemalloc.stop()
             middle = {name: statistics.median(taken) for name, taken in times.items()}
             for name in VALUES:
-                row = {"statistic": what, "values": name, "users": "one" if share == 0 else "all"}
+                row = {"statistic": what, "values": name, "users": "one" if fraction == 0 else "all"}
                 row |= {"seconds": middle[name], "ratio": middle[name] / middle["ordinary"]}
                 row["least_ratio"] = min(times[name]) / min(times["ordinary"])
                 row["memory_ratio"] = peaks[name] / peaks["ordinary"]

@@ -58,16 +58,16 @@ def generated(repeats: int, quick: bool) -> list[dict]:
                 size = base | {varied: value}
                 test, truth = generate(loss, 20_000, 10, size["d"], seed=10_000)
                 best, nothing = mean_loss(loss, test, truth), mean_loss(loss, test, np.zeros(size["d"]))
-                excess, halted = [], 0
+                excess, aborted = [], 0
                 for seed in range(repeats):
                     data, _ = generate(loss, size["n"], size["m"], size["d"], seed)
                     plan, result = solve(loss, data, size["m"], size["d"], size["epsilon"], seed)
                     excess.append(mean_loss(loss, test, result.weights) - best)
-                    halted += result.halted
+                    aborted += result.aborted
                 records.append(
                     {"loss": loss.name, "varied": varied, **size, "excess": float(np.mean(excess))}
                     | {"spread": float(np.std(excess)), "bound": plan.bound, "nothing_learned": nothing - best}
-                    | {"phases": len(plan.phases), "groups": plan.phases[0].n_groups, "halted": halted}
+                    | {"phases": len(plan.phases), "groups": plan.phases[0].n_groups, "halted": aborted}
                     | {"preconditioned": plan.moment_error is not None}
                 )
     table = Table("loss", "n", "m", "d", "eps", "excess", "bound", "learning nothing", "phases x groups", "whitened")
@@ -105,14 +105,19 @@ def real(repeats: int, quick: bool) -> list[dict]:
                     losses.logistic, train, task.cap, train.n_features, epsilon, seed, task.row_norm, 10.0
                 )
                 seconds.append(time.perf_counter() - started)
-                rows.append((*scores(result.weights, test), result.halted))
-            log_loss, auc, halted = np.mean(rows, axis=0)
+                rows.append((*scores(result.weights, test), result.aborted))
+            log_loss, auc, aborted = np.mean(rows, axis=0)
             records.append(
                 {"data": task.name, "users": train.n_users, "epsilon": epsilon, "excess": log_loss - loss_best}
-                | {"auc": auc, "reference_log_loss": loss_best, "reference_auc": auc_best, "halted": halted}
+                | {"auc": auc, "reference_log_loss": loss_best, "reference_auc": auc_best, "halted": aborted}
                 | {"seconds": float(np.median(seconds)), "bound": plan.bound, "spread": float(np.std(rows, axis=0)[0])}
             )
-            figures = (f"{log_loss - loss_best:.5f}", f"{auc:.4f}", f"{loss_best:.4f}, {auc_best:.4f}", f"{halted:.0%}")
+            figures = (
+                f"{log_loss - loss_best:.5f}",
+                f"{auc:.4f}",
+                f"{loss_best:.4f}, {auc_best:.4f}",
+                f"{aborted:.0%}",
+            )
             size = (task.name, f"{train.n_users:,}", f"{epsilon:g}")
             table.add_row(*size, *figures, f"{np.median(seconds):.2f}", f"{plan.bound:.2f}")
     console.print(table)
@@ -129,11 +134,11 @@ def few(repeats: int, quick: bool) -> list[dict]:
             train, test = task.load(seed, n_users)
             _, result = solve(losses.logistic, train, task.cap, train.n_features, epsilon, seed, task.row_norm, 10.0)
             best = scores(logistic_optimum(train, 1e-4), test)
-            rows.append((*scores(result.weights, test), *best, result.halted))
-        log_loss, auc, loss_best, auc_best, halted = np.mean(rows, axis=0)
+            rows.append((*scores(result.weights, test), *best, result.aborted))
+        log_loss, auc, loss_best, auc_best, aborted = np.mean(rows, axis=0)
         console.print(
             f"{n_users:,} users, epsilon={epsilon:g}: log loss {log_loss:.4f} (no privacy {loss_best:.4f}), "
-            f"AUC {auc:.4f} ({auc_best:.4f}), halted {halted:.0%}"
+            f"AUC {auc:.4f} ({auc_best:.4f}), aborted {aborted:.0%}"
         )
         names = ("log_loss", "auc", "reference_log_loss", "reference_auc", "halted")
         means = dict(zip(names, map(float, np.mean(rows, 0)), strict=True))

@@ -99,7 +99,7 @@ LOGISTIC = {
                 "share": 0.78,
                 "epsilon_alone": 0.87,
                 "record": "GaussianOutlierRemoval(n_vectors=48092, noise_multiplier=26.39, test_std=115.0, "
-                "failure=5e-08, false_halt=0.001, rounds=28, outliers=1538)",
+                "failure=5e-08, false_abort=0.001, rounds=28, outliers=1538)",
                 "first_user": 0,
                 "last_user": 48091,
             },
@@ -223,8 +223,8 @@ REGRESSION = changed(
     },
 )
 
-HALTED = changed(
-    halted=True,
+ABORTED = changed(
+    aborted=True,
     message="A private test failed: too many users' gradients are far from the others. The result is the start. "
     "What you can do, with a new budget: fill missing values and check that targets are coded as the loss expects (a "
     "user with one NaN is an outlier), or raise row_norm if rows are longer than declared. The budget of this run is "
@@ -266,7 +266,7 @@ HOSTILE = changed(
     coef=[[1.0, -2.0, math.nan, math.inf, -math.inf, 1e-320, 1e308, -1e308, 0.0, 5e-9, 0.25, None]],
     classes=[SCRIPT, f"</style>{SCRIPT}"],
     message=SCRIPT,
-    halted=True,
+    aborted=True,
     solver=SCRIPT,
     mode=SCRIPT,
     loss=SCRIPT,
@@ -305,7 +305,7 @@ RECORDS = {
     "tested": TESTED,
     "multinomial": MULTINOMIAL,
     "regression": REGRESSION,
-    "halted": HALTED,
+    "halted": ABORTED,
     "seeded": SEEDED,
     "drowned": DROWNED,
     "rows": ROWS,

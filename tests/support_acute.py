@@ -44,10 +44,10 @@ def neighbouring_users(draw):
     user = st.lists(st.one_of(st.sampled_from(kinds), row), min_size=0, max_size=4)
     users = draw(st.lists(user, min_size=2, max_size=5))
     dtype = draw(st.sampled_from([np.float32, np.float64]))
-    swapped, replacement = draw(st.integers(0, len(users) - 1)), draw(user)
-    other = [replacement if number == swapped else rows for number, rows in enumerate(users)]
+    replaced, replacement = draw(st.integers(0, len(users) - 1)), draw(user)
+    other = [replacement if number == replaced else rows for number, rows in enumerate(users)]
     basis = draw(bases(n_features))
-    return users_of(users, n_features, dtype), users_of(other, n_features, dtype), basis, swapped
+    return users_of(users, n_features, dtype), users_of(other, n_features, dtype), basis, replaced
 
 
 def all_of(statistic, data):

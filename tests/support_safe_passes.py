@@ -69,9 +69,9 @@ def batch_pass(walk, n_steps, usual=None, reach=math.inf):
     return SafeBatchPass(*plain, n_steps, usual, reach, width=walk.width)
 
 
-def moved(statistic, blocks, swapped, other, dtype=np.float64):
+def moved(statistic, blocks, replaced, other, dtype=np.float64):
     """How far replacing one user moves the vector."""
-    neighbour = [other if j == swapped else block for j, block in enumerate(blocks)]
+    neighbour = [other if j == replaced else block for j, block in enumerate(blocks)]
     first, second = vector(statistic, blocks, dtype), vector(statistic, neighbour, dtype)
     assert np.all(np.isfinite(first))
     assert np.all(np.isfinite(second))

@@ -7,7 +7,7 @@ from userdp import load_model
 from userdp.cli import demonstration as demo
 
 
-def test_it_prints_both_models_and_what_was_promised(capsys, tmp_path, monkeypatch):
+def test_it_prints_both_models_and_what_was_guaranteed(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "flights", lambda: None)
     demo.main(tmp_path / "out", n_users=6000)
     printed = capsys.readouterr().out

@@ -35,7 +35,7 @@ def test_it_learns_what_there_is_to_learn(kind):
     X, y, users = made(model)
     model.fit(X, y, groups=users)
     assert model.score(X, y) > (0.75 if kind in CLASSIFIERS else 0.85)
-    assert model.halted_ is False
+    assert model.aborted_ is False
     assert model.solver_ == "whitened-clip"
     assert model.n_gradients_ > 0
     direction = np.ravel(model.coef_) / np.linalg.norm(model.coef_)
@@ -165,31 +165,31 @@ def test_rows_of_different_people():
     assert "one row's whole data" in str(model.privacy_)
 
 
-# ---------------------------------------------------------------- what is promised
+# ---------------------------------------------------------------- what is guaranteed
 
 
-def test_what_was_promised_and_spent():
+def test_what_was_guaranteed_and_spent():
     ledger = Ledger(Budget(5.0, 1e-5))
     model = LogisticRegression(epsilon=2.0, delta=1e-6, ledger=ledger)
     X, y, users = made(model)
     model.fit(X, y, groups=users)
-    promise = model.privacy_
-    assert (promise.epsilon, promise.delta, promise.unit, promise.private) == (2.0, 1e-6, "user", True)
-    assert promise.warning == ""
-    assert 0 < promise.spent_epsilon <= 2.0 < promise.ledger_epsilon == 5.0
-    assert sum(part.share for part in promise.parts) == pytest.approx(1)
-    assert all(0 < part.epsilon_alone < 2.0 for part in promise.parts)
-    assert promise.to_dict()["neighbours"] == "one user's whole data is replaced by any other"
+    guarantee = model.privacy_
+    assert (guarantee.epsilon, guarantee.delta, guarantee.unit, guarantee.private) == (2.0, 1e-6, "user", True)
+    assert guarantee.warning == ""
+    assert 0 < guarantee.spent_epsilon <= 2.0 < guarantee.ledger_epsilon == 5.0
+    assert sum(part.fraction for part in guarantee.parts) == pytest.approx(1)
+    assert all(0 < part.epsilon_alone < 2.0 for part in guarantee.parts)
+    assert guarantee.to_dict()["neighbours"] == "one user's whole data is replaced by any other"
     (charge,) = ledger.charges()
     assert charge.purpose == "LogisticRegression.fit"
-    assert [part.step for part in promise.parts] == [step.label for step in charge.steps]
+    assert [part.step for part in guarantee.parts] == [step.label for step in charge.steps]
 
 
-def test_shares_of_phases_on_different_users_are_each_a_user_s_own():
+def test_fractions_of_phases_on_different_users_are_each_a_user_s_own():
     model = ready(LogisticRegression, solver="phased-sgd", epsilon=8.0)
     X, y, users = made(model)
     parts = model.fit(X, y, groups=users).privacy_.parts
-    assert sum(part.share for part in parts[:2]) == pytest.approx(1)
+    assert sum(part.fraction for part in parts[:2]) == pytest.approx(1)
 
 
 def test_a_seeded_model_says_that_it_is_not_private():

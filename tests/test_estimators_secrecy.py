@@ -18,7 +18,7 @@ def outcome(model, X, y, users):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             model.fit(X, y, groups=users)
-        return model.halted_, model.classes_.tolist(), [str(w.message) for w in heard]
+        return model.aborted_, model.classes_.tolist(), [str(w.message) for w in heard]
     except (ValueError, TypeError) as error:
         return str(error)
 
@@ -47,12 +47,12 @@ def test_one_person_s_rare_label_is_not_told():
         assert outcome(model, X, labels, users) == usual
 
 
-def test_labels_that_are_all_wrong_make_a_private_test_halt():
+def test_labels_that_are_all_wrong_make_a_private_test_abort():
     model = ready(LogisticRegression, classes=[0, 1])
     X, y, users = made(model)
     with pytest.warns(UtilityWarning, match="no finite gradient"):
         model.fit(X, np.where(y, 2, 1), groups=users)
-    assert model.halted_
+    assert model.aborted_
 
 
 @pytest.mark.parametrize("scaler", [False, True])

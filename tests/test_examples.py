@@ -1,4 +1,4 @@
-"""The examples run as their users would run them, and print what they promise."""
+"""The examples run as their users would run them, and print what they guarantee."""
 
 import subprocess
 import sys

@@ -45,7 +45,7 @@ def test_the_table_of_planted_bugs_is_up_to_date():
 @pytest.mark.parametrize(
     "bug",
     [
-        *("Gaussian noise halved", "test skipped", "user sampled twice", "sensitivity without the slack's share"),
+        *("Gaussian noise halved", "test skipped", "user sampled twice", "sensitivity without the slack's fraction"),
         *("ledger not charged", "seed reused: every curator draws the same noise"),
     ],
 )

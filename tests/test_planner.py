@@ -10,7 +10,7 @@ from support_solvers import best_risk, make_users, risk
 
 import userdp
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
-from userdp.solvers.choose import choose, clipped_share, consider, drowned, public_problem
+from userdp.solvers.choose import choose, clipped_fraction, consider, drowned, public_problem
 from userdp.solvers.problem import Result
 from userdp.solvers.registry import SOLVERS
 
@@ -18,7 +18,7 @@ LOGISTIC = public_problem("logistic", 5)
 
 
 def test_every_solver_and_mode_has_a_row():
-    comparison = plan(5_000, 20, 4, 1.0, 1e-6, rivals=True)
+    comparison = plan(5_000, 20, 4, 1.0, 1e-6, baselines=True)
     assert [(o.solver, o.mode) for o in comparison.options] == list(SOLVERS)
     for option in comparison.options:
         assert option.estimated is Result(np.zeros(1), False, "", 0, 0.0, solver=option.solver).bound_is_estimate
@@ -55,7 +55,7 @@ def test_as_text_and_as_json():
     assert [row["feasible"] for row in record["options"]] == [o.feasible for o in comparison.options]
     assert "Nothing was spent" in record["options"][0]["refusal"]
     text = str(comparison)
-    assert text.count("\n") == sum(not solver.rival for solver in SOLVERS.values()) + 2
+    assert text.count("\n") == sum(not solver.baseline for solver in SOLVERS.values()) + 2
     (taken,) = (line for line in text.splitlines() if line.startswith("whitened-clip"))
     assert f"~{comparison.choice.bound:.2g}" in taken
     assert [row["estimated"] for row in record["options"]] == [o.solver == "whitened-clip" for o in comparison.options]
@@ -87,15 +87,15 @@ def test_clipping_is_announced_where_it_dominates():
 
 def test_it_says_how_rare_a_class_clipping_biases():
     few, many, often = (plan(n, rows, 10, 1.0, 1e-6) for n, rows in ((5000, 1), (10**6, 1), (10**6, 50)))
-    shares = [clipped_share(one.problem, one.choice, one.rows_per_user) for one in (few, many, often)]
-    assert 0.05 < shares[0] < 0.3, "measured: 5% comes out as 3%, 25% right"
-    assert shares[0] > 5 * shares[1] > 25 * shares[2] > 0
-    assert f"rarer than about {100 * shares[0]:.2g}%" in few.why
-    assert few.to_dict()["clipped_share"] == shares[0]
+    fractions = [clipped_fraction(one.problem, one.choice, one.rows_per_user) for one in (few, many, often)]
+    assert 0.05 < fractions[0] < 0.3, "measured: 5% comes out as 3%, 25% right"
+    assert fractions[0] > 5 * fractions[1] > 25 * fractions[2] > 0
+    assert f"rarer than about {100 * fractions[0]:.2g}%" in few.why
+    assert few.to_dict()["clipped_fraction"] == fractions[0]
     assert "Clipping" not in often.why
     assert "Clipping" not in plan(5000, 1, 10, 1.0, 1e-6, loss="squared").why
     (other,) = (option for option in few.options if option.solver == "accelerated" and option.mode == "tight")
-    assert clipped_share(few.problem, other, 1) == 0
+    assert clipped_fraction(few.problem, other, 1) == 0
 
 
 def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():
@@ -143,7 +143,7 @@ def test_measured_risk_is_below_the_bound_and_in_its_order():
         data = make_users(n_users)
         least = best_risk(losses.logistic, data)
         problem = public_problem("logistic", 4, row_norm=2.5)
-        for solver, mode in [which for which, one in SOLVERS.items() if not one.rival]:
+        for solver, mode in [which for which, one in SOLVERS.items() if not one.baseline]:
             option = consider(solver, mode, problem, n_users, 12, Budget(epsilon, 1e-6))
             if not option.feasible:
                 continue

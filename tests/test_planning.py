@@ -48,10 +48,10 @@ def test_few_rounds_have_gaussian_tests_and_many_have_above_threshold(rounds, ki
     assert type(plan.steps[-1].mechanism) is kind
 
 
-def by_hand(share, pure, rounds, searched, n_users=5000, tolerated=100):
-    """The noise of 5000 users' means if the test gets this share of epsilon, or of each round's Gaussian budget."""
+def by_hand(fraction, pure, rounds, searched, n_users=5000, tolerated=100):
+    """The noise of 5000 users' means if the test gets this fraction of epsilon, or of each round's Gaussian budget."""
     budget, failure = Budget(1.0, 1e-6), 5e-8
-    spent = Cost(pure=(share,) if pure else (), failure=failure)
+    spent = Cost(pure=(fraction,) if pure else (), failure=failure)
     if searched:
         search = plan_search(
             n_users, radius_grid(0.02, 1.0), tolerated, 0.05 / gaussian_multiplier(budget, 1, spent) ** 2
@@ -59,21 +59,21 @@ def by_hand(share, pure, rounds, searched, n_users=5000, tolerated=100):
         spent, tolerated = spent + search.cost, n_users - search.target + math.ceil(2 * search.noise_std)
     z = gaussian_multiplier(budget, rounds, spent)
     if pure:
-        return noise_of(OutlierRemoval(n_users, z, share, failure, 1e-3, rounds, tolerated))
-    z_mean, test_std = z / math.sqrt(1 - share), z / math.sqrt(share)
+        return noise_of(OutlierRemoval(n_users, z, fraction, failure, 1e-3, rounds, tolerated))
+    z_mean, test_std = z / math.sqrt(1 - fraction), z / math.sqrt(fraction)
     return noise_of(GaussianOutlierRemoval(n_users, z_mean, test_std, failure, 1e-3, rounds, tolerated))
 
 
 @pytest.mark.parametrize("rounds", [1, 14, 60, 1000])
 @pytest.mark.parametrize("searched", [False, True])
-def test_neither_test_makes_less_noise_at_any_share_that_is_tried(rounds, searched):
+def test_neither_test_makes_less_noise_at_any_fraction_that_is_tried(rounds, searched):
     plan = plan_means(5000, Budget(1.0, 1e-6), rounds, radii=(0.02, 1.0) if searched else None)
     noise, tried = noise_of(plan.steps[-1].mechanism), []
     for pure in (True, False):
-        for share in (0.02, 0.05, 0.12, 0.2, 0.3, 0.45):
+        for fraction in (0.02, 0.05, 0.12, 0.2, 0.3, 0.45):
             try:
-                tried.append(by_hand(share, pure, rounds, searched))
-            except ValueError:  # too few users for this share
+                tried.append(by_hand(fraction, pure, rounds, searched))
+            except ValueError:  # too few users for this fraction
                 continue
     assert len(tried) > 3
     assert noise <= min(tried) * (1 + 1e-8)
@@ -99,11 +99,11 @@ def test_the_means_tolerate_what_the_search_may_leave_by_the_noise_of_a_probe(ro
     assert mean.outliers >= 5000 - search.target + 2 * search.noise_std
 
 
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.1])
-def test_the_tolerated_outliers_do_not_halt_it(share):
-    mean = plan_means(4000, Budget(1.0, 1e-6), 5, outliers=share, radii=None).steps[-1].mechanism
+@pytest.mark.parametrize("fraction", [0.0, 0.02, 0.1])
+def test_the_tolerated_outliers_do_not_abort_it(fraction):
+    mean = plan_means(4000, Budget(1.0, 1e-6), 5, outliers=fraction, radii=None).steps[-1].mechanism
     vectors = np.zeros((4000, 1))
-    vectors[: int(share * 4000)] = np.nan
+    vectors[: int(fraction * 4000)] = np.nan
     for seed in range(20):
         session = mean.start(SeededNoise(seed))
         for _ in range(5):
@@ -143,8 +143,8 @@ def test_what_no_number_of_users_can_meet_is_said_so(budget, outliers):
         {"outliers": -0.1},
         {"outliers": 5.0},
         {"outliers": float("nan")},
-        {"false_halt": 0.0},
-        {"false_halt": 1.5},
+        {"false_abort": 0.0},
+        {"false_abort": 1.5},
     ],
 )
 def test_wrong_arguments_are_named(arguments):

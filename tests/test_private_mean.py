@@ -7,9 +7,9 @@ import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
 from userdp import (
+    Aborted,
     Budget,
     BudgetExceeded,
-    Halted,
     Ledger,
     LogisticRegression,
     PrivateStandardScaler,
@@ -59,11 +59,11 @@ def test_people_count_the_same_and_outliers_do_not():
     assert result.mean == pytest.approx([3], abs=0.1)
 
 
-def test_too_many_outliers_halt():
+def test_too_many_outliers_abort():
     rows = values()
     rows[USERS % 3 == 0] = np.nan
     ledger = Ledger(Budget(1.0, 1e-6))
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         private_mean(rows, USERS, 1.0, 1e-6, ledger=ledger)
     assert ledger.spent_epsilon() == pytest.approx(1.0, abs=0.01)
 

@@ -11,9 +11,9 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from report_records import (
+    ABORTED,
     DROWNED,
     GAUSSIAN,
-    HALTED,
     KNOWN_NOISE,
     LOGISTIC,
     MULTINOMIAL,
@@ -97,7 +97,7 @@ def test_rows_are_not_called_people():
     assert "Replacing one row by anything else" in text
     assert "Single rows are protected, not people" in text
     assert "row-level (ε, δ)-differential privacy" in text
-    assert "That is a weak promise" in text  # epsilon = 4
+    assert "That is a weak guarantee" in text  # epsilon = 4
     assert "everything one person contributed" not in text
 
 
@@ -128,14 +128,14 @@ def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
     assert "only to compare with" in text
     assert "noise alone protects, and there is no test that could err" in text
     assert "10⁻⁹ 1.318" in text
-    assert "weak promise" not in text
+    assert "weak guarantee" not in text
     assert "This fit alone, with its hyperparameters taken as public." in text
     assert "Adding or removing a person is not covered by replacement with a public number of users." in text
 
 
 def test_tests_that_may_err_are_told(pages):
     text = Outline(pages["tested"]).text
-    assert "With a chance of 5·10⁻⁸ at most, counted in δ: nothing is promised of such events." in text
+    assert "With a chance of 5·10⁻⁸ at most, counted in δ: nothing is guaranteed of such events." in text
     assert "but for events of chance 6·10⁻⁸" in text
     assert "none: tests may err more often" in text
     assert "adding or removing a user" not in text
@@ -143,7 +143,7 @@ def test_tests_that_may_err_are_told(pages):
 
 def test_noise_that_hides_little_is_called_weak_and_a_seeded_run_boasts_of_nothing():
     weak = changed(privacy={"epsilon": 8.0, "tradeoff": GAUSSIAN | {"right_guess": 0.78}})
-    assert "That is a weak promise" in Outline(report_html(weak)).text
+    assert "That is a weak guarantee" in Outline(report_html(weak)).text
     seeded = changed(SEEDED_RECORD, privacy={"tradeoff": GAUSSIAN})
     assert "What the noise really gives" not in Outline(report_html(seeded)).text
 
@@ -253,21 +253,21 @@ def banners(record):
     return re.findall(r'class="banner (\w+)" role="alert"><strong>(.*?)</strong>', report_html(record))
 
 
-def test_a_seeded_run_is_called_not_private_and_promises_nothing():
+def test_a_seeded_run_is_called_not_private_and_guarantees_nothing():
     assert banners(SEEDED_RECORD) == [("red", "NOT PRIVATE. Do not publish.")]
     page = report_html(SEEDED_RECORD)
     assert "<title>NOT PRIVATE: LogisticRegression</title>" in page
     text = Outline(page).text
     assert "There is no guarantee" in text
     assert "infinite, since a run was seeded" in text
-    for promise in (
-        "What is promised",
+    for guarantee in (
+        "What is guaranteed",
         "best chance of a right guess",
         "Covered",
         "is as private as",
         "trained with user",
     ):
-        assert promise not in text
+        assert guarantee not in text
 
 
 def test_a_seed_is_enough_to_be_called_not_private():
@@ -278,7 +278,7 @@ def test_a_seed_is_enough_to_be_called_not_private():
 @pytest.mark.parametrize(
     ("record", "title"),
     [
-        (HALTED, "Training halted: this model is not finished."),
+        (ABORTED, "Training aborted: this model is not finished."),
         (DROWNED, "Noise drowns this model."),
         (changed(estimate=math.inf), "Noise drowns this model."),
         (changed(privacy={"delta": 1e-4}), "Please note"),
@@ -290,13 +290,13 @@ def test_amber_banners(record, title):
     assert banners(record) == [("amber", title)]
 
 
-def test_the_message_of_a_halt_is_shown():
-    text = Outline(report_html(HALTED)).text
+def test_the_message_of_an_abort_is_shown():
+    text = Outline(report_html(ABORTED)).text
     assert "fill missing values" in text
     assert "The privacy guarantee holds all the same." in text
     assert "no phase got that far" in text
     assert "nothing to draw" in text
-    assert "A private test failed" in Outline(report_html(changed(halted=True))).text
+    assert "A private test failed" in Outline(report_html(changed(aborted=True))).text
 
 
 def test_everything_from_the_record_is_escaped(pages):

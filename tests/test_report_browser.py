@@ -68,7 +68,7 @@ def show(browser, path, width, scheme="light"):
 
 
 def overlap(one, other):
-    """The shared share of the smaller of two boxes."""
+    """The shared fraction of the smaller of two boxes."""
     across = min(one[2], other[2]) - max(one[0], other[0])
     down = min(one[3], other[3]) - max(one[1], other[1])
     areas = [(right - left) * (bottom - top) for left, top, right, bottom, _ in (one, other)]

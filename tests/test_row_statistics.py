@@ -33,7 +33,7 @@ def by_hand(loss, data, user, kept, weights, clip):
 
 @pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_it_is_the_sum_of_shortened_gradients_of_kept_rows(loss, dtype):
+def test_it_is_the_sum_of_clipped_gradients_of_kept_rows(loss, dtype):
     data = users_of(loss, dtype=dtype)
     rng = np.random.default_rng(1)
     weights = rng.normal(size=3 * loss.n_outputs)

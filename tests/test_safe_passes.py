@@ -1,4 +1,4 @@
-"""No user, whatever its data, moves the average iterate of a safe pass by more than its swap_sensitivity."""
+"""No user, whatever its data, moves the average iterate of a safe pass by more than its replace_one_sensitivity."""
 
 import math
 from dataclasses import replace
@@ -23,10 +23,10 @@ from userdp.vectors.sgd import mixing_order
 @pytest.mark.parametrize("loss", SMOOTH + KINKED, ids=name)
 @given(pair=neighbours, per_user=st.integers(1, 3), boldness=st.sampled_from([1e-3, 0.5, 1.0]), narrow=st.booleans())
 def test_no_user_moves_a_row_pass_by_more_than_its_sensitivity(loss, domain, pair, per_user, boldness, narrow):
-    blocks, swapped, other = pair
+    blocks, replaced, other = pair
     statistic = row_pass(loss, domain, len(blocks), per_user, boldness)
     dtype = np.float32 if narrow else np.float64
-    assert moved(statistic, blocks, swapped, other, dtype) <= statistic.swap_sensitivity
+    assert moved(statistic, blocks, replaced, other, dtype) <= statistic.replace_one_sensitivity
 
 
 @settings(max_examples=20)
@@ -40,13 +40,13 @@ def test_no_user_moves_a_row_pass_by_more_than_its_sensitivity(loss, domain, pai
     usual=st.sampled_from([0.0, 0.3, -50.0]),
 )
 def test_no_user_moves_a_batch_pass_by_more_than_its_sensitivity(loss, domain, pair, n_steps, boldness, reach, usual):
-    blocks, swapped, other = pair
+    blocks, replaced, other = pair
     walk = row_pass(loss, domain, len(blocks), 2, boldness)
     if reach < math.inf:  # stay near the start, where the filter says something
         walk = replace(walk, domain=Ball(0.05, walk.start))
     center = None if reach == math.inf else np.full(walk.start.size, usual)
     statistic = batch_pass(walk, min(n_steps, len(blocks)), center, reach)
-    assert moved(statistic, blocks, swapped, other) <= statistic.swap_sensitivity
+    assert moved(statistic, blocks, replaced, other) <= statistic.replace_one_sensitivity
 
 
 @pytest.mark.parametrize("loss", [losses.squared, losses.logistic, losses.huber(0.5)], ids=name)
@@ -63,11 +63,11 @@ def test_hostile_users_among_many(loss, hostile):
     }[hostile]
     for boldness in (0.01, 1.0):
         walk = row_pass(loss, Ball(2.0), 60, 3, boldness)
-        assert moved(walk, blocks, 7, other) <= walk.swap_sensitivity
+        assert moved(walk, blocks, 7, other) <= walk.replace_one_sensitivity
         batches = batch_pass(walk, 20)
-        assert moved(batches, blocks, 7, other) <= batches.swap_sensitivity
+        assert moved(batches, blocks, 7, other) <= batches.replace_one_sensitivity
         near = batch_pass(replace(walk, domain=Ball(0.01, walk.start)), 20, np.full(2, 0.1), 0.3)
-        assert moved(near, blocks, 7, other) <= near.swap_sensitivity < batches.swap_sensitivity
+        assert moved(near, blocks, 7, other) <= near.replace_one_sensitivity < batches.replace_one_sensitivity
 
 
 # --- the sensitivity is no larger than needed -------------------------------------------------------------------------
@@ -80,14 +80,14 @@ def pulling(side, n_rows=1, length=NORM):
 
 @pytest.mark.parametrize("length", [NORM, 1e308])
 def test_a_row_pass_moves_as_far_as_its_sensitivity(length):
-    """The swapped user comes first and nobody else has rows: all iterates are apart by two steps."""
+    """The replaced user comes first and nobody else has rows: all iterates are apart by two steps."""
     statistic = row_pass(losses.huber(0.5), Ball(50.0), 200, per_user=1, boldness=0.1)
     first = int(mixing_order(200)[0])
     blocks = [pulling(1, length=length) if j == first else [] for j in range(200)]
     far = moved(statistic, blocks, first, pulling(-1, length=length))
     exact = 2 * 0.5 * NORM * statistic.step_size
     assert far == pytest.approx(exact, rel=1e-9)
-    assert exact < statistic.swap_sensitivity < exact * (1 + 1e-6)
+    assert exact < statistic.replace_one_sensitivity < exact * (1 + 1e-6)
 
 
 def test_a_row_pass_moves_as_far_as_all_rows_of_a_user():
@@ -97,7 +97,7 @@ def test_a_row_pass_moves_as_far_as_all_rows_of_a_user():
     early = int(np.argmin(visits.sum(axis=1)))
     blocks = [pulling(1, 3) if j == early else [] for j in range(400)]
     far = moved(statistic, blocks, early, pulling(-1, 3))
-    assert 0.85 * statistic.swap_sensitivity < far <= statistic.swap_sensitivity
+    assert 0.85 * statistic.replace_one_sensitivity < far <= statistic.replace_one_sensitivity
     assert moved(statistic, blocks, early, pulling(-1, 300)) == far
     assert far == pytest.approx(0.5 * NORM * statistic.step_size * 2 * np.sum(1 - visits[early] / 1200), rel=1e-9)
 
@@ -109,7 +109,7 @@ def test_a_batch_pass_moves_as_far_as_its_sensitivity(n_users, n_steps):
     far = moved(statistic, blocks, 0, pulling(-1))
     exact = 2 * 0.5 * NORM * statistic.step_size / (n_users // n_steps)
     assert far == pytest.approx(exact, rel=1e-9)
-    assert exact < statistic.swap_sensitivity < exact * (1 + 1e-6)
+    assert exact < statistic.replace_one_sensitivity < exact * (1 + 1e-6)
 
 
 def test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity():
@@ -124,7 +124,7 @@ def test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity():
 
     blocks = [user(inside)] + [[(0.0, 0.0, 0.0)]] * 39
     far = moved(statistic, blocks, 0, user(-inside))
-    assert 0.98 * statistic.swap_sensitivity < far <= statistic.swap_sensitivity
+    assert 0.98 * statistic.replace_one_sensitivity < far <= statistic.replace_one_sensitivity
     for other in (user(-outside), user(-2.0), user(math.nan), []):
         assert moved(statistic, blocks, 0, other) == pytest.approx(far / 2, rel=1e-3)
 
@@ -140,7 +140,7 @@ def test_gradients_change_along_a_filtered_walk():
     statistic, blocks = two_steps()
     far = moved(statistic, blocks, 1, [])
     assert far > 100 * 2 * statistic.step_size * statistic.reach  # as far as users could be apart at the start
-    assert far <= statistic.swap_sensitivity
+    assert far <= statistic.replace_one_sensitivity
 
 
 def test_who_counts_is_settled_at_the_start():
@@ -152,10 +152,10 @@ def test_who_counts_is_settled_at_the_start():
 
 def test_the_sensitivity_of_a_filter_is_never_above_that_of_none():
     walk = row_pass(losses.logistic, Ball(1.0), 40, boldness=0.1)
-    everyone = batch_pass(walk, 4).swap_sensitivity
+    everyone = batch_pass(walk, 4).replace_one_sensitivity
     for reach in (1e-6, 0.1, 1.0, 1e6):
-        assert batch_pass(walk, 4, np.zeros(2), reach).swap_sensitivity <= everyone
-    assert batch_pass(walk, 4, np.zeros(2), 0.01).swap_sensitivity < 0.95 * everyone
+        assert batch_pass(walk, 4, np.zeros(2), reach).replace_one_sensitivity <= everyone
+    assert batch_pass(walk, 4, np.zeros(2), 0.01).replace_one_sensitivity < 0.95 * everyone
 
 
 @pytest.mark.parametrize("kind", ["rows", "batches"])

@@ -43,7 +43,7 @@ def test_the_sensitivity_pays_for_the_rounding_of_long_passes(loss):
             total += w
         difference = mpmath.matrix(vector(statistic, blocks).tolist()) - total / n_users
         off = float(mpmath.sqrt((difference.T * difference)[0]))
-    room = (statistic.swap_sensitivity - exact_step * (1 + 2.0**-40)) / 2
+    room = (statistic.replace_one_sensitivity - exact_step * (1 + 2.0**-40)) / 2
     assert 0 < off <= room < 1e-6 * exact_step
 
 
@@ -64,8 +64,8 @@ def exact_slope(loss, prediction, target, width):
     if loss is losses.hinge:
         return -sign * min(max((gap + width) / (2 * width), 0), 1)
     above, below = (mpmath.mpf(1), mpmath.mpf(1)) if loss is losses.absolute else (1 - mpmath.mpf(0.8), mpmath.mpf(0.8))
-    share = min(max((prediction - target + width) / (2 * width), 0), 1)
-    return above * share - below * (1 - share)
+    fraction = min(max((prediction - target + width) / (2 * width), 0), 1)
+    return above * fraction - below * (1 - fraction)
 
 
 @pytest.mark.parametrize("width", [1e-6, 0.5])
@@ -88,10 +88,10 @@ def test_computed_slopes_of_several_outputs_are_as_exact():
     rng, loss = np.random.default_rng(3), losses.multinomial(3)
     for predictions in rng.uniform(-3, 3, (200, 3)):
         with mpmath.workdps(50):
-            shares = [mpmath.exp(mpmath.mpf(p)) for p in predictions]
+            fractions = [mpmath.exp(mpmath.mpf(p)) for p in predictions]
             for target in range(3):
                 slope = loss.slope(predictions, float(target))
-                exact = [share / sum(shares) - (c == target) for c, share in enumerate(shares)]
+                exact = [fraction / sum(fractions) - (c == target) for c, fraction in enumerate(fractions)]
                 off = mpmath.sqrt(sum((mpmath.mpf(s) - e) ** 2 for s, e in zip(slope, exact, strict=True)))
                 assert off <= 2.0**-48 * 11 * (math.sqrt(2) + 0.5 * 4)
 
@@ -255,12 +255,12 @@ def test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them():
                 (float(np.float16(0.9)), sizes[1], wide, many, float(np.float32(0.4))),
             )
         ]
-        assert walks[0].swap_sensitivity == walks[1].swap_sensitivity
-        assert type(walks[0].swap_sensitivity) is float
+        assert walks[0].replace_one_sensitivity == walks[1].replace_one_sensitivity
+        assert type(walks[0].replace_one_sensitivity) is float
         assert walks[0].lipschitz == walks[1].lipschitz
     assert SafeRowPass(
         losses.absolute, np.zeros(2), Ball(50.0), 1e-3, 3, narrow, width=0.4
-    ).swap_sensitivity == pytest.approx(2 * 200 * 1e-3 * float(np.float16(0.3)), rel=1e-6)
+    ).replace_one_sensitivity == pytest.approx(2 * 200 * 1e-3 * float(np.float16(0.3)), rel=1e-6)
     filtered = {"usual": np.zeros(2), "reach": np.float16(0.1)}
     assert type(SafeBatchPass(**WALK, rows=ROWS, n_steps=2, **filtered).reach) is float
 
@@ -306,5 +306,5 @@ def test_a_pass_can_be_sent_to_another_machine(loss):
     statistic, blocks = row_pass(loss, Ball(1.0), 2), [[(1.0, 0.5, 1.0)], [(-1.0, 0.5, 0.0)]]
     before = vector(statistic, blocks)
     again = pickle.loads(pickle.dumps(statistic))
-    assert again.swap_sensitivity == statistic.swap_sensitivity
+    assert again.replace_one_sensitivity == statistic.replace_one_sensitivity
     np.testing.assert_array_equal(vector(again, blocks), before)

@@ -28,7 +28,7 @@ def draws(smoothing, n_rows=1, dimension=5, prediction=0.0):
     return (smoothing.shifted(np.full(n_rows, prediction), rows, np.zeros(n_rows)) - prediction) / smoothing.radius
 
 
-def share_below(t, dimension):
+def fraction_below(t, dimension):
     """P(rho <= t)."""
     return beta.cdf((1 + t) / 2, (dimension + 1) / 2, (dimension + 1) / 2)
 
@@ -72,13 +72,13 @@ def test_quantiles_rise_from_minus_1_to_1_symmetrically_and_cannot_be_written(di
 @pytest.mark.parametrize("dimension", [1, 2, 5, 30])
 def test_draws_of_a_user_s_rows_follow_the_law(dimension):
     rho = draws(BallSmoothing(0.3, 7), 20_000, dimension)
-    assert kstest(rho, share_below, args=(dimension,)).pvalue > 1e-4
+    assert kstest(rho, fraction_below, args=(dimension,)).pvalue > 1e-4
     assert abs(np.corrcoef(rho[:-1], rho[1:])[0, 1]) < 0.03
 
 
 def test_draws_of_one_row_over_seeds_follow_the_law():
     rho = np.concatenate([draws(BallSmoothing(0.3, seed), prediction=0.25) for seed in range(10_000)])
-    assert kstest(rho, share_below, args=(5,)).pvalue > 1e-4
+    assert kstest(rho, fraction_below, args=(5,)).pvalue > 1e-4
     assert abs(np.corrcoef(rho[:-1], rho[1:])[0, 1]) < 0.05
 
 
@@ -110,8 +110,8 @@ def exact_slope(loss, prediction, target, reach, dimension):
     """E slope(prediction + reach rho, target) for losses with one kink."""
     if loss is losses.hinge:
         sign = 2 * target - 1
-        return -sign * share_below((1 - sign * prediction) / reach, dimension)
-    above = share_below((prediction - target) / reach, dimension)
+        return -sign * fraction_below((1 - sign * prediction) / reach, dimension)
+    above = fraction_below((prediction - target) / reach, dimension)
     return 2 * above - 1 if loss is losses.absolute else above - 0.8
 
 
@@ -224,8 +224,8 @@ def test_no_user_s_vector_depends_on_other_users(loss):
     data, other, weights = users(seed=0), users(seed=1), np.linspace(-1, 1, 6)
     rows, targets = np.array(data.rows), np.array(data.targets)
     rows[15:20], targets[15:20] = other.rows[15:20], other.targets[15:20]
-    swapped = UserData(rows, targets, data.offsets)
-    before, after = (gradients(loss, weights, d, BallSmoothing(0.5, 9)) for d in (data, swapped))
+    replaced = UserData(rows, targets, data.offsets)
+    before, after = (gradients(loss, weights, d, BallSmoothing(0.5, 9)) for d in (data, replaced))
     assert np.any(before[3] != after[3])
     np.testing.assert_array_equal(np.delete(before, 3, axis=0), np.delete(after, 3, axis=0))
 

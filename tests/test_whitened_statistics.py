@@ -94,8 +94,8 @@ def test_it_is_the_same_on_any_number_of_threads(statistic, monkeypatch):
 
 @given(drawn=neighbouring_users())
 def test_hostile_neighbours_change_nothing(drawn):
-    data, other, basis, swapped = drawn
-    rest = np.arange(data.n_users) != swapped
+    data, other, basis, replaced = drawn
+    rest = np.arange(data.n_users) != replaced
     inner = MeanGradient(losses.logistic, np.full(data.n_features, 0.3), basis, row_weights=RowWeights(basis, 2.0))
     for statistic in (MomentShape(basis), RowScale(inner.row_weights), ClippedGradient(inner, 0.5, 2.0, 0.2)):
         np.testing.assert_array_equal(all_of(statistic, data)[rest], all_of(statistic, other)[rest])

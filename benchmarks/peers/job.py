@@ -55,9 +55,9 @@ class Job:
 
     @property
     def add_or_remove(self) -> tuple[float, float]:
-        """The (epsilon, delta) for adding or removing a user that makes a swap (epsilon, delta).
+        """The (epsilon, delta) for adding or removing a user that makes a replacement (epsilon, delta).
 
-        A swap is a removal and then an addition: twice the epsilon, and delta times 1 + exp(half the epsilon).
+        A replacement is a removal and then an addition: twice the epsilon, and delta times 1 + exp(half the epsilon).
         """
         return self.epsilon / 2, self.delta / (1 + exp(self.epsilon / 2))
 

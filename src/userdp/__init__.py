@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
     from userdp.privacy.curator import Curator
     from userdp.privacy.ledger import Ledger
-    from userdp.privacy.mechanisms.base import Halted
+    from userdp.privacy.mechanisms.base import Aborted
     from userdp.privacy.mechanisms.clip import Clip
     from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
     from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
@@ -57,7 +57,7 @@ _PUBLIC = {
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),
-    "privacy.mechanisms.base": ("Halted",),
+    "privacy.mechanisms.base": ("Aborted",),
     "privacy.mechanisms.clip": ("Clip",),
     "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
@@ -75,6 +75,7 @@ _PUBLIC = {
 _PACKAGES = ("data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = [
+    "Aborted",
     "AuditReport",
     "Ball",
     "Box",
@@ -85,7 +86,6 @@ __all__ = [
     "Curator",
     "Finding",
     "GaussianOutlierRemoval",
-    "Halted",
     "HuberRegressor",
     "Ledger",
     "LinearRegression",

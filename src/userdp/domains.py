@@ -113,7 +113,7 @@ class Box:
             first = int(wrong[0])
             raise ValueError(
                 f"Expected low[{first}]={low[first]} < high[{first}]={high[first]}: "
-                f"swap or widen the bounds ({wrong.size} coordinates are wrong)."
+                f"replacement or widen the bounds ({wrong.size} coordinates are wrong)."
             )
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)

@@ -45,7 +45,7 @@ def test_noise_of_one_radius_is_found_out(monkeypatch):
 
 
 @pytest.mark.parametrize("n_planted", [1, 3])
-def test_planted_users_never_point_apart_where_that_is_promised(n_planted):
+def test_planted_users_never_point_apart_where_that_is_guaranteed(n_planted):
     """Otherwise the audit would find more than is claimed, of vectors that no data has."""
     run = training(*KEY, BUDGET, n_features=4)
     data, users = made_up(run), np.arange(run.n_users)

@@ -93,7 +93,7 @@ def test_scores_are_learned_from_the_first_runs_only():
 
 def test_the_threshold_is_chosen_on_the_first_runs_and_counted_on_the_others():
     one, other = np.zeros(400), np.zeros(400)
-    one[:100] = 1.0  # what the first runs promise, the others do not keep
+    one[:100] = 1.0  # what the first runs guarantee, the others do not keep
     rates = best_rates(one, other, 0.05, lambda rates: rates.epsilon(0.0))
     assert rates.least == 0
     assert rates.epsilon(0.0) == 0

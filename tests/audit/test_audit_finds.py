@@ -43,9 +43,9 @@ class HalvedNoise(SeededNoise):
     def integer_laplace(self, query, scale):
         return super().integer_laplace(query, scale / 2)
 
-    def coins(self, probabilities):
+    def poisson_mask(self, probabilities):
         # Half of the chance not to tell the truth.
-        return super().coins((1 + probabilities) / 2)
+        return super().poisson_mask((1 + probabilities) / 2)
 
 
 def found(key, source, runs, alpha=0.001):

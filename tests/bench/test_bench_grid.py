@@ -153,7 +153,7 @@ def test_verdicts_count_cells():
     found = [
         record(0.001, 1.04, 0.002),
         record(0.0045, 0.93, 0.002),
-        record(0.1, 0.5, 0.0001, s=0.03, halted=2),
+        record(0.1, 0.5, 0.0001, s=0.03, aborted=2),
         record(0.0005, 1.2, 0.01, warned=True),
         {"settings": {"command": "grid"}, "result": {"yard": 0.001, "s": 0.01, "refusal": "needs users"}},
     ]
@@ -162,4 +162,4 @@ def test_verdicts_count_cells():
     assert "slope in [.95, 1.05] where excess < 0.002: 1 of 2 cells" in lines
     assert "slope in [.9, 1.1] where the plan does not warn: 2 of 3 cells" in lines
     assert "estimate within a factor 3 of the excess: 2 of 4 cells" in lines
-    assert "cells with runs that halted: 1" in lines
+    assert "cells with runs that aborted: 1" in lines

@@ -121,13 +121,13 @@ def test_the_tuned_reference_beats_an_untuned_one_and_no_open_model(task, monkey
 def test_the_reference_stays_within_its_passes_and_pays_for_its_noise():
     for passes in (1, 5, 200, None):
         tunings = candidates(passes)
-        assert all(t.length * t.share <= (passes or 240) * (1 + 1e-12) and t.length <= 240 for t in tunings)
+        assert all(t.length * t.fraction <= (passes or 240) * (1 + 1e-12) and t.length <= 240 for t in tunings)
         assert {t.clip for t in tunings} == {0.03, 0.1, 0.3, 1.0}
-    assert any(t.share < 1 for t in candidates(1))
-    assert any(t.share == 1 for t in candidates(1))
+    assert any(t.fraction < 1 for t in candidates(1))
+    assert any(t.fraction == 1 for t in candidates(1))
     budget = Budget(1.0, 1e-6)
     full, sampled = Tuning(20, 1.0, 0.1, 1.0), Tuning(20, 0.25, 0.1, 1.0)
-    # A swap moves a full sum by two clips.
+    # A replacement moves a full sum by two clips.
     assert fits(Cost(gaussian=20 * (2 / noise_multiplier(budget, full)) ** 2), budget)
     assert not fits(Cost(gaussian=20 * (2.01 / noise_multiplier(budget, full)) ** 2), budget)
     assert fits(Cost(subsampled=(Subsampled(0.25, noise_multiplier(budget, sampled), 20),)), budget)

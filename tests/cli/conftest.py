@@ -1,4 +1,4 @@
-"""Files that the tests of the command line share."""
+"""Files that the tests of the command line fraction."""
 
 from __future__ import annotations
 

@@ -126,14 +126,14 @@ def test_a_ledger_adds_up_and_refuses(files, tmp_path):
     assert f"on users 0 to {600 - 1}" in shown.stdout
 
 
-def test_halts_leave_a_model_and_say_what_to_do(tmp_path):
+def test_aborts_leave_a_model_and_say_what_to_do(tmp_path):
     kept = people()
     kept["x_a"] = np.where(np.arange(len(kept["x_a"])) % (2 * ROWS) < ROWS, np.nan, kept["x_a"])
     write_table(pa.table(kept), tmp_path / "t.parquet")
     result = run("fit", tmp_path / "t.parquet", *FLAG, "-o", tmp_path / "m.json")
     assert result.exit_code == 3
     assert "missing values filled?" in result.stderr
-    assert load_model(tmp_path / "m.json").halted_
+    assert load_model(tmp_path / "m.json").aborted_
     filled = run("fit", tmp_path / "t.parquet", *FLAG, "-o", tmp_path / "m.json", "--fill-missing", "0", "--json")
     assert (filled.exit_code, json.loads(filled.stdout)["halted"]) == (0, False)
 

@@ -206,10 +206,10 @@ def test_ledgers(tmp_path):
     assert (record["spent_epsilon"], record["charges"], record["failure_share"]) == (0.0, [], 0.25)
     assert "not a guarantee" in record["spent_epsilon_is"]
     assert "a running total" in run("ledger", "show", path).stdout
-    new = ("ledger", "new", tmp_path / "other", "--epsilon", "3", "--delta", "1e-5", "--failure-share")
-    assert "0 <= --failure-share 2.0 < 1" in run(*new, "2").stderr
+    new = ("ledger", "new", tmp_path / "other", "--epsilon", "3", "--delta", "1e-5", "--failure-fraction")
+    assert "0 <= --failure-fraction 2.0 < 1" in run(*new, "2").stderr
     assert json.loads(run(*new, "0.1", "--json").stdout)["failure_share"] == 0.1
-    assert Ledger.open(tmp_path / "other").failure_share == 0.1
+    assert Ledger.open(tmp_path / "other").failure_fraction == 0.1
     (tmp_path / "text").write_text("no ledger at all")
     for wrong in (tmp_path / "none", tmp_path / "text", tmp_path):
         result = run("ledger", "show", wrong)

@@ -14,7 +14,7 @@ import numpy as np
 from userdp import Curator, UserData
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.engines.local import LocalEngine
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SeededNoise
 
 SUBNORMAL = 5e-324
@@ -105,15 +105,15 @@ class Tape:
             self.complaints.append(otherwise)
 
 
-def swap_factor(mechanism):
-    """How many of its `sensitivity` a swap may move a release by: sampled steps are priced by what one user adds."""
+def replacement_factor(mechanism):
+    """How many of its `sensitivity` one user may move a release by: sampled steps are priced by what one user adds."""
     if getattr(mechanism, "samples_rows", False):  # or what one row does
         return 2 * mechanism.rows_per_user
     return 2 if mechanism.samples_users else 1
 
 
 def score_sensitivity(mechanism):
-    """By how much a swap moves the score of a test with Laplace noise: of pairs in the paper's, of users in ours."""
+    """By how much one user moves the score of a test with Laplace noise: of pairs in the paper's, of users in ours."""
     return 2 * mechanism.n_vectors if isinstance(mechanism, PaperOutlierRemoval) else 1
 
 
@@ -126,7 +126,7 @@ class TapedNoise(SeededNoise):
     def __init__(self, seed, plan, tape, replay):
         super().__init__(seed)
         self._tape, self._at, self._replay = tape, 0, replay
-        self._swaps = max(swap_factor(step.mechanism) for step in plan.steps)
+        self._replacements = max(replacement_factor(step.mechanism) for step in plan.steps)
         self._counted = max(score_sensitivity(step.mechanism) for step in plan.steps)
 
     def _answer(self, query, sensitivity, scale, noisy):
@@ -139,7 +139,7 @@ class TapedNoise(SeededNoise):
         self._at += 1
         self._tape.want((sensitivity, scale) == (expected, same_scale), "the noise depends on one user's data")
         moved = float(np.linalg.norm(query - before)) / sensitivity
-        self._tape.want(moved <= self._swaps * (1 + 1e-9), f"moved by {moved:.3g} sensitivities")
+        self._tape.want(moved <= self._replacements * (1 + 1e-9), f"moved by {moved:.3g} sensitivities")
         return answer
 
     def gaussian(self, query, sensitivity, multiplier):
@@ -181,8 +181,8 @@ class TapedCurator(Curator):
         try:
             answer = super().release(label, statistic, radius)
             assert np.all(np.isfinite(answer))
-        except Halted as halted:
-            answer = halted
+        except Aborted as aborted:
+            answer = aborted
         finally:
             complaints, self._tape.complaints = self._tape.complaints, []
             assert not complaints, complaints[0]
@@ -192,6 +192,6 @@ class TapedCurator(Curator):
             self._at += 1
         else:
             self._tape.releases.append(((label, radius), answer))
-        if isinstance(answer, Halted):
+        if isinstance(answer, Aborted):
             raise answer
         return np.array(answer)

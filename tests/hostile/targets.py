@@ -28,7 +28,7 @@ from userdp.data.schema import ids, numbers
 from userdp.data.tables import open_table, write_table
 from userdp.models.base import UtilityWarning
 from userdp.models.private_mean import private_mean
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.report import write_report
@@ -181,7 +181,7 @@ def arrays(data):
         found = UserData.from_arrays(X, y, users, **options)
         assert found.n_users >= 2
         assert found.rows.dtype in (np.float32, np.float64)
-    with documented(), contextlib.suppress(Halted):
+    with documented(), contextlib.suppress(Aborted):
         private_mean(X, users, 50.0, 1e-2, insecure_seed=1)
     model = LogisticRegression(50.0, 1e-2, classes=[0, 1], insecure_seed=1, solver="whitened-clip", max_gradients=200)
     with documented():

@@ -38,7 +38,7 @@ def test_eight_processes_and_room_for_five(tmp_path):
     budget = Budget(epsilon_at(times(ROOM), 1e-6) + 1e-3, 1e-6)
     assert fits(times(ROOM), budget)
     assert not fits(times(ROOM + 1), budget)
-    ledger = Ledger(budget, path, failure_share=0.0)  # Gaussian releases only
+    ledger = Ledger(budget, path, failure_fraction=0.0)  # Gaussian releases only
     with start("together", path, "spawn" if LONG else "fork", PROCESSES) as process:
         answers = json.loads(process.stdout.read())
     released = [answer for answer in answers if isinstance(answer, float)]

@@ -38,7 +38,7 @@ def test_estimators(kind):
     """Rows, targets, or both; rounds are few, so the noise is the same and the weights can be compared."""
     X, y, users = people(kind)
     model, usual = observed(lambda: made(kind).fit(X, y.astype(float), groups=users))
-    assert not model.halted_
+    assert not model.aborted_
     for value in VALUES:
         for in_rows, in_targets in ((True, False), (False, True), (True, True)):
             rows, targets = X.copy(), y.astype(float)
@@ -50,7 +50,7 @@ def test_estimators(kind):
             assert seen == usual
             weights = np.append(hostile.coef_, hostile.intercept_)
             assert np.isfinite(weights).all()
-            assert (hostile.halted_, hostile.n_gradients_) == (model.halted_, model.n_gradients_)
+            assert (hostile.aborted_, hostile.n_gradients_) == (model.aborted_, model.n_gradients_)
             assert np.isfinite(hostile.predict(X)).all()
 
 
@@ -98,7 +98,7 @@ def test_minimize(loss, sent):
     result, seen = observed(lambda: fit(replaced(data, 7, *SENT[sent](data.n_features))))
     assert seen == expected
     assert Ball(3.0).contains(result.weights)
-    assert (result.message, result.n_gradients, result.halted) == (usual.message, usual.n_gradients, usual.halted)
+    assert (result.message, result.n_gradients, result.aborted) == (usual.message, usual.n_gradients, usual.aborted)
 
 
 @pytest.mark.parametrize("value", VALUES)

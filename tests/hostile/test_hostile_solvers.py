@@ -62,14 +62,14 @@ def test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else(solver, mo
     hostile = replaced(data, 7, *SENT[sent](data.n_features))
     after = run(solver, mode, hostile, tape, replay=True)
     np.testing.assert_array_equal(after.weights, before.weights)
-    for told in ("halted", "message", "n_gradients", "phases", "bound"):
+    for told in ("aborted", "message", "n_gradients", "phases", "bound"):
         assert getattr(after, told) == getattr(before, told), told
 
 
 def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
-    """It means something: with vectors that are not shortened it complains."""
+    """It means something: with vectors that are not clipped it complains."""
     for means in (clip, sampled_clip):
-        monkeypatch.setattr(means, "shortened_sum", lambda vectors, radius: np.nan_to_num(vectors).sum(axis=0))
+        monkeypatch.setattr(means, "clipped_sum", lambda vectors, radius: np.nan_to_num(vectors).sum(axis=0))
     data, tape = make_users(1500, rows=(1, 6)), Tape()
     run("dp-fedavg", "tight", data, tape, replay=False)  # whose statistic leaves clipping to the mechanism
     hostile = replaced(data, 7, *SENT["long"](data.n_features))

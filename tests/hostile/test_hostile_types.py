@@ -148,7 +148,7 @@ def differs(make, work, cells=CELLS):
 def fitted(X, y=TRUTHS, **parameters):
     model = LogisticRegression(**(QUICK | {"classes": [False, True]} | parameters)).fit(X, y, groups=USERS)
     assert np.isfinite(model.coef_).all()
-    return model.n_features_in_, model.coef_.shape, model.classes_.tolist(), model.halted_, model.n_gradients_
+    return model.n_features_in_, model.coef_.shape, model.classes_.tolist(), model.aborted_, model.n_gradients_
 
 
 def shape(data):

@@ -158,12 +158,12 @@ def test_lines_3_to_23_run_as_printed():
     np.testing.assert_allclose(result.weights, start)
 
 
-def test_line_19_halt_outputs_zero_inside_the_domain():
+def test_line_19_abort_outputs_zero_inside_the_domain():
     """Differs: the point of the domain nearest to 0, which the domain need not hold."""
     away = Problem(losses.logistic, Box(np.full(3, 1.0), np.full(3, 2.0)), n_features=3, row_norm=2.0)
     made = paper.plan_paper_phased_sgd(away, N, M, BUDGET)
-    result = phased_sgd.run(away, made, Recorder([np.full(3, 0.1), phased_sgd.Halted()]))
-    assert result.halted
+    result = phased_sgd.run(away, made, Recorder([np.full(3, 0.1), phased_sgd.Aborted()]))
+    assert result.aborted
     assert "The result is the start" in result.message
     np.testing.assert_array_equal(result.weights, np.full(3, 1.0))
 
@@ -173,7 +173,7 @@ def test_it_runs_on_data_and_its_noise_drowns_everything():
     data = UserData(rng.normal(size=(N * M, 3)), rng.integers(0, 2, N * M).astype(float), np.arange(0, N * M + 1, M))
     made = plan()
     result = phased_sgd.run(PROBLEM, made, Curator(data, made.plan, Ledger(BUDGET)))
-    assert not result.halted
+    assert not result.aborted
     assert len(result.phases) == 13
     assert result.phases[0]["noise_std"] > 50 * PROBLEM.domain.diameter, "the paper's constants are not for our sizes"
 

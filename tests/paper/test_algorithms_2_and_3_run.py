@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support_algorithms import BUDGET, CASES, D, L, M, N, R, plan, problem
 
-from userdp import Ball, Box, Curator, Halted, Ledger, UserData, losses
+from userdp import Aborted, Ball, Box, Curator, Ledger, UserData, losses
 from userdp.baselines import accelerated_paper as paper
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers import accelerated
@@ -65,7 +65,7 @@ def test_phases_run_as_printed(case):
     assert len(recorder.asked) == number
     assert np.linalg.norm(recorder.asked[20][1].weights) > 0.1, "the first phase moves"
     np.testing.assert_allclose(result.weights, start, rtol=1e-9)
-    assert not result.halted
+    assert not result.aborted
     assert result.n_gradients == made.n_gradients
 
 
@@ -85,12 +85,12 @@ def test_a_phase_minimises_its_users_loss_and_the_penalties():
 
 
 @pytest.mark.parametrize("steps_before", [0, 1, 70])
-def test_alg_2_line_16_halt_outputs_zero_inside_the_domain(steps_before):
+def test_alg_2_line_16_abort_outputs_zero_inside_the_domain(steps_before):
     """Differs: the point of the domain nearest to 0, which the domain need not hold."""
     away = problem(domain=Box(np.full(D, 1.0), np.full(D, 2.0)))
     made = paper.plan_paper_accelerated(away, N, M, BUDGET)
-    result = accelerated.run(away, made, Recorder([*[np.full(D, -1e3)] * steps_before, Halted()]))
-    assert result.halted
+    result = accelerated.run(away, made, Recorder([*[np.full(D, -1e3)] * steps_before, Aborted()]))
+    assert result.aborted
     assert "the start" in result.message
     np.testing.assert_array_equal(result.weights, np.full(D, 1.0))
 
@@ -105,7 +105,7 @@ def some_users(seed=0):
 def test_it_runs_on_data_and_its_noise_drowns_gradients():
     made = plan()
     result = accelerated.run(problem(), made, Curator(some_users(), made.plan, Ledger(BUDGET)))
-    assert not result.halted
+    assert not result.aborted
     assert len(result.phases) == 13
     assert Ball(1.0).contains(result.weights)
     assert result.phases[0]["noise_std"] > 100 * L, "the paper's constants are not for our sizes"
@@ -120,7 +120,7 @@ def test_kinks_run_on_data():
         changed(made, n_steps=3),
         Curator(some_users(), made.plan, Ledger(BUDGET), insecure_seed=0),
     )
-    assert not result.halted
+    assert not result.aborted
     assert len(result.phases) == 13
 
 

@@ -84,9 +84,9 @@ MUTANTS = [
         "privacy/test_curator_processes.py::test_the_process_is_checked_before_anything_else",
     ),
     Mutant(
-        "a halt with the frames of its data",
+        "an abort with the frames of its data",
         "privacy/curator.py",
-        "return Halted(error.reason)",
+        "return Aborted(error.reason)",
         "return error",
         "privacy/test_curator_secrecy.py::test_exceptions_lead_to_no_frame_that_holds_data",
     ),
@@ -112,11 +112,11 @@ MUTANTS = [
         "privacy/test_curator_secrecy.py::test_exceptions_lead_to_no_frame_that_holds_data",
     ),
     Mutant(
-        "a step that halted goes on",
+        "a step that aborted goes on",
         "privacy/curator.py",
         "            self._rounds_left = 0\n",
         "",
-        "privacy/test_curator.py::test_a_halt_closes_its_step_before_data_is_read_again",
+        "privacy/test_curator.py::test_a_abort_closes_its_step_before_data_is_read_again",
     ),
     Mutant(
         "a round that is released is not counted",
@@ -154,10 +154,10 @@ MUTANTS = [
         "privacy/test_curator.py::test_radii_that_are_none_cost_nothing",
     ),
     Mutant(
-        "a statistic speaks through a halt",
+        "a statistic speaks through an abort",
         "privacy/curator.py",
-        '            raise ValueError("Expected vectors, not a halt.") from None\n',
+        '            raise ValueError("Expected vectors, not an abort.") from None\n',
         "            raise\n",
-        "privacy/test_curator_secrecy.py::test_a_statistic_cannot_speak_through_a_halt",
+        "privacy/test_curator_secrecy.py::test_a_statistic_cannot_speak_through_a_abort",
     ),
 ]

@@ -27,9 +27,9 @@ MUTANTS = [
         _ADVERSARY + "test_room_that_noise_leaves_is_not_given_to_failures",
     ),
     Mutant(
-        "noise may use the failures' share",
+        "noise may use the failures' fraction",
         "privacy/domination.py",
-        "return Budget(self.budget.epsilon, (1 - self.failure_share) * self.budget.delta)",
+        "return Budget(self.budget.epsilon, (1 - self.failure_fraction) * self.budget.delta)",
         "return self.budget",
         _CURVES + "test_what_failures_leave_is_not_given_to_noise",
     ),

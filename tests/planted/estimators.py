@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "private mean: search for free",
         "models/private_mean.py",
-        "1 / math.sqrt((1 - share) * precision),",
+        "1 / math.sqrt((1 - fraction) * precision),",
         "1 / math.sqrt(precision),",
         "test_private_mean.py::test_a_plan_fits_its_budget_in_full",
     ),
@@ -57,13 +57,13 @@ MUTANTS = [
         "privacy/curator.py",
         "plan.certify(self.budget)",
         "plan.certify(ledger.budget)",
-        "privacy/test_curator.py::test_what_a_run_promises_is_certified_whatever_the_ledger_holds",
+        "privacy/test_curator.py::test_what_a_run_guarantees_is_certified_whatever_the_ledger_holds",
     ),
     Mutant(
         "estimator: the seed is not confessed",
         "models/fitting.py",
-        "promise = statement(option.plan.plan, curator.budget, ledger, seed)",
-        "promise = statement(option.plan.plan, curator.budget, ledger)",
+        "guarantee = statement(option.plan.plan, curator.budget, ledger, seed)",
+        "guarantee = statement(option.plan.plan, curator.budget, ledger)",
         "test_estimators.py::test_a_seeded_model_says_that_it_is_not_private",
     ),
     Mutant(

@@ -99,7 +99,7 @@ MUTANTS = [
         "privacy/mechanisms/removal.py",
         "return self.margin + self.reach + self.outliers",
         "return self.reach + self.outliers",
-        "privacy/test_gaussian_outlier_removal.py::test_the_slack_makes_a_false_halt_in_any_round_as_rare_as_asked",
+        "privacy/test_gaussian_outlier_removal.py::test_the_slack_makes_a_false_abort_in_any_round_as_rare_as_asked",
     ),
     Mutant(
         "gaussian: the noise forgets the slack",
@@ -134,14 +134,14 @@ MUTANTS = [
         "privacy/mechanisms/removal.py",
         "c.tight_ramp(record.n_vectors, record.slack)",
         "c.tight_ramp(record.n_vectors, 0)",
-        "privacy/test_gaussian_outlier_removal.py::test_partial_weights_follow_the_tight_ramp_and_swaps_stay_within_the_sensitivity",
+        "privacy/test_gaussian_outlier_removal.py::test_partial_weights_follow_the_tight_ramp_and_replacements_stay_within_the_sensitivity",
     ),
     Mutant(
         "gaussian: outliers keep their weights",
         "privacy/mechanisms/removal.py",
         "c.tight_ramp(record.n_vectors, record.slack)",
         "c.Ramp(1.0, record.n_vectors - record.slack - 1)",
-        "privacy/test_gaussian_outlier_removal.py::test_partial_weights_follow_the_tight_ramp_and_swaps_stay_within_the_sensitivity",
+        "privacy/test_gaussian_outlier_removal.py::test_partial_weights_follow_the_tight_ramp_and_replacements_stay_within_the_sensitivity",
     ),
     Mutant(
         "gaussian: neighbours counted at twice the radius",

@@ -53,7 +53,7 @@ MUTANTS = [
         _FILE,
         "clipped = np.clip(values, -radius, radius)",
         "clipped = values",
-        _TESTS + "test_a_swap_changes_what_one_user_tells_and_by_no_more_than_the_sensitivity",
+        _TESTS + "test_a_replacement_changes_what_one_user_tells_and_by_no_more_than_the_sensitivity",
     ),
     Mutant(
         "reports: half the noise",

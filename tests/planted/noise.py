@@ -39,9 +39,9 @@ MUTANTS = [
         "privacy/test_gates.py::test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round",
     ),
     Mutant(
-        "a halted stream answers again",
+        "an aborted stream answers again",
         "privacy/mechanisms/tests.py",
-        '            raise RuntimeError("This test has halted and gives no more answers.")\n',
+        '            raise RuntimeError("This test has aborted and gives no more answers.")\n',
         "            pass\n",
         "privacy/test_gates.py::test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round",
     ),

@@ -8,7 +8,7 @@ MUTANTS = [
         "baselines/mechanisms/paper_outlier_removal.py",
         "c.score_radius(2 * radius, rows.shape[1])",
         "2 * radius",
-        "privacy/test_paper_outlier_removal.py::test_vectors_one_and_a_half_radii_apart_halt",
+        "privacy/test_paper_outlier_removal.py::test_vectors_one_and_a_half_radii_apart_abort",
     ),
     Mutant(
         "paper: the score's radius not reduced by its rounding",
@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant(
         "paper: all vectors kept",
         "baselines/mechanisms/paper_outlier_removal.py",
-        "selected = self._noise.coins(ramp.weights(counts))",
+        "selected = self._noise.poisson_mask(ramp.weights(counts))",
         "selected = counts > 0",
         "privacy/test_paper_outlier_removal.py::test_the_probabilities_rise_from_half_of_one_more_than_all_to_two_thirds",
     ),

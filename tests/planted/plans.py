@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "plan: Gaussian tests for free",
         "solvers/mean_plans.py",
-        "mean, tested = multiplier / math.sqrt(1 - share), multiplier",
+        "mean, tested = multiplier / math.sqrt(1 - fraction), multiplier",
         "mean, tested = multiplier, multiplier",
         "test_planning.py::test_the_whole_budget_is_used_and_no_more",
     ),

@@ -4,7 +4,7 @@ from planted.mutant import Mutant
 
 _HERE = "privacy/mechanisms/sampled_clip.py"
 _TESTS = "privacy/test_sampled_clip.py::"
-_NEIGHBOURS = _TESTS + "test_one_user_moves_mean_and_share_by_at_most_their_sensitivities_in_every_round"
+_NEIGHBOURS = _TESTS + "test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_every_round"
 _ATTAINED = _TESTS + "test_the_sensitivities_are_attained_in_both_directions_at_once"
 _SAME_NOISE = _TESTS + "test_the_noise_is_the_same_for_every_sample"
 _COUNTS = _TESTS + "test_another_number_of_vectors_than_sampled_is_refused"
@@ -26,49 +26,49 @@ MUTANTS = [
         _TESTS + "test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding",
     ),
     Mutant(
-        "shares get half their noise",
+        "fractions get half their noise",
         _HERE,
         "/ (2 * self.expected)",
         "/ (4 * self.expected)",
         _ATTAINED,
     ),
     Mutant(
-        "shares of many users not paid for their rounding",
+        "fractions of many users not paid for their rounding",
         _HERE,
         "(1 + 2.0**-49 * self.n_vectors) / (2",
         "(1 + 2.0**-40) / (2",
         _TESTS
-        + "test_shares_of_many_users_are_never_farther_apart_than_their_sensitivity "
+        + "test_fractions_of_many_users_are_never_farther_apart_than_their_sensitivity "
         + _TESTS
         + "test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding",
     ),
     Mutant(
-        "the share is free",
+        "the fraction is free",
         _HERE,
-        "precision += 1 / self.share_multiplier**2",
+        "precision += 1 / self.fraction_multiplier**2",
         "pass",
-        _TESTS + "test_mean_and_share_are_one_gaussian_release",
+        _TESTS + "test_mean_and_fraction_are_one_gaussian_release",
     ),
     Mutant(
         "sampled rounds charged as one",
         _HERE,
         "self.joint_multiplier, self.rounds),",
         "self.joint_multiplier, 1),",
-        _TESTS + "test_mean_and_share_are_one_gaussian_release",
+        _TESTS + "test_mean_and_fraction_are_one_gaussian_release",
     ),
     Mutant(
-        "a swap of everyone charged as an addition",
+        "a replacement of everyone charged as an addition",
         _HERE,
         "self.rounds * (2 / self.joint_multiplier) ** 2",
         "self.rounds * (1 / self.joint_multiplier) ** 2",
-        _TESTS + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_share",
+        _TESTS + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction",
     ),
     Mutant(
         "rounds of everyone charged as one",
         _HERE,
         "self.rounds * (2 / self.joint_multiplier) ** 2",
         "(2 / self.joint_multiplier) ** 2",
-        _TESTS + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_share",
+        _TESTS + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction",
     ),
     Mutant(
         "sampled means get half their noise multiplier",
@@ -78,10 +78,10 @@ MUTANTS = [
         _SAME_NOISE,
     ),
     Mutant(
-        "shares get the means' noise multiplier",
+        "fractions get the means' noise multiplier",
         _HERE,
-        "record.share_sensitivity, record.share_multiplier)",
-        "record.share_sensitivity, record.added_user_multiplier)",
+        "record.fraction_sensitivity, record.fraction_multiplier)",
+        "record.fraction_sensitivity, record.added_user_multiplier)",
         _SAME_NOISE,
     ),
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = [
     Mutant(
         "everyone is sampled",
         _HERE,
-        "users[self._noise.coins(np.full(len(users), self._record.sampling_probability))]",
+        "users[self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))]",
         "users",
         _TESTS + "test_samples_are_poisson_and_fresh",
     ),

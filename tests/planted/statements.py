@@ -97,7 +97,7 @@ MUTANTS = [
         _TRADEOFF + "test_the_default_delta_is_far_below_one_over_the_users",
     ),
     Mutant(
-        "statement: a promise is rounded to nearest",
+        "statement: a guarantee is rounded to nearest",
         "privacy/accounting.py",
         "rounding=decimal.ROUND_CEILING",
         "rounding=decimal.ROUND_HALF_EVEN",

@@ -25,7 +25,7 @@ MUTANTS = [
         "privacy/test_concentration.py::test_the_papers_ramp_starts_where_the_proof_needs_it",
     ),
     Mutant(
-        "sensitivity without the slack's share",
+        "sensitivity without the slack's fraction",
         "privacy/mechanisms/concentration.py",
         "return 2 * radius / (n_vectors - slack) * (1 + slack / (ramp.high - ramp.low))",
         "return 2 * radius / n_vectors",

@@ -7,7 +7,7 @@ _TESTS = "privacy/test_winsorized.py::"
 
 MUTANTS = [
     Mutant(
-        "winsorised counts: a swap taken for one vote",
+        "winsorised counts: a replacement taken for one vote",
         _FILE,
         "votes = 1 if self.samples_users else 2",
         "votes = 1",
@@ -21,7 +21,7 @@ MUTANTS = [
         _TESTS + "test_both_sensitivities_are_attained",
     ),
     Mutant(
-        "winsorised means: a swap taken for an added user",
+        "winsorised means: a replacement taken for an added user",
         _FILE,
         "moved = reach if self.samples_users else 2 * reach",
         "moved = reach",
@@ -53,7 +53,7 @@ MUTANTS = [
         _FILE,
         "np.clip(values - middle, -half, half).sum(axis=0)",
         "(values - middle).sum(axis=0)",
-        _TESTS + "test_no_swap_moves_counts_or_mean_by_more_than_their_sensitivity",
+        _TESTS + "test_no_replacement_moves_counts_or_mean_by_more_than_their_sensitivity",
     ),
     Mutant(
         "winsorised means: intervals by the counts without noise",
@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant(
         "winsorised samples are everyone",
         _FILE,
-        "return users[self._noise.coins(np.full(len(users), self._record.sampling_probability))]",
+        "return users[self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))]",
         "return users",
         _TESTS + "test_samples_are_poisson_and_everyone_is_everyone",
     ),
@@ -137,6 +137,6 @@ MUTANTS = [
         _FILE,
         "np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)",
         "vectors",
-        _TESTS + "test_no_swap_moves_counts_or_mean_by_more_than_their_sensitivity",
+        _TESTS + "test_no_replacement_moves_counts_or_mean_by_more_than_their_sensitivity",
     ),
 ]

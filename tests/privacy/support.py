@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 
 
 def brute_counts(vectors, radius):
@@ -19,7 +19,7 @@ def brute_counts(vectors, radius):
 
 
 def climb(objective, start, rng, steps=400):
-    """Hill climbing over point sets by moving, swapping and duplicating single points; returns the best value."""
+    """Hill climbing over point sets by moving, replacing and duplicating single points; returns the best value."""
     best, value = start, objective(start)
     for _ in range(steps):
         points = best.copy()
@@ -67,7 +67,7 @@ class SilentNoise:
     def permutation(self, n):
         return np.arange(n)
 
-    def coins(self, probabilities):
+    def poisson_mask(self, probabilities):
         self.asked.append(("coins", float(np.mean(probabilities))))
         return np.arange(len(probabilities)) < probabilities * len(probabilities)
 
@@ -92,7 +92,7 @@ def laplace_mass(scale, reach):
 def passes(record, vectors, noise):
     """How many rounds on these vectors pass, until one fails or they are used up."""
     session, passed = record.start(noise), 0
-    with contextlib.suppress(Halted):
+    with contextlib.suppress(Aborted):
         for _ in range(record.rounds):
             session.release(vectors, 1.0)
             passed += 1

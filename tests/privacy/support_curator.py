@@ -25,7 +25,7 @@ def make_data(n_users=SIZE, seed=0):
 
 
 def mean(size=SIZE, rounds=1, z=20.0):
-    return OutlierRemoval(size, z, 0.8, 1e-6, 1e-9, rounds)  # a false halt in a thousand years
+    return OutlierRemoval(size, z, 0.8, 1e-6, 1e-9, rounds)  # a false abort in a thousand years
 
 
 def plan_of(*mechanisms):

@@ -20,8 +20,10 @@ def in_rounds(**change):
 
 def coins_that_change(n_vectors, failure):
     """Least k with P(Bin(K-1, 6/(K-3)) > k) <= failure, by adding up."""
-    share = 6 / (n_vectors - 3)
-    masses = [math.comb(n_vectors - 1, k) * share**k * (1 - share) ** (n_vectors - 1 - k) for k in range(n_vectors)]
+    fraction = 6 / (n_vectors - 3)
+    masses = [
+        math.comb(n_vectors - 1, k) * fraction**k * (1 - fraction) ** (n_vectors - 1 - k) for k in range(n_vectors)
+    ]
     return next(k for k in range(n_vectors) if math.fsum(masses[k + 1 :]) <= failure)
 
 
@@ -37,7 +39,7 @@ class Choosing(SilentNoise):
         self.query = query
         return super().integer_laplace(query, scale)
 
-    def coins(self, probabilities):
+    def poisson_mask(self, probabilities):
         self.probabilities = probabilities
         self.kept = probabilities > 0 if self.uniforms is None else self.uniforms < probabilities
         return self.kept

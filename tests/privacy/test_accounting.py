@@ -44,7 +44,7 @@ def test_gaussian_delta_without_a_shift_is_that_of_equal_distributions():
 
 
 def test_gaussian_composition_is_closed():
-    """T releases of multiplier z are one of multiplier z / sqrt(T), as dp-accounting's PLD says in swap units."""
+    """T releases of multiplier z are one of multiplier z / sqrt(T), as dp-accounting's PLD says in replace units."""
     cost = Cost(gaussian=10 / 7.0**2)
     accountant = PLDAccountant(NeighboringRelation.REPLACE_SPECIAL)
     accountant.compose(dp_event.GaussianDpEvent(7.0), 10)
@@ -52,8 +52,8 @@ def test_gaussian_composition_is_closed():
     assert a.epsilon_at(cost, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-4)
 
 
-def test_the_convention_is_swap_units_where_dp_accounting_has_two():
-    """REPLACE_ONE doubles the sensitivity in dp-accounting's PLD and not in its RDP: ours is std / swap sensitivity."""
+def test_the_convention_is_replacement_units_where_dp_accounting_has_two():
+    """REPLACE_ONE doubles the sensitivity in dp-accounting's PLD and not in its RDP: ours is std / sensitivity."""
     ours = a.epsilon_at(Cost(gaussian=1 / 4.0**2), 1e-6)
     doubled = PLDAccountant(NeighboringRelation.REPLACE_ONE)
     doubled.compose(dp_event.GaussianDpEvent(8.0))
@@ -129,7 +129,7 @@ def test_failure_is_added_to_delta():
 # --- Poisson-sampled steps ------------------------------------------------------------------------------------------
 
 
-def test_one_sampled_step_is_the_swap_of_its_dominating_pair():
+def test_one_sampled_step_is_the_replacement_of_its_dominating_pair():
     q, z, epsilon = 0.2, 1.5, 0.2
 
     def mixed(step):

@@ -1,4 +1,4 @@
-"""Means of vectors that never point apart: sqrt(2) r/K is what a swap can do, attained and never exceeded."""
+"""Means of vectors that never point apart: sqrt(2) r/K is what a replacement can do, attained and never exceeded."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def statistics_of(basis):
 
 @settings(max_examples=300, deadline=None)
 @given(drawn=neighbouring_users())
-def test_no_swap_moves_the_mean_by_more_than_its_sensitivity(drawn):
+def test_no_replacement_moves_the_mean_by_more_than_its_sensitivity(drawn):
     data, other, basis, _ = drawn
     for statistic in statistics_of(basis):
         one, two = all_of(statistic, data), all_of(statistic, other)
@@ -53,9 +53,9 @@ def test_no_swap_moves_the_mean_by_more_than_its_sensitivity(drawn):
 @settings(max_examples=300, deadline=None)
 @given(drawn=neighbouring_users())
 def test_no_two_vectors_point_apart_or_are_longer_than_1(drawn):
-    data, other, basis, swapped = drawn
+    data, other, basis, replaced = drawn
     for statistic in statistics_of(basis):
-        vectors = np.vstack([all_of(statistic, data), all_of(statistic, other)[swapped]])
+        vectors = np.vstack([all_of(statistic, data), all_of(statistic, other)[replaced]])
         assert np.all(np.isfinite(vectors))
         for x, y in itertools.combinations_with_replacement(vectors, 2):
             assert inner(x, y) <= 1 + 1e-12

@@ -10,7 +10,7 @@ from support import SilentNoise, climb
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.mechanisms.clip import Clip, shortened_sum
+from userdp.privacy.mechanisms.clip import Clip, clipped_sum
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
@@ -50,7 +50,7 @@ def length(vector):
 # --- what is computed -------------------------------------------------------------------------------------------------
 
 
-def exactly_shortened(vector, radius):
+def exactly_clipped(vector, radius):
     """min(1, r/|x|) x in fifty digits and with exponents without bounds; zeros if x is not finite."""
     if not np.all(np.isfinite(vector)):
         return [Decimal(0)] * len(vector)
@@ -64,21 +64,21 @@ def exactly_shortened(vector, radius):
 
 @settings(max_examples=300, deadline=None)
 @given(vector=st.lists(numbers, min_size=1, max_size=5), radius=st.sampled_from(RADII))
-def test_a_vector_is_shortened_to_the_radius_and_never_longer_than_the_sensitivity_allows(vector, radius):
+def test_a_vector_is_clipped_to_the_radius_and_never_longer_than_the_sensitivity_allows(vector, radius):
     with np.errstate(all="ignore"):
-        computed = shortened_sum(np.array([vector]), radius)
+        computed = clipped_sum(np.array([vector]), radius)
     with localcontext() as context:
         context.prec = 50
         size = sum(Decimal(float(x)) ** 2 for x in computed).sqrt()
         assert size <= Decimal(radius) * (1 + Decimal(2.0**-50) * (len(vector) + 8))
-    expected = np.array([float(x) for x in exactly_shortened(vector, radius)])
+    expected = np.array([float(x) for x in exactly_clipped(vector, radius)])
     np.testing.assert_allclose(computed, expected, rtol=1e-14, atol=1e-300 + 1e-15 * np.abs(expected).max())
 
 
 def test_vectors_of_all_sizes_add_up():
     rows = np.array([[3.0, 4.0], [0.0, 0.5], [1e308, 0.0], [0.0, -1e308], [1e-320, 0.0], [np.nan, 9.0], [-np.inf, 9.0]])
     with np.errstate(all="ignore"):
-        np.testing.assert_allclose(shortened_sum(rows, 1.0), [0.6 + 1.0, 0.8 + 0.5 - 1.0], rtol=1e-15)
+        np.testing.assert_allclose(clipped_sum(rows, 1.0), [0.6 + 1.0, 0.8 + 0.5 - 1.0], rtol=1e-15)
     np.testing.assert_allclose(clipped(rows, 1.0), np.array([1.6, 0.3]) / 7, rtol=1e-15)
 
 
@@ -99,10 +99,10 @@ def test_the_input_is_not_written_to():
 
 @settings(max_examples=500, deadline=None)
 @given(pair=neighbours(), radius=st.sampled_from(RADII), block=st.integers(1, 9))
-def test_no_swap_moves_the_mean_by_more_than_its_sensitivity(pair, radius, block):
-    rows, swapped, replacement = pair
+def test_no_replacement_moves_the_mean_by_more_than_its_sensitivity(pair, radius, block):
+    rows, replaced, replacement = pair
     other = rows.copy()
-    other[swapped] = replacement
+    other[replaced] = replacement
     moved = length((clipped(rows, radius, block) - clipped(other, radius, block)) / radius)
     assert moved <= Clip(len(rows), 5.0).sensitivity(1.0, rows.shape[1])
 
@@ -251,7 +251,7 @@ def test_another_number_of_vectors_than_priced_is_refused(sizes):
 
 @pytest.mark.parametrize("last", [0.5, 2.0])
 def test_the_blocks_of_a_round_share_one_radius(last):
-    """Otherwise a block shortened to a large radius would get the noise of a small one."""
+    """Otherwise a block clipped to a large radius would get the noise of a small one."""
     noise = SilentNoise()
     session = Clip(40, 5.0).start(noise)
     session.add(np.zeros((20, 1)), 1.0)

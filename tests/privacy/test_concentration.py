@@ -25,7 +25,7 @@ LINE = [0.0, 1.0, 2.0, 3.0, math.nan]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_exhaustively_a_swap_changes_h_index_by_one_and_score_by_twice_the_others(size):
+def test_exhaustively_a_replacement_changes_h_index_by_one_and_score_by_twice_the_others(size):
     """All sets of points on a line with ties at the radius, against all replacements of the first point."""
     statistics = {}
     for points in itertools.product(range(len(LINE)), repeat=size):
@@ -109,7 +109,7 @@ def test_the_papers_ramp_starts_where_the_proof_needs_it():
 
 
 def test_the_papers_ramp_needs_ten_vectors():
-    """With five, swapping one user can take away all weights: four vectors at one place, one far away."""
+    """With five, replacing one user can take away all weights: four vectors at one place, one far away."""
     one = np.array([[0.0]] * 4 + [[50.0]])
     other = np.array([[-50.0]] + [[0.0]] * 3 + [[50.0]])
     assert c.score(brute_counts(one, 0.5)) >= 10 / 3

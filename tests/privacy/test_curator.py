@@ -24,7 +24,7 @@ from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
@@ -60,7 +60,7 @@ def test_the_ledger_is_charged_before_the_data_is_touched():
         curator.release("step 0", UserMean(), 1.0)
 
 
-def test_what_a_run_promises_is_certified_whatever_the_ledger_holds():
+def test_what_a_run_guarantees_is_certified_whatever_the_ledger_holds():
     """A plan within the ledger's budget, but not within the one that is stated."""
     plan, book = plan_of(mean()), Ledger(Budget(8.0, 1e-4))
     stated = Budget(0.05, 1e-6)
@@ -140,9 +140,9 @@ def test_a_later_step_may_be_skipped_to_and_closes_the_earlier_ones():
         curator.release("step 0", UserMean(), 0.5)
 
 
-def test_a_halt_closes_its_step():
+def test_a_abort_closes_its_step():
     curator = Curator(make_data(), plan_of(mean(rounds=3), mean()), Ledger(BUDGET))
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         curator.release("step 0", UserMean(), 1e-9)
     with pytest.raises(RuntimeError, match="used up"):
         curator.release("step 0", UserMean(), 0.5)
@@ -153,10 +153,10 @@ def test_a_halt_closes_its_step():
     "mechanism",
     [mean(rounds=3), gaussian_tested(rounds=3), SampledOutlierRemoval(SIZE, 0.5, 40.0, 2.0, 1e-6, rounds=3)],
 )
-def test_a_halt_closes_its_step_before_data_is_read_again(mechanism):
+def test_a_abort_closes_its_step_before_data_is_read_again(mechanism):
     curator = Curator(make_data(), plan_of(mechanism), Ledger(Budget(8.0, 1e-4)), insecure_seed=0)
     statistic = Given(np.full((SIZE, 2), np.nan))
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         curator.release("step 0", statistic, 1.0)
     with pytest.raises(RuntimeError, match="it is closed"):
         curator.release("step 0", statistic, 1.0)

@@ -43,8 +43,8 @@ def test_blocks_of_users_give_the_mean_of_all(monkeypatch, block, asked):
     assert seen == asked * 2
     np.testing.assert_allclose(released, whole, rtol=1e-13)
     lengths = np.hypot.reduce(rows[1:49], axis=1)
-    shortened = rows[1:49] * np.minimum(1, 2 / lengths)[:, None]
-    expected = shortened.sum(axis=0) + np.array([2**0.5, -(2**0.5), 0, 0])
+    clipped = rows[1:49] * np.minimum(1, 2 / lengths)[:, None]
+    expected = clipped.sum(axis=0) + np.array([2**0.5, -(2**0.5), 0, 0])
     np.testing.assert_allclose(released, expected / 50, rtol=1e-12)
 
 

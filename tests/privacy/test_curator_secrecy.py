@@ -20,7 +20,7 @@ from support_curator import (
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.radius import RadiusSearch
 from userdp.vectors.moments import UserMean
@@ -49,9 +49,9 @@ def test_an_interrupt_carries_nothing_and_uses_up_the_round():
         curator.release("step 0", UserMean(), 0.5)
 
 
-def test_a_statistic_cannot_speak_through_a_halt():
+def test_a_statistic_cannot_speak_through_a_abort():
     def leak(users):
-        raise Halted("user 17's salary is 91234.5.")
+        raise Aborted("user 17's salary is 91234.5.")
 
     curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET))
     with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector a group") as error:
@@ -59,17 +59,17 @@ def test_a_statistic_cannot_speak_through_a_halt():
     assert "salary" not in str(error.value)
 
 
-def test_halts_and_errors_say_nothing_about_the_data():
+def test_aborts_and_errors_say_nothing_about_the_data():
     data = make_data()
     for seed in range(3):
-        with pytest.raises(Halted) as halted:
+        with pytest.raises(Aborted) as aborted:
             Curator(data, plan_of(mean()), Ledger(BUDGET), insecure_seed=seed).release("step 0", UserMean(), 1e-9)
-        assert not any(character.isdigit() for character in str(halted.value))
+        assert not any(character.isdigit() for character in str(aborted.value))
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
-@pytest.mark.parametrize("halting", [False, True])
-def test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings(mechanism, halting):
+@pytest.mark.parametrize("aborting", [False, True])
+def test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings(mechanism, aborting):
     """An error or a warning on an overflow, which the caller can switch on, would tell of one user's values."""
 
     def loud(users):
@@ -78,7 +78,7 @@ def test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_an
         np.exp(np.array([1e4, -1e4]))
         np.sqrt(np.array([-1.0]))
 
-    rows = np.arange(2.0 * SIZE).reshape(SIZE, 2) ** 3 if halting else hostile_rows()
+    rows = np.arange(2.0 * SIZE).reshape(SIZE, 2) ** 3 if aborting else hostile_rows()
     seen = []
     for setting in ("ignore", "raise", "warn", "print"):
         curator = Curator(make_data(), plan_of(mechanism), Ledger(Budget(8.0, 1e-4)), insecure_seed=5)
@@ -89,8 +89,8 @@ def test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_an
             assert np.geterr() == before
         assert not caught
     assert seen[1:] == seen[:1] * 3
-    if halting and not isinstance(mechanism, Clip | RadiusSearch):
-        assert seen[0][0] is Halted
+    if aborting and not isinstance(mechanism, Clip | RadiusSearch):
+        assert seen[0][0] is Aborted
     else:
         assert np.all(np.isfinite(seen[0]))
 
@@ -137,13 +137,13 @@ TESTED = ["removal", "gaussian", "searched", "paper", "sampled"]
 
 @pytest.mark.parametrize(
     ("error", "mechanism"),
-    [(Halted, name) for name in TESTED] + [(error, name) for error in FAILURES for name in ("clip", *TESTED)],
+    [(Aborted, name) for name in TESTED] + [(error, name) for error in FAILURES for name in ("clip", *TESTED)],
 )
 def test_exceptions_lead_to_no_frame_that_holds_data(error, mechanism):
     nowhere = np.full((SIZE, 2), np.nan)
-    statistic = Given(nowhere) if error is Halted else Given(hostile_rows(), fail_with(error))
+    statistic = Given(nowhere) if error is Aborted else Given(hostile_rows(), fail_with(error))
     curator = Curator(make_data(), plan_of(MECHANISMS[mechanism]), Ledger(Budget(8.0, 1e-4)), insecure_seed=5)
-    expected = error if error in (Halted, KeyboardInterrupt) else RuntimeError
+    expected = error if error in (Aborted, KeyboardInterrupt) else RuntimeError
     caught = None
     try:
         curator.release("step 0", statistic, 1.0)

@@ -148,12 +148,12 @@ def test_sums_and_covers(one, two, three):
 
 
 @given(totals, st.floats(0.0, 0.9))
-def test_what_fits_keeps_the_budget(total, share):
+def test_what_fits_keeps_the_budget(total, fraction):
     """Noise and failures that fit add up to delta at epsilon, with the reserves left; pure runs to epsilon."""
-    held = Filter(BUDGET, share)
+    held = Filter(BUDGET, fraction)
     if held.fits(total):
         gaussian = gaussian_delta(math.sqrt(total.mu_squared), BUDGET.epsilon * (1 - 1e-9)) + total.failure
-        by_pure = total.pure <= BUDGET.epsilon and total.failure <= share * BUDGET.delta
+        by_pure = total.pure <= BUDGET.epsilon and total.failure <= fraction * BUDGET.delta
         assert gaussian <= BUDGET.delta * (1 - 1e-7) or by_pure
         assert held.epsilon_at(total, BUDGET.delta) <= BUDGET.epsilon
         held.certify(total)
@@ -175,12 +175,12 @@ def test_totals_that_are_none_are_refused():
     for wrong in ((-1.0, 0.0, 0.0), (math.inf, 0.0, 0.0), (math.nan, 0.0, 0.0), (0.0, math.nan, 0.0), (0.0, 0.0, -1.0)):
         with pytest.raises(ValueError, match="Expected costs >= 0"):
             Dominating(*wrong)
-    for share in (-0.1, 1.0, math.nan):
-        with pytest.raises(ValueError, match="Expected 0 <= failure_share"):
-            Filter(BUDGET, share)
-    for share in ("all", None, True):
-        with pytest.raises(TypeError, match="Expected failure_share to be a number"):
-            Filter(BUDGET, share)
+    for fraction in (-0.1, 1.0, math.nan):
+        with pytest.raises(ValueError, match="Expected 0 <= failure_fraction"):
+            Filter(BUDGET, fraction)
+    for fraction in ("all", None, True):
+        with pytest.raises(TypeError, match="Expected failure_fraction to be a number"):
+            Filter(BUDGET, fraction)
 
 
 def chord(ends, deltas, at):

@@ -50,7 +50,7 @@ def test_above_threshold_draws_its_threshold_once_and_fresh_noise_a_round():
     assert gate.passes(11)
     assert not gate.passes(9)
     assert noise.asked == [("integer_laplace", 4.0)] + 3 * [("integer_laplace", 8.0)]
-    with pytest.raises(RuntimeError, match="halted"):
+    with pytest.raises(RuntimeError, match="aborted"):
         gate.passes(100)
 
 
@@ -65,11 +65,11 @@ def test_the_single_test_uses_less_noise_and_answers_once():
 
 @pytest.mark.parametrize("queries", [[0, 0, 0], [0, 3, -2, 1], [-5, 4]])
 def test_above_threshold_is_epsilon_dp_exactly(queries):
-    """Probabilities of every halting time, summed over the noises, on all neighbouring streams of sensitivity 1."""
+    """Probabilities of every aborting time, summed over the noises, on all neighbouring streams of sensitivity 1."""
     epsilon, threshold = 0.8, 1
     xi, xi_mass = laplace_mass(2 / epsilon, 150)
 
-    def halting_distribution(values):
+    def aborting_distribution(values):
         # P(value + nu >= threshold + xi) for each xi; survive all earlier rounds, fail this one.
         survive, chances = np.ones(len(xi)), []
         for value in values:
@@ -80,10 +80,10 @@ def test_above_threshold_is_epsilon_dp_exactly(queries):
             survive = survive * passing
         return np.array([*chances, float(xi_mass @ survive)])
 
-    base = halting_distribution(queries)
+    base = aborting_distribution(queries)
     worst = 0.0
     for change in np.ndindex(*(3,) * len(queries)):
-        other = halting_distribution([value + step - 1 for value, step in zip(queries, change, strict=True)])
+        other = aborting_distribution([value + step - 1 for value, step in zip(queries, change, strict=True)])
         worst = max(worst, np.max(np.abs(np.log(base / other))))
     assert 0.3 * epsilon < worst <= epsilon * (1 + 1e-6)
 
@@ -101,10 +101,10 @@ def test_audit_of_the_single_test():
 
 
 def test_audit_of_above_threshold():
-    """Halting times on a stream where the user lowers one value and raises the others."""
+    """Aborting times on a stream where the user lowers one value and raises the others."""
     epsilon, runs = 1.0, 20_000
 
-    def halting_times(values, claimed):
+    def aborting_times(values, claimed):
         noise = SeededNoise(1)
         times = np.full(runs, float(len(values)))
         for run in range(runs):
@@ -116,8 +116,8 @@ def test_audit_of_above_threshold():
         return times
 
     one, other = [1] * 8, [0] * 8
-    assert audited_epsilon(halting_times(one, epsilon), halting_times(other, epsilon), 0.0) <= epsilon
-    assert audited_epsilon(halting_times(one, 4 * epsilon), halting_times(other, 4 * epsilon), 0.0) > epsilon
+    assert audited_epsilon(aborting_times(one, epsilon), aborting_times(other, epsilon), 0.0) <= epsilon
+    assert audited_epsilon(aborting_times(one, 4 * epsilon), aborting_times(other, 4 * epsilon), 0.0) > epsilon
 
 
 def test_probabilities_beyond_the_reach_of_the_tail_bound_are_refused():

@@ -12,7 +12,7 @@ from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import tests as gates
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise, gaussian_std
 from userdp.privacy.plan import Plan, Step
@@ -49,12 +49,12 @@ def test_the_margin_is_for_the_noise_that_is_drawn(monkeypatch):
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 400])
-@pytest.mark.parametrize("false_halt", [1e-9, 1e-3, 0.3, 0.9])
-def test_the_slack_makes_a_false_halt_in_any_round_as_rare_as_asked(rounds, false_halt):
-    record = gaussian_tested(rounds=rounds, false_halt=false_halt)
+@pytest.mark.parametrize("false_abort", [1e-9, 1e-3, 0.3, 0.9])
+def test_the_slack_makes_a_false_abort_in_any_round_as_rare_as_asked(rounds, false_abort):
+    record = gaussian_tested(rounds=rounds, false_abort=false_abort)
     reach = record.slack - record.margin
-    assert rounds * norm.sf(reach / 3.0) <= false_halt
-    assert reach == 0 or false_halt < rounds * norm.sf((reach - 1) / 3.0)
+    assert rounds * norm.sf(reach / 3.0) <= false_abort
+    assert reach == 0 or false_abort < rounds * norm.sf((reach - 1) / 3.0)
 
 
 def test_tolerated_outliers_add_to_the_slack_alone():
@@ -70,7 +70,7 @@ def test_every_round_tests_the_h_index_at_the_threshold(outliers):
     session = record.start(SilentNoise())
     for _ in range(2):
         assert session.release(with_h_index(100, threshold(record)), 1.0) == 0.0
-    with pytest.raises(Halted, match="too many users"):
+    with pytest.raises(Aborted, match="too many users"):
         session.release(with_h_index(100, threshold(record) - 1), 1.0)
 
 
@@ -91,19 +91,19 @@ def test_the_noise_of_the_tests_has_the_deviation_that_is_paid_for():
 
 def test_bad_rounds_pass_no_more_often_than_claimed_however_many_there_are():
     """Forty rounds, each of them bad: only the first matters, because a bad round that fails ends the session."""
-    record = gaussian_tested(n_vectors=160, test_std=10.0, failure=0.1, false_halt=0.2, rounds=40)
+    record = gaussian_tested(n_vectors=160, test_std=10.0, failure=0.1, false_abort=0.2, rounds=40)
     noise, runs, vectors = SeededNoise(1), 2000, with_h_index(160, 160 - record.slack - 1)
     passed = sum(passes(record, vectors, noise) > 0 for _ in range(runs))
     assert binomtest(passed, runs, record.cost.failure, alternative="greater").pvalue > 1e-6
     assert binomtest(passed, runs, 0.09, alternative="less").pvalue > 1e-6
 
 
-def test_vectors_with_the_tolerated_outliers_halt_as_rarely_as_asked():
-    record = gaussian_tested(n_vectors=200, test_std=5.0, failure=0.01, false_halt=0.2, rounds=5, outliers=20)
+def test_vectors_with_the_tolerated_outliers_abort_as_rarely_as_asked():
+    record = gaussian_tested(n_vectors=200, test_std=5.0, failure=0.01, false_abort=0.2, rounds=5, outliers=20)
     noise, runs, vectors = SeededNoise(2), 600, with_h_index(200, 180)
-    halted = sum(passes(record, vectors, noise) < 5 for _ in range(runs))
-    assert binomtest(halted, runs, 0.2, alternative="greater").pvalue > 1e-6
-    assert binomtest(halted, runs, 0.1, alternative="less").pvalue > 1e-6
+    aborted = sum(passes(record, vectors, noise) < 5 for _ in range(runs))
+    assert binomtest(aborted, runs, 0.2, alternative="greater").pvalue > 1e-6
+    assert binomtest(aborted, runs, 0.1, alternative="less").pvalue > 1e-6
 
 
 # --- session ----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_what_leaves_is_the_tight_filtered_mean_with_noise_of_the_tight_sensitiv
 
 
 def test_released_noise_is_normal_with_multiplier_times_sensitivity():
-    record = gaussian_tested(false_halt=1e-9)
+    record = gaussian_tested(false_abort=1e-9)
     released = record.start(SecureNoise()).release(np.zeros((100, 3000)), 2.0)
     std = 5.0 * c.sensitivity(100, record.slack, 2.0)
     assert kstest(released, norm(0, std).cdf).pvalue > 1e-6
@@ -148,12 +148,12 @@ def test_a_failed_test_releases_nothing_and_ends_the_session(before):
     session = gaussian_tested().start(noise)
     for _ in range(before):
         session.release(np.zeros((100, 1)), 1.0)
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         session.release(with_h_index(100, 10), 1.0)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="a test has failed") as error:
             session.release(np.zeros((100, 1)), 1.0)
-        assert not isinstance(error.value, Halted)
+        assert not isinstance(error.value, Aborted)
     assert len(noise.asked) == 2 * before + 1
 
 
@@ -187,7 +187,7 @@ def test_everyone_takes_part():
 def test_vectors_one_and_a_half_radii_apart_are_not_neighbours():
     vectors = np.zeros((100, 1))
     vectors[50:] = 1.5
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         gaussian_tested().start(SilentNoise()).release(vectors, 1.0)
     assert gaussian_tested().start(SilentNoise()).release(vectors, 1.6) == 0.75
 
@@ -232,8 +232,8 @@ def neighbours(draw):
 
 
 def moved(record, rows, other, radii):
-    """How far the means of some round are apart, as a share of its sensitivity; 0 for what `failure` stands for."""
-    means, tested, shares = [], [], []
+    """How far the means of some round are apart, as a fraction of its sensitivity; 0 for what `failure` stands for."""
+    means, tested, fractions = [], [], []
     with np.errstate(all="ignore"):
         for vectors in (rows, other):
             noise = Passing()
@@ -244,17 +244,17 @@ def moved(record, rows, other, radii):
         for radius, one, two in zip(radii, *means, strict=True):
             best = max(c.h_index(brute_counts(c.comparable(x, radius), radius)) for x in (rows, other))
             if best >= record.n_vectors - record.slack:
-                shares.append(np.linalg.norm(one - two) / record.sensitivity(radius, rows.shape[1]))
-    return max(shares, default=0.0)
+                fractions.append(np.linalg.norm(one - two) / record.sensitivity(radius, rows.shape[1]))
+    return max(fractions, default=0.0)
 
 
 @settings(max_examples=300, deadline=None)
 @given(pair=neighbours())
-def test_no_swap_moves_a_test_by_more_than_one_or_a_mean_by_more_than_its_sensitivity(pair):
-    record, rows, swapped, replacement = pair
+def test_no_replacement_moves_a_test_by_more_than_one_or_a_mean_by_more_than_its_sensitivity(pair):
+    record, rows, replaced, replacement = pair
     assert record.slack == 1 + record.outliers
     other = rows.copy()
-    other[swapped] = replacement
+    other[replaced] = replacement
     assert moved(record, rows, other, (1.0, 0.5, 2.0)) <= 1.0
 
 
@@ -272,8 +272,8 @@ def test_hill_climbing_does_not_exceed_the_sensitivity():
 
 
 @pytest.mark.parametrize("outliers", [0, 6])
-def test_partial_weights_follow_the_tight_ramp_and_swaps_stay_within_the_sensitivity(outliers):
-    """Vectors on the edge of the radius keep part of their weight, and a user is swapped."""
+def test_partial_weights_follow_the_tight_ramp_and_replacements_stay_within_the_sensitivity(outliers):
+    """Vectors on the edge of the radius keep part of their weight, and a user is replaced."""
     record = gaussian_tested(n_vectors=60, test_std=TEST_STD, outliers=outliers)
     partial = 0
     for seed in range(100):
@@ -336,7 +336,7 @@ def test_audit_of_rounds_of_test_and_release():
         noise, values = SeededNoise(int(9 + place)), np.full(runs, math.inf)
         for run in range(runs):
             session = record.start(noise)
-            with contextlib.suppress(Halted):
+            with contextlib.suppress(Aborted):
                 values[run] = np.mean([session.release(vectors, 1.0)[0] for _ in range(2)])
         return values
 
@@ -370,8 +370,8 @@ def test_audit_of_rounds_of_test_and_release():
         ({"test_std": -1.0}, ValueError, "test_std"),
         ({"failure": 0.0}, ValueError, "failure=0.0"),
         ({"failure": 1.0}, ValueError, "0 < failure=1.0 < 1"),
-        ({"false_halt": math.nan}, ValueError, "false_halt"),
-        ({"false_halt": 1.0}, ValueError, "0 < false_halt=1.0 < 1"),
+        ({"false_abort": math.nan}, ValueError, "false_abort"),
+        ({"false_abort": 1.0}, ValueError, "0 < false_abort=1.0 < 1"),
     ],
 )
 def test_impossible_records_are_refused_with_the_remedy(change, error, message):

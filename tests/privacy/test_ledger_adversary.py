@@ -34,9 +34,9 @@ def choices(before, kinds=KINDS, budget=BUDGET):
     return [run for run in (largest(kind, budget, before) for kind in kinds) if run is not None]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
-def test_a_second_run_that_is_chosen_by_the_first_release(share):
-    first = Gaussian(share * MU)
+@pytest.mark.parametrize("fraction", [0.3, 0.7, 0.95])
+def test_a_second_run_that_is_chosen_by_the_first_release(fraction):
+    first = Gaussian(fraction * MU)
     found = choices([first])
     assert {type(run) for run in found} == set(KINDS)
     (delta,) = true_delta(1.0, first, [run.delta for run in found], 4001)
@@ -100,12 +100,12 @@ def test_room_that_noise_leaves_is_not_given_to_failures():
     assert not accepts(BUDGET, [first, Failure(left)])
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_gaussian_runs_cost_what_they_are(share):
+@pytest.mark.parametrize("fraction", [0.3, 0.6, 0.9])
+def test_gaussian_runs_cost_what_they_are(fraction):
     """With all of delta for noise: as many as exact composition allows, and no more, at the same epsilon."""
-    book = Ledger(BUDGET, failure_share=0.0)
-    first = Cost(gaussian=share * MU**2)
-    rest = Cost(gaussian=(1 - share) * MU**2 * (1 - 1e-12))
+    book = Ledger(BUDGET, failure_fraction=0.0)
+    first = Cost(gaussian=fraction * MU**2)
+    rest = Cost(gaussian=(1 - fraction) * MU**2 * (1 - 1e-12))
     book.charge(plan(first))
     book.charge(plan(rest))
     assert book.spent_epsilon() == epsilon_at(first + rest, 1e-6)
@@ -114,7 +114,7 @@ def test_gaussian_runs_cost_what_they_are(share):
     assert dominating(first).mu_squared == first.gaussian
 
 
-def test_a_share_for_failures_leaves_nearly_all_noise():
+def test_a_fraction_for_failures_leaves_nearly_all_noise():
     allowed = gaussian_multiplier(Budget(1.0, 0.75e-6)) / gaussian_multiplier(BUDGET)
     assert 1.01 < allowed < 1.02
     half = Gaussian(MU / allowed / np.sqrt(2) * (1 - 1e-9))

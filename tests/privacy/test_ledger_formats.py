@@ -60,7 +60,7 @@ def test_an_old_file_is_brought_up_to_date_with_nothing_forgotten(tmp_path, use)
     path = old_file(tmp_path / "old.db")
     book = use(path)
     assert version(path) == 2
-    assert (book.budget, book.failure_share) == (BUDGET, 0.25)
+    assert (book.budget, book.failure_fraction) == (BUDGET, 0.25)
     charges = book.charges()
     assert [charge.costs for charge in charges] == OLD
     assert [charge.purpose for charge in charges] == ["old"] * 3
@@ -84,7 +84,7 @@ def test_an_old_file_that_was_spent_takes_nothing_more(tmp_path):
     assert len(Ledger.open(path).charges()) == 2
 
 
-def test_failures_beyond_the_share_leave_nothing_to_sampled_runs(tmp_path):
+def test_failures_beyond_the_fraction_leave_nothing_to_sampled_runs(tmp_path):
     book = Ledger.open(old_file(tmp_path / "old.db", [(Cost(failure=4e-6),), (SAMPLED,)]))
     (sampled,) = book.charges()[1].dominating
     assert sampled.mu_squared == pytest.approx(20 * (2 / 6.0) ** 2)
@@ -147,8 +147,8 @@ def test_damaged_runs_of_an_old_file_are_not_free(tmp_path, costs):
         """UPDATE runs SET dominating = '[{"mu_squared": -1.0, "pure": null, "failure": 0.0}]'""",
         """UPDATE runs SET dominating = '[{"mu_squared": NaN, "pure": null, "failure": 0.0}]'""",
         """UPDATE runs SET dominating = '[{"mu_squared": 0.1, "failure": 0.0}]'""",
-        "UPDATE budget SET failure_share = 1.5",
-        "UPDATE budget SET failure_share = 'all'",
+        "UPDATE budget SET failure_fraction = 1.5",
+        "UPDATE budget SET failure_fraction = 'all'",
         "UPDATE budget SET identity = x'00'",
     ],
 )
@@ -163,23 +163,23 @@ def test_damaged_prices_are_not_free(tmp_path, damage):
         Ledger.open(path)
 
 
-def test_the_share_for_failures_is_fixed_when_a_ledger_is_made(tmp_path):
+def test_the_fraction_for_failures_is_fixed_when_a_ledger_is_made(tmp_path):
     path = tmp_path / "ledger.db"
-    assert Ledger(BUDGET, path, failure_share=0.1).failure_share == 0.1
-    assert Ledger.open(path).failure_share == 0.1
-    assert Ledger(BUDGET, path).failure_share == 0.1
-    with pytest.raises(ValueError, match=r"to hold failure_share=0.5; it holds 0.1"):
-        Ledger(BUDGET, path, failure_share=0.5)
-    with pytest.raises(ValueError, match="failure_share=1"):
-        Ledger(BUDGET, failure_share=1.0)
-    assert Ledger(BUDGET).failure_share == 0.25
+    assert Ledger(BUDGET, path, failure_fraction=0.1).failure_fraction == 0.1
+    assert Ledger.open(path).failure_fraction == 0.1
+    assert Ledger(BUDGET, path).failure_fraction == 0.1
+    with pytest.raises(ValueError, match=r"to hold failure_fraction=0.5; it holds 0.1"):
+        Ledger(BUDGET, path, failure_fraction=0.5)
+    with pytest.raises(ValueError, match="failure_fraction=1"):
+        Ledger(BUDGET, failure_fraction=1.0)
+    assert Ledger(BUDGET).failure_fraction == 0.25
 
 
-def test_a_share_that_was_changed_meanwhile_is_noticed(tmp_path):
+def test_a_fraction_that_was_changed_meanwhile_is_noticed(tmp_path):
     path = tmp_path / "ledger.db"
     book = Ledger(BUDGET, path)
     db = sqlite3.connect(path)
-    db.execute("UPDATE budget SET failure_share = 0.9")
+    db.execute("UPDATE budget SET failure_fraction = 0.9")
     db.commit()
     db.close()
     with pytest.raises(ValueError, match="another is in its place"):

@@ -88,7 +88,7 @@ def test_audit_of_a_vote():
     replacement=st.lists(numbers, min_size=2, max_size=2),
     radius=st.sampled_from([2.0**-400, 0.3, 1.0, 2.0**400]),
 )
-def test_a_swap_changes_what_one_user_tells_and_by_no_more_than_the_sensitivity(rows, replacement, radius):
+def test_a_replacement_changes_what_one_user_tells_and_by_no_more_than_the_sensitivity(rows, replacement, radius):
     told = []
     for first in (rows[0], replacement):
         noise = Recorder()

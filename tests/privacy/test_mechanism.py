@@ -5,7 +5,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from userdp.privacy.mechanisms.base import Halted, SessionOnAll, check_counts, settle
+from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, check_counts, settle
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.radius import RadiusSearch
 
@@ -117,10 +117,10 @@ def test_a_session_on_all_vectors_takes_no_blocks():
         SessionOnAll().add(np.zeros((3, 1)), 1.0)
 
 
-def test_a_halt_says_its_reason_and_what_was_spent():
-    assert Halted().reason in str(Halted())
-    assert str(Halted("So.")) == "So. What was released before stands; the budget of this step is spent."
-    assert isinstance(Halted(), RuntimeError)
+def test_a_abort_says_its_reason_and_what_was_spent():
+    assert Aborted().reason in str(Aborted())
+    assert str(Aborted("So.")) == "So. What was released before stands; the budget of this step is spent."
+    assert isinstance(Aborted(), RuntimeError)
 
 
 @pytest.mark.parametrize("value", [10**400, np.longdouble("1e-400"), 1e-200, 1e200, 1.1e12])

@@ -8,7 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
 from userdp.baselines.mechanisms import mixtures
-from userdp.baselines.mechanisms.mixtures import claimed_epsilon, likely_multiplier, row_multiplier, swap_delta
+from userdp.baselines.mechanisms.mixtures import claimed_epsilon, likely_multiplier, replace_one_delta, row_multiplier
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, fits, gaussian_delta, gaussian_multiplier
 
 GRID = 1e-3
@@ -97,23 +97,23 @@ def test_no_directions_of_rows_diverge_more_than_one_for_all():
 
 
 @pytest.mark.parametrize(("m", "q", "z", "epsilon"), [(3, 0.2, 2.0, 1.0), (10, 0.1, 12.0, 0.5), (5, 1.0, 20.0, 1.0)])
-def test_a_swap_costs_at_least_what_the_worst_swap_does_and_little_more(m, q, z, epsilon):
+def test_a_replacement_costs_at_least_what_the_worst_replacement_does_and_little_more(m, q, z, epsilon):
     exact = divergence(density(m, q, z), density(m, q, z, sign=-1.0), epsilon)
-    assert exact <= swap_delta(m, q, z, 1, epsilon) <= 4 * exact
+    assert exact <= replace_one_delta(m, q, z, 1, epsilon) <= 4 * exact
 
 
-def test_a_swap_over_rounds_costs_at_least_a_gaussian_of_twice_the_rows():
+def test_a_replacement_over_rounds_costs_at_least_a_gaussian_of_twice_the_rows():
     exact = gaussian_delta(2 * 3 * math.sqrt(7) / 40, 1.0)
-    assert exact <= swap_delta(3, 1.0, 40.0, 7, 1.0) <= 2 * exact
+    assert exact <= replace_one_delta(3, 1.0, 40.0, 7, 1.0) <= 2 * exact
 
 
 def test_more_rounds_rows_and_probability_cost_more_and_noise_less():
-    base = swap_delta(5, 0.1, 10.0, 20, 1.0)
-    assert base < swap_delta(5, 0.1, 10.0, 40, 1.0)
-    assert base < swap_delta(10, 0.1, 10.0, 20, 1.0)
-    assert base < swap_delta(5, 0.2, 10.0, 20, 1.0)
-    assert base > swap_delta(5, 0.1, 12.0, 20, 1.0)
-    assert swap_delta(5, 1.0, 0.5, 1, 1.0) > 0.99
+    base = replace_one_delta(5, 0.1, 10.0, 20, 1.0)
+    assert base < replace_one_delta(5, 0.1, 10.0, 40, 1.0)
+    assert base < replace_one_delta(10, 0.1, 10.0, 20, 1.0)
+    assert base < replace_one_delta(5, 0.2, 10.0, 20, 1.0)
+    assert base > replace_one_delta(5, 0.1, 12.0, 20, 1.0)
+    assert replace_one_delta(5, 1.0, 0.5, 1, 1.0) > 0.99
 
 
 COUNTS = [
@@ -136,8 +136,8 @@ def test_chances_of_counts_are_as_exact_as_the_proof_says(m, q):
     assert 2.0**-53 * (11 * counts.size + 600) <= off < 1e-10
     with mpmath.workdps(50):
         for place in np.unique(np.linspace(0, counts.size - 1, 50).astype(int)):
-            k, share = int(counts[place]), mpmath.mpf(q)
-            exact = mpmath.log(mpmath.binomial(m, k)) + k * mpmath.log(share) + (m - k) * mpmath.log(1 - share)
+            k, fraction = int(counts[place]), mpmath.mpf(q)
+            exact = mpmath.log(mpmath.binomial(m, k)) + k * mpmath.log(fraction) + (m - k) * mpmath.log(1 - fraction)
             assert abs(mpmath.mpf(float(np.log(chances[place]))) - exact) <= off
 
 
@@ -152,7 +152,7 @@ def test_what_chances_may_be_off_is_charged_in_every_round(monkeypatch, more):
     """Chances that are off in their favour: some counts look likelier than they are. Then it is known, and charged."""
     size = (5, 0.3, 30.0, 40, 0.6)
     counts, chances, _ = mixtures._kept_rows(*size[:2])
-    true = swap_delta(*size)
+    true = replace_one_delta(*size)
     wrong = chances * np.exp(np.where(counts == more, 2e-3, 0.0) if more else np.linspace(2e-3, -2e-3, counts.size))
     wrong /= wrong.sum()
     off = float(np.abs(np.log(wrong / chances)).max())
@@ -161,7 +161,7 @@ def test_what_chances_may_be_off_is_charged_in_every_round(monkeypatch, more):
         for declared in (0.0, off):
             mixtures._pair.cache_clear()
             monkeypatch.setattr(mixtures, "_kept_rows", lambda m, q, declared=declared: (counts, wrong, declared))
-            found.append(swap_delta(*size))
+            found.append(replace_one_delta(*size))
         assert true <= found[1]
         assert found[1] > found[0] * math.exp(40 * off)
     finally:
@@ -179,23 +179,23 @@ def test_shifts_of_both_halves_and_the_factor_of_the_removal_are_charged(monkeyp
     )
     mixtures._pair.cache_clear()
     try:
-        assert expected * (1 - 1e-6) <= swap_delta(3, 1.0, 24.0, 4, epsilon) <= expected * 1.005
+        assert expected * (1 - 1e-6) <= replace_one_delta(3, 1.0, 24.0, 4, epsilon) <= expected * 1.005
     finally:
         mixtures._pair.cache_clear()
 
 
 def test_rounding_and_rare_counts_are_charged_even_where_noise_is_endless():
-    assert swap_delta(10, 0.1, 1e9, 1000, 1.0) >= 1000 * (1e-20 + 64 * 2.0**-53) + 1e-13
+    assert replace_one_delta(10, 0.1, 1e9, 1000, 1.0) >= 1000 * (1e-20 + 64 * 2.0**-53) + 1e-13
 
 
 @pytest.mark.parametrize(("m", "q", "rounds"), [(1, 1.0, 1), (10, 0.01, 1000), (12, 0.25, 50), (100, 0.02, 200)])
 @pytest.mark.parametrize("budget", [Budget(1.0, 1e-6), Budget(4.0, 1e-5)])
 def test_the_multiplier_is_certified_and_little_less_is_not(m, q, rounds, budget):
     multiplier, epsilon = row_multiplier(budget, m, q, rounds), claimed_epsilon(budget)
-    assert swap_delta(m, q, multiplier, rounds, epsilon) <= budget.delta
-    assert swap_delta(m, q, multiplier / 1.02, rounds, epsilon) > budget.delta
+    assert replace_one_delta(m, q, multiplier, rounds, epsilon) <= budget.delta
+    assert replace_one_delta(m, q, multiplier / 1.02, rounds, epsilon) > budget.delta
     assert likely_multiplier(budget, m, q, rounds) == pytest.approx(multiplier, rel=0.1)
-    # A full batch with as much noise in the mean is hardly dearer, and never cheaper than what a swap needs.
+    # A full batch with as much noise in the mean is hardly dearer, and never cheaper than what a replacement needs.
     assert 0.95 < multiplier / (2 * m * q * math.sqrt(rounds) * gaussian_multiplier(budget)) < 1.3
 
 
@@ -207,7 +207,7 @@ def test_budgets_beyond_all_noise_are_refused():
 def test_a_budget_without_end_ends_at_little_noise():
     """Beyond epsilon 50 none is gained, and exponentials of it would overflow."""
     assert row_multiplier(Budget(1e5, 0.5), 2, 1.0, 1) < 0.5
-    assert swap_delta(2, 1.0, 0.4, 1, 1e5) == swap_delta(2, 1.0, 0.4, 1, 50.0)
+    assert replace_one_delta(2, 1.0, 0.4, 1, 1e5) == replace_one_delta(2, 1.0, 0.4, 1, 50.0)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-14])
@@ -223,9 +223,9 @@ def test_what_a_record_claims_fits_the_budget(epsilon):
     assert not fits(Cost(pure=(claimed_epsilon(budget),), failure=1.001e-6), budget)
 
 
-def test_a_swap_charges_the_addition_after_the_removal():
+def test_a_replacement_charges_the_addition_after_the_removal():
     """min over splits of d1(e1) + e^e1 d2(e - e1), by closed forms where nothing is sampled."""
     mu, epsilon = 3 / 12, 1.0
     splits = mixtures._SPLITS * epsilon
     expected = min(gaussian_delta(mu, e) + math.exp(e) * gaussian_delta(mu, epsilon - e) for e in splits)
-    assert expected * (1 - 1e-6) <= swap_delta(3, 1.0, 12.0, 1, epsilon) <= expected * 1.01
+    assert expected * (1 - 1e-6) <= replace_one_delta(3, 1.0, 12.0, 1, epsilon) <= expected * 1.01

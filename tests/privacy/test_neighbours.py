@@ -291,10 +291,10 @@ def test_large_structures(kind: str, rows: int, columns: int) -> None:
     np.testing.assert_array_equal(neighbour_counts(vectors, radius), expected)
 
 
-@pytest.mark.parametrize("share", ["BAND_SHARE", "CROWD_SHARE"])
+@pytest.mark.parametrize("fraction", ["BAND_FRACTION", "CROWD_FRACTION"])
 @pytest.mark.parametrize("value", [0.0, 1e-5, 1.0])
-def test_choice_of_path_cannot_alter_a_count(monkeypatch: pytest.MonkeyPatch, share: str, value: float) -> None:
-    monkeypatch.setattr(neighbours, share, value)
+def test_choice_of_path_cannot_alter_a_count(monkeypatch: pytest.MonkeyPatch, fraction: str, value: float) -> None:
+    monkeypatch.setattr(neighbours, fraction, value)
     for kind in KINDS:
         check(*clusters(14, 3, kind))
 
@@ -362,8 +362,8 @@ def test_vectors_must_be_an_array() -> None:
 
 
 def test_float32_is_not_used_where_its_squares_could_be_flushed_to_zero() -> None:
-    """Flushing cannot be switched on here, so hold the band itself: at the smallest radius it exceeds its share."""
+    """Flushing cannot be switched on here, so hold the band itself: at the smallest radius it exceeds its fraction."""
     limit = 2.0**-148
     norms = np.zeros(1)
-    assert neighbours._band(norms, 0.0, 1, limit, True)[0] > neighbours.BAND_SHARE * limit
-    assert neighbours._band(norms, 0.0, 1, limit, False)[0] < neighbours.BAND_SHARE * limit
+    assert neighbours._band(norms, 0.0, 1, limit, True)[0] > neighbours.BAND_FRACTION * limit
+    assert neighbours._band(norms, 0.0, 1, limit, False)[0] < neighbours.BAND_FRACTION * limit

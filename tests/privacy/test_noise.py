@@ -71,17 +71,17 @@ def test_discrete_and_continuous_gaussian_differ_by_less_than_the_reserve():
     assert 2 * 1e9 * log_ratio < LEAST_EPSILON_RESERVE
 
 
-@pytest.mark.parametrize("share", [0.25, 0.1, 1 / 3])
-def test_coins_round_their_probability_down(monkeypatch, share):
-    """Of the 2^53 equally likely values exactly floor(share 2^53) are heads."""
-    edge = math.floor(share * 2**53)
+@pytest.mark.parametrize("fraction", [0.25, 0.1, 1 / 3])
+def test_coins_round_their_probability_down(monkeypatch, fraction):
+    """Of the 2^53 equally likely values exactly floor(fraction 2^53) are heads."""
+    edge = math.floor(fraction * 2**53)
     words = np.array([edge - 1, edge], dtype=np.uint64) << np.uint64(11)
     monkeypatch.setattr(n, "_random_words", lambda size: words)
-    assert n.SecureNoise().coins(np.full(2, share)).tolist() == [True, False]
+    assert n.SecureNoise().poisson_mask(np.full(2, fraction)).tolist() == [True, False]
 
 
 def test_secure_coins_are_fresh():
-    draws = {n.SecureNoise().coins(np.full(64, 0.5)).tobytes() for _ in range(3)}
+    draws = {n.SecureNoise().poisson_mask(np.full(64, 0.5)).tobytes() for _ in range(3)}
     assert len(draws) == 3
 
 
@@ -121,8 +121,8 @@ def test_a_permutation_with_equal_keys_is_drawn_again(monkeypatch):
 
 
 def test_coins_fall_with_their_probabilities(source):
-    shares = np.repeat([0.0, 0.1, 0.75, 1.0], 20_000)
-    heads = source.coins(shares).reshape(4, -1).mean(axis=1)
+    fractions = np.repeat([0.0, 0.1, 0.75, 1.0], 20_000)
+    heads = source.poisson_mask(fractions).reshape(4, -1).mean(axis=1)
     assert heads[0] == 0
     assert heads[3] == 1
     np.testing.assert_allclose(heads[1:3], [0.1, 0.75], atol=0.015)

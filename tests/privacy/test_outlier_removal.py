@@ -9,11 +9,11 @@ from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy import accounting
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import tests as gates
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
-RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_halt=1e-8)
+RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_abort=1e-8)
 
 
 @pytest.mark.parametrize("rounds", [1, 30])
@@ -21,12 +21,12 @@ def test_margin_and_slack_follow_from_the_noise_tails(rounds):
     record = OutlierRemoval(400, 5.0, 0.5, 1e-6, 1e-2, rounds)
     tail = gates.laplace_tail if rounds == 1 else gates.above_threshold_tail
     assert tail(0.5, record.margin + 1) <= 1e-6 < tail(0.5, record.margin)
-    halting = record.slack - record.margin + 1
-    assert tail(0.5, halting) <= 1e-2 / rounds < tail(0.5, halting - 1)
+    aborting = record.slack - record.margin + 1
+    assert tail(0.5, aborting) <= 1e-2 / rounds < tail(0.5, aborting - 1)
 
 
 @pytest.mark.parametrize("rounds", [1, 30])
-def test_tolerated_outliers_add_to_the_slack_and_halt_no_more_often(rounds):
+def test_tolerated_outliers_add_to_the_slack_and_abort_no_more_often(rounds):
     plain = OutlierRemoval(600, 5.0, 0.5, 1e-6, 1e-2, rounds)
     tolerant = OutlierRemoval(600, 5.0, 0.5, 1e-6, 1e-2, rounds, outliers=50)
     assert (tolerant.margin, tolerant.slack) == (plain.margin, plain.slack + 50)
@@ -40,7 +40,7 @@ def test_the_test_is_on_the_h_index_at_its_threshold(rounds):
     record = OutlierRemoval(400, 5.0, 0.5, 1e-4, 0.01, rounds)
     threshold = 400 - record.slack + record.margin
     assert record.start(SilentNoise()).release(with_h_index(400, threshold), 1.0) == 0.0
-    with pytest.raises(Halted, match="too many users"):
+    with pytest.raises(Aborted, match="too many users"):
         record.start(SilentNoise()).release(with_h_index(400, threshold - 1), 1.0)
 
 
@@ -103,16 +103,16 @@ def test_passing_below_the_slack_is_not_multiplied_by_the_rounds():
     assert binomtest(passed, 2000, 0.05, alternative="greater").pvalue > 1e-6
 
 
-def test_concentrated_vectors_halt_as_rarely_as_asked():
+def test_concentrated_vectors_abort_as_rarely_as_asked():
     record = OutlierRemoval(200, 5.0, 1.0, 0.01, 0.1, rounds=10)
     noise, vectors = SeededNoise(2), np.zeros((200, 1))
-    halted = sum(passes(record, vectors, noise) < 10 for _ in range(1000))
-    assert binomtest(halted, 1000, 0.1, alternative="greater").pvalue > 1e-6
+    aborted = sum(passes(record, vectors, noise) < 10 for _ in range(1000))
+    assert binomtest(aborted, 1000, 0.1, alternative="greater").pvalue > 1e-6
 
 
-def test_a_halted_stream_gives_nothing_more():
+def test_a_aborted_stream_gives_nothing_more():
     session = OutlierRemoval(400, 5.0, 0.5, 1e-4, 0.01, rounds=5).start(SilentNoise())
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         session.release(with_h_index(400, 10), 1.0)
     with pytest.raises(RuntimeError, match="no more answers"):
         session.release(np.zeros((400, 1)), 1.0)
@@ -140,7 +140,7 @@ def test_audit_of_test_and_release():
         for run in range(runs):
             try:
                 values[run] = record.start(noise).release(vectors, 1.0)[0]
-            except Halted:
+            except Aborted:
                 values[run] = math.inf
         return values
 
@@ -176,15 +176,15 @@ def test_impossible_records_are_refused_with_the_remedy(change, message):
 def test_vectors_one_and_a_half_radii_apart_are_not_neighbours():
     vectors = np.zeros((200, 1))
     vectors[100:] = 1.5
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         RECORD.start(SilentNoise()).release(vectors, 1.0)
     assert RECORD.start(SilentNoise()).release(vectors, 1.6) == 0.75
 
 
 @pytest.mark.parametrize("radius", [1.0, 1e3])
 @pytest.mark.parametrize("outliers", [0, 6])
-def test_the_released_mean_moves_by_at_most_its_sensitivity_for_swaps_with_partial_weights(radius, outliers):
-    """Through the whole session: vectors on the edge keep part of their weight, and a user is swapped."""
+def test_the_released_mean_moves_by_at_most_its_sensitivity_for_replacements_with_partial_weights(radius, outliers):
+    """Through the whole session: vectors on the edge keep part of their weight, and a user is replaced."""
     record = OutlierRemoval(60, 5.0, 2.0, 1e-3, 0.05, outliers=outliers)
     assert record.sensitivity(radius, 1) >= c.sensitivity(60, record.slack, radius)
     partial = 0

@@ -10,7 +10,7 @@ from support import SilentNoise, brute_counts, passes
 from support_paper import Choosing, paper
 
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SeededNoise
 
 # --- the test ---------------------------------------------------------------------------------------------------------
@@ -23,10 +23,10 @@ def test_the_noisy_score_must_reach_four_fifths(n_vectors):
     least = -(-4 * n_vectors**2 // 5)
     passing = SilentNoise(shifts=[least - n_vectors**2])
     record.start(passing).release(rows, 1.0)
-    halting = SilentNoise(shifts=[least - 1 - n_vectors**2])
-    with pytest.raises(Halted, match="too many users"):
-        record.start(halting).release(rows, 1.0)
-    assert halting.asked == [("integer_laplace", n_vectors * 3.0)]
+    aborting = SilentNoise(shifts=[least - 1 - n_vectors**2])
+    with pytest.raises(Aborted, match="too many users"):
+        record.start(aborting).release(rows, 1.0)
+    assert aborting.asked == [("integer_laplace", n_vectors * 3.0)]
 
 
 def test_the_test_is_on_the_number_of_near_pairs():
@@ -39,7 +39,7 @@ def test_the_test_is_on_the_number_of_near_pairs():
         if enough:
             record.start(noise).release(rows, 1.0)
         else:
-            with pytest.raises(Halted):
+            with pytest.raises(Aborted):
                 record.start(noise).release(rows, 1.0)
         assert noise.query == together**2 + 70 - together
 
@@ -58,10 +58,10 @@ def test_the_score_is_taken_at_the_radius_and_the_weights_at_twice_it(dimension)
         assert released[0] == pytest.approx(rows[:kept, 0].mean())
 
 
-def test_vectors_one_and_a_half_radii_apart_halt():
+def test_vectors_one_and_a_half_radii_apart_abort():
     rows = np.zeros((100, 1))
     rows[50:] = 1.5
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         paper().start(SilentNoise()).release(rows, 1.0)
     assert paper().start(SilentNoise()).release(rows, 1.6) == 0.75
 
@@ -131,7 +131,7 @@ def test_the_mean_is_that_of_the_kept_vectors():
 @pytest.mark.parametrize("rows", [np.zeros((100, 1)), np.full((100, 1), np.nan), np.zeros((99, 1))])
 def test_a_mean_is_released_once_whatever_became_of_it(rows):
     session = paper().start(SilentNoise())
-    with contextlib.suppress(Halted, ValueError):
+    with contextlib.suppress(Aborted, ValueError):
         session.release(rows, 1.0)
     with pytest.raises(RuntimeError, match="released and paid for, or the test has failed"):
         session.release(np.zeros((100, 1)), 1.0)
@@ -156,7 +156,7 @@ def test_the_first_round_that_fails_is_the_last(passing, rows):
     session = paper(rounds=6).start(noise)
     for _ in range(passing):
         session.release(np.zeros((100, 1)), 1.0)
-    with pytest.raises((Halted, ValueError)):
+    with pytest.raises((Aborted, ValueError)):
         session.release(rows, 1.0)
     asked = list(noise.asked)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What the paper's mechanism is charged for: how far a swap moves score and mean, and the noise it gets."""
+"""What the paper's mechanism is charged for: how far a replacement moves score and mean, and the noise it gets."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from support_paper import Choosing, coins_that_change, paper
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, calibrate, epsilon_at
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
@@ -44,10 +44,10 @@ def neighbours(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(pair=neighbours())
-def test_a_swap_moves_the_score_and_the_mean_of_equal_coins_by_no_more_than_is_charged(pair):
-    rows, swapped, replacement, uniforms = pair
+def test_a_replacement_moves_the_score_and_the_mean_of_equal_coins_by_no_more_than_is_charged(pair):
+    rows, replaced, replacement, uniforms = pair
     other = rows.copy()
-    other[swapped] = replacement
+    other[replaced] = replacement
     record = paper(n_vectors=SIZE, selection_failure=0.05)
     noises, means = (Choosing(uniforms), Choosing(uniforms)), []
     with np.errstate(all="ignore"):
@@ -56,7 +56,7 @@ def test_a_swap_moves_the_score_and_the_mean_of_equal_coins_by_no_more_than_is_c
     assert abs(noises[0].query - noises[1].query) <= 2 * (SIZE - 1)
     if 3 * max(noise.query for noise in noises) < 2 * SIZE**2:
         return
-    common = np.arange(SIZE) != swapped
+    common = np.arange(SIZE) != replaced
     assert np.max(np.abs(noises[0].probabilities - noises[1].probabilities)[common]) <= 6 / (SIZE - 3) + 1e-12
     changed = np.count_nonzero((noises[0].kept != noises[1].kept)[common])
     if changed <= coins_that_change(SIZE, 0.05):
@@ -176,7 +176,7 @@ def test_audit_of_test_and_release():
         rows[0] = place
         noise, values = SeededNoise(int(5 + place)), np.full(runs, math.inf)
         for run in range(runs):
-            with contextlib.suppress(Halted):
+            with contextlib.suppress(Aborted):
                 values[run] = record.start(noise).release(rows, 1.0)[0]
         samples.append(values)
     seen = epsilon_at(Cost(gaussian=(4 / 100 / ratio) ** 2), delta)

@@ -11,7 +11,7 @@ from support import SilentNoise, brute_counts, laplace_mass
 from support_paper import in_rounds, paper
 
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SeededNoise
 
 
@@ -41,7 +41,7 @@ def test_the_noisy_score_of_every_round_must_reach_the_noisy_threshold(n_vectors
     session = record.start(SilentNoise(shifts=[shift, least, 0, least, 0, least - 1]))
     session.release(rows, 1.0)
     session.release(rows, 1.0)
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         session.release(rows, 1.0)
 
 
@@ -74,7 +74,7 @@ def test_the_failure_of_more_rounds_is_the_tail_of_both_noises(n_vectors, test_s
 
 @pytest.mark.parametrize("offsets", [[0, 0, 0], [60, -30, 10, 0], [-100, 80], [-400, -400, -400, -400, 300]])
 def test_the_answers_are_as_private_as_charged_exactly(offsets):
-    """Probabilities of every halting time on all neighbouring streams of pair counts; the last stream attains it."""
+    """Probabilities of every aborting time on all neighbouring streams of pair counts; the last stream attains it."""
     record, noise = in_rounds(n_vectors=50, test_scale=2.0, selection_failure=0.2, rounds=5), SilentNoise()
     record.start(noise).release(np.zeros((50, 1)), 1.0)
     threshold_scale, scale = noise.asked[0][1], noise.asked[1][1]
@@ -84,7 +84,7 @@ def test_the_answers_are_as_private_as_charged_exactly(offsets):
         beyond = np.exp(-np.maximum(k, 1 - k) / scale) / (1 + math.exp(-1 / scale))
         return np.where(k >= 1, beyond, 1 - beyond)
 
-    def halting_distribution(values):
+    def aborting_distribution(values):
         """`values` are pair counts less the threshold: survive all earlier rounds, fail this one."""
         survive, chances = np.ones(len(xi)), []
         for value in values:
@@ -92,10 +92,10 @@ def test_the_answers_are_as_private_as_charged_exactly(offsets):
             survive = survive * at_least(xi - value)
         return np.array([*chances, float(xi_mass @ survive)])
 
-    base, worst = halting_distribution(offsets), 0.0
+    base, worst = aborting_distribution(offsets), 0.0
     for change in np.ndindex(*(3,) * len(offsets)):
         steps = (2 * 49 * (step - 1) for step in change)
-        other = halting_distribution([value + step for value, step in zip(offsets, steps, strict=True)])
+        other = aborting_distribution([value + step for value, step in zip(offsets, steps, strict=True)])
         worst = max(worst, np.max(np.abs(np.log(base / other))))
     (epsilon,) = record.cost.pure
     assert (0.95 if len(offsets) == 5 else 0.3) * epsilon < worst <= epsilon * (1 + 1e-6)
@@ -112,7 +112,7 @@ def test_forty_bad_rounds_pass_no_more_often_than_one():
     for _ in range(runs):
         session, released = record.start(noise), 0
         for _ in range(40):
-            with contextlib.suppress(RuntimeError):  # the halt, and the refusals after it
+            with contextlib.suppress(RuntimeError):  # the abort, and the refusals after it
                 session.release(rows, 1.0)
                 released += 1
         passed += released > 0
@@ -120,7 +120,7 @@ def test_forty_bad_rounds_pass_no_more_often_than_one():
     assert binomtest(passed, runs, 0.7 * record.test_failure, alternative="less").pvalue > 1e-6
 
 
-def test_at_equal_radii_only_half_of_the_vectors_that_the_score_promises_would_have_weight():
+def test_at_equal_radii_only_half_of_the_vectors_that_the_score_guarantees_would_have_weight():
     """Why the weights' radius is twice the score's: s = 2K/3, yet W = K/3. The score at half the radius says no."""
     corners = [[0.0, 0.0]] * 2 + [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
     rows = np.repeat(corners, 10, axis=0)

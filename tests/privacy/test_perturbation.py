@@ -116,14 +116,14 @@ def test_a_step_of_single_users_is_refused():
 # --- what the curator asks of a statistic -----------------------------------------------------------------------------
 
 
-class Promising(Given):
-    """Gives one vector and promises anything."""
+class Guaranteeing(Given):
+    """Gives one vector and guarantees anything."""
 
     takes_groups = True
 
-    def __init__(self, promise):
+    def __init__(self, guarantee):
         super().__init__(np.zeros((1, 2)), lambda users: None)
-        self.swap_sensitivity = promise
+        self.replace_one_sensitivity = guarantee
 
     def __call__(self, data, users, n_groups):
         return self.rows
@@ -132,41 +132,43 @@ class Promising(Given):
 PLAN = Plan(SIZE, (Step("average", 0, SIZE, Perturbation(5.0), n_groups=1), Step("mean", 0, SIZE, Clip(SIZE, 5.0))))
 
 
-def test_a_statistic_without_a_promise_is_refused_before_data_is_touched():
+def test_a_statistic_without_a_guarantee_is_refused_before_data_is_touched():
     curator = Curator(Explosive(SIZE), PLAN, Ledger(BUDGET))
     unproven = OnePassSGD(losses.logistic, np.zeros(2), Ball(1.0), 0.1)
-    for statistic in (unproven, Promising(None), Promising("1"), Promising(1), Promising(np.ones(2))):
-        with pytest.raises(TypeError, match="Expected a statistic with a swap_sensitivity in step 'average'"):
+    for statistic in (unproven, Guaranteeing(None), Guaranteeing("1"), Guaranteeing(1), Guaranteeing(np.ones(2))):
+        with pytest.raises(TypeError, match="Expected a statistic with a replace_one_sensitivity in step 'average'"):
             curator.release("average", statistic, 1e6)
 
 
-@pytest.mark.parametrize("promise", [1.0 + 1e-15, 2.0, math.inf, math.nan, -1.0])
-def test_a_statistic_that_moves_farther_than_the_radius_is_refused_before_data_is_touched(promise):
+@pytest.mark.parametrize("guarantee", [1.0 + 1e-15, 2.0, math.inf, math.nan, -1.0])
+def test_a_statistic_that_moves_farther_than_the_radius_is_refused_before_data_is_touched(guarantee):
     curator = Curator(Explosive(SIZE), PLAN, Ledger(BUDGET))
-    with pytest.raises(ValueError, match=r"radius=1\.0 in step 'average' to be at least .*swap_sensitivity"):
-        curator.release("average", Promising(promise), 1.0)
+    with pytest.raises(ValueError, match=r"radius=1\.0 in step 'average' to be at least .*replace_one_sensitivity"):
+        curator.release("average", Guaranteeing(guarantee), 1.0)
 
 
-def test_a_refusal_costs_nothing_and_a_kept_promise_is_released_once():
+def test_a_refusal_costs_nothing_and_a_kept_guarantee_is_released_once():
     curator = Curator(make_data(), PLAN, Ledger(BUDGET), insecure_seed=1)
-    with pytest.raises(ValueError, match="swap_sensitivity"):
-        curator.release("average", Promising(2.0), 1.0)
-    assert curator.release("average", Promising(1.0), 1.0).shape == (2,)
+    with pytest.raises(ValueError, match="replace_one_sensitivity"):
+        curator.release("average", Guaranteeing(2.0), 1.0)
+    assert curator.release("average", Guaranteeing(1.0), 1.0).shape == (2,)
     with pytest.raises(RuntimeError, match="Expected a later step"):
-        curator.release("average", Promising(1.0), 1.0)
+        curator.release("average", Guaranteeing(1.0), 1.0)
 
 
-def test_other_steps_ask_for_no_promise():
+def test_other_steps_ask_for_no_guarantee():
     curator = Curator(make_data(), PLAN, Ledger(BUDGET), insecure_seed=1)
     assert curator.release("mean", Given(np.zeros((SIZE, 3))), 1.0).shape == (3,)
 
 
-def test_a_safe_pass_is_released_by_what_it_promises():
+def test_a_safe_pass_is_released_by_what_it_guarantees():
     walk = SafeRowPass(losses.logistic, np.zeros(2), Ball(1.0), 0.1, SIZE, SafeRows(4, 2.0))
     released = Curator(make_data(), PLAN, Ledger(BUDGET), insecure_seed=1).release(
-        "average", walk, walk.swap_sensitivity
+        "average", walk, walk.replace_one_sensitivity
     )
     assert released.shape == (2,)
     other = SafeRowPass(losses.logistic, np.zeros(2), Ball(1.0), 0.1, SIZE - 1, SafeRows(4, 2.0))
     with pytest.raises(RuntimeError, match="round is used up"):
-        Curator(make_data(), PLAN, Ledger(BUDGET), insecure_seed=1).release("average", other, other.swap_sensitivity)
+        Curator(make_data(), PLAN, Ledger(BUDGET), insecure_seed=1).release(
+            "average", other, other.replace_one_sensitivity
+        )

@@ -18,7 +18,7 @@ from userdp.privacy.mechanisms.sampled_clip import SampledClip, n_short
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
-BASE = {"n_vectors": 40, "sampling_probability": 0.3, "added_user_multiplier": 6.0, "share_multiplier": 20.0}
+BASE = {"n_vectors": 40, "sampling_probability": 0.3, "added_user_multiplier": 6.0, "fraction_multiplier": 20.0}
 WILD = [0.0, 1.0, -1.0, 0.5, 3.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 2.0**450, 2.0**-450, 1e154]
 RADII = [2.0**-400, 1e-3, 1.0, 7.3, 2.0**400]
 numbers = st.one_of(st.sampled_from(WILD), st.floats(-4.0, 4.0), st.floats())
@@ -35,7 +35,7 @@ class Coins(SilentNoise):
         super().__init__()
         self._kept = [np.array(coins, dtype=bool) for coins in kept]
 
-    def coins(self, probabilities):
+    def poisson_mask(self, probabilities):
         self.asked.append(("coins", len(probabilities), set(probabilities)))
         return self._kept.pop(0)
 
@@ -63,11 +63,11 @@ def test_sums_of_the_sample_are_divided_by_how_many_are_expected(block):
     vectors = np.array([[3.0, 4.0], [0.0, 0.5], [9.0, 9.0], [np.nan, 1.0], [1.0, 0.0]])
     _, (one,) = released(vectors, [[1, 1, 0, 1, 1]], [1.0], block)
     np.testing.assert_allclose(one, [1.6 / 1.5, 1.3 / 1.5, 0.5 + (2 - 2) / 3.0], rtol=1e-12)
-    _, (other,) = released(vectors, [[0, 1, 0, 0, 1]], [1.0], block, share_multiplier=None)
+    _, (other,) = released(vectors, [[0, 1, 0, 0, 1]], [1.0], block, fraction_multiplier=None)
     np.testing.assert_allclose(other, [1 / 1.5, 0.5 / 1.5], rtol=1e-12)
 
 
-def test_with_everyone_in_it_is_the_clipped_mean_and_the_share_of_short_vectors():
+def test_with_everyone_in_it_is_the_clipped_mean_and_the_fraction_of_short_vectors():
     rows = np.random.default_rng(0).normal(0, 1.0, (40, 3))
     session = record(sampling_probability=1.0).start(SilentNoise())
     assert len(session.choose(np.arange(40))) == 40
@@ -131,26 +131,26 @@ def test_whether_a_vector_is_short_does_not_depend_on_where_it_stands(dimension)
 
 
 @settings(max_examples=400, deadline=None)
-@given(data=st.data(), block=st.integers(1, 6), share=st.booleans())
-def test_one_user_moves_mean_and_share_by_at_most_their_sensitivities_in_every_round(data, block, share):
+@given(data=st.data(), block=st.integers(1, 6), fraction=st.booleans())
+def test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_every_round(data, block, fraction):
     """Whole sessions: for all coins, with a user's first data, with its second, and without it (its coin down)."""
     size, width, rounds = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     row = st.lists(numbers, min_size=width, max_size=width)
     vectors = np.array([data.draw(row) for _ in range(size)])
     kept = np.array([data.draw(st.lists(st.booleans(), min_size=size, max_size=size)) for _ in range(rounds)])
     radii = data.draw(st.lists(st.sampled_from(RADII), min_size=rounds, max_size=rounds))
-    user, swapped, without = data.draw(st.integers(0, size - 1)), vectors.copy(), kept.copy()
-    swapped[user], without[:, user] = data.draw(row), False
-    change = {} if share else {"share_multiplier": None}
+    user, replaced, without = data.draw(st.integers(0, size - 1)), vectors.copy(), kept.copy()
+    replaced[user], without[:, user] = data.draw(row), False
+    change = {} if fraction else {"fraction_multiplier": None}
     made, base = released(vectors, without, radii, block, **change)
-    for rows in (vectors, swapped):
+    for rows in (vectors, replaced):
         for now, then, coins, radius in zip(
             released(rows, kept, radii, block, **change)[1], base, kept, radii, strict=True
         ):
             moved = (now[:width] - then[:width]) / radius
             assert math.hypot(*moved) <= coins[user] * made.sensitivity(1.0, width)
-            if share:
-                assert abs(now[-1] - then[-1]) <= coins[user] * made.share_sensitivity
+            if fraction:
+                assert abs(now[-1] - then[-1]) <= coins[user] * made.fraction_sensitivity
 
 
 @pytest.mark.parametrize("reach", [1.0, 1e10, 1e308])
@@ -170,33 +170,33 @@ def test_the_sensitivities_are_attained_in_both_directions_at_once(reach, q):
         _, (out,) = released(vectors, kept, [1.0], sampling_probability=q)
         others = 39 / 2 if q == 1.0 else 0.0
         assert (out[-1] - 0.5) * q * 40 == pytest.approx(vote + others, rel=1e-12)
-    assert 0.5 / (q * 40) < made.share_sensitivity < 0.5 / (q * 40) * (1 + 1e-9)
+    assert 0.5 / (q * 40) < made.fraction_sensitivity < 0.5 / (q * 40) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("users", "dimension"), [(1, 1), (40, 1000), (10**5, 30), (10**6, 1000)])
 def test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding(users, dimension):
     made = record(n_vectors=users)
-    shortened, summed = users * (dimension + 8) * 2.0**-51, 2 * users**2 * 2.0**-53
-    assert made.sensitivity(1.0, dimension) * made.expected - 1 >= (shortened + summed) * (1 - 1e-3) - 2.0**-52
-    assert 2 * made.share_sensitivity * made.expected - 1 >= 6 * users * 2.0**-53
+    clipped, summed = users * (dimension + 8) * 2.0**-51, 2 * users**2 * 2.0**-53
+    assert made.sensitivity(1.0, dimension) * made.expected - 1 >= (clipped + summed) * (1 - 1e-3) - 2.0**-52
+    assert 2 * made.fraction_sensitivity * made.expected - 1 >= 6 * users * 2.0**-53
 
 
 @pytest.mark.parametrize("q", [0.001, 0.37, 1.0])
-def test_shares_of_many_users_are_never_farther_apart_than_their_sensitivity(q):
-    """Computed shares of neighbouring counts, for a million users: rounding is within what is added for it."""
+def test_fractions_of_many_users_are_never_farther_apart_than_their_sensitivity(q):
+    """Computed fractions of neighbouring counts, for a million users: rounding is within what is added for it."""
     made = record(n_vectors=10**6, sampling_probability=q)
     balance = np.concatenate([np.arange(-(10**6), 10**6, 97), np.arange(-2000, 2000)]).astype(float)
-    shares = [0.5 + (balance + step) / (2 * made.expected) for step in (0, 1)]
-    assert np.max(shares[1] - shares[0]) <= made.share_sensitivity
+    fractions = [0.5 + (balance + step) / (2 * made.expected) for step in (0, 1)]
+    assert np.max(fractions[1] - fractions[0]) <= made.fraction_sensitivity
 
 
 # --- cost and noise ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [None, 3.0, 50.0])
-def test_mean_and_share_are_one_gaussian_release(share):
-    made = record(share_multiplier=share, rounds=7)
-    precision = 1 / 36 + (1 / share**2 if share else 0.0)
+@pytest.mark.parametrize("fraction", [None, 3.0, 50.0])
+def test_mean_and_fraction_are_one_gaussian_release(fraction):
+    made = record(fraction_multiplier=fraction, rounds=7)
+    precision = 1 / 36 + (1 / fraction**2 if fraction else 0.0)
     (part,) = made.cost.subsampled
     assert (part.sampling_probability, part.steps) == (0.3, 7)
     assert precision <= 1 / part.added_user_multiplier**2 <= precision * (1 + 1e-11)
@@ -204,9 +204,9 @@ def test_mean_and_share_are_one_gaussian_release(share):
 
 
 @pytest.mark.parametrize("rounds", [1, 16])
-def test_with_everyone_in_it_costs_what_clipping_costs_and_the_share(rounds):
-    made = record(sampling_probability=1.0, rounds=rounds, share_multiplier=None)
-    clip = Clip(40, 3.0, rounds=rounds)  # in units of a swap, which is twice an addition
+def test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction(rounds):
+    made = record(sampling_probability=1.0, rounds=rounds, fraction_multiplier=None)
+    clip = Clip(40, 3.0, rounds=rounds)  # in units of a replacement, which is twice an addition
     assert clip.cost.gaussian <= made.cost.gaussian <= clip.cost.gaussian * (1 + 1e-10)
     both = record(sampling_probability=1.0, rounds=rounds).cost
     assert both == Cost(gaussian=both.gaussian)
@@ -236,7 +236,7 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
     multiplier = subsampled_multiplier(budget, 0.3, 8) * math.sqrt(2) * (1 + 1e-9)
 
     def plan(**change):
-        asked = {"rounds": 8, "added_user_multiplier": multiplier, "share_multiplier": multiplier} | change
+        asked = {"rounds": 8, "added_user_multiplier": multiplier, "fraction_multiplier": multiplier} | change
         return Plan(40, (Step("mean", 0, 40, record(**asked)),))
 
     plan().certify(budget)
@@ -244,7 +244,7 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
     dearer = (
         {"rounds": 9},
         {"added_user_multiplier": less},
-        {"share_multiplier": less},
+        {"fraction_multiplier": less},
         {"sampling_probability": 0.31},
     )
     for dear in (*dearer, {"sampling_probability": 1.0}):
@@ -262,13 +262,13 @@ def test_the_noise_is_the_same_for_every_sample(radius, sizes):
         session.choose(np.arange(40))
         session.release(np.zeros((size, 3)), radius)
     asked = [a for a in noise.asked if a[0] == "gaussian"]
-    each = [("gaussian", made.sensitivity(radius, 3), 6.0), ("gaussian", made.share_sensitivity, 20.0)]
+    each = [("gaussian", made.sensitivity(radius, 3), 6.0), ("gaussian", made.fraction_sensitivity, 20.0)]
     assert asked == each * 2
     assert {a[1:2] + tuple(a[2]) for a in noise.asked if a[0] == "coins"} == {(40, 0.3)}
 
 
 def test_released_noise_is_normal():
-    session = record(share_multiplier=None).start(SecureNoise())
+    session = record(fraction_multiplier=None).start(SecureNoise())
     chosen = session.choose(np.arange(40))
     out = session.release(np.zeros((len(chosen), 3000)), 2.0)
     std = 6.0 * 2.0 / 12
@@ -277,24 +277,24 @@ def test_released_noise_is_normal():
 
 
 def outcomes(made, place, runs):
-    """Mean and share along the best direction for telling a long vector up from a short one down; others are long."""
+    """Mean, fraction along the best direction for telling a long vector up from a short one down; others are long."""
     noise, out = SeededNoise(int(3 + place)), np.empty(runs)
-    stds = made.added_user_multiplier / made.expected, made.share_multiplier / (2 * made.expected)
+    stds = made.added_user_multiplier / made.expected, made.fraction_multiplier / (2 * made.expected)
     for run in range(runs):
         session = made.start(noise)
         chosen = session.choose(np.arange(made.n_vectors))
-        mean, share = session.release(np.where(chosen == 0, place, 9.0)[:, None], 1.0)
-        out[run] = mean / stds[0] ** 2 * 2 / made.expected - share / stds[1] ** 2 / made.expected
+        mean, fraction = session.release(np.where(chosen == 0, place, 9.0)[:, None], 1.0)
+        out[run] = mean / stds[0] ** 2 * 2 / made.expected - fraction / stds[1] ** 2 / made.expected
     return out
 
 
-def test_audit_of_mean_and_share_with_everyone_in():
+def test_audit_of_mean_and_fraction_with_everyone_in():
     """The user's vector turns around and becomes short at once: the whole of both multipliers is at stake."""
     delta, epsilon = 1e-2, 4.0
 
     def audited(shrink):
         multiplier = 2 * math.sqrt(2) * gaussian_multiplier(Budget(epsilon, delta)) / shrink
-        made = record(sampling_probability=1.0, added_user_multiplier=multiplier, share_multiplier=multiplier)
+        made = record(sampling_probability=1.0, added_user_multiplier=multiplier, fraction_multiplier=multiplier)
         return audited_gaussian_epsilon(outcomes(made, 9.0, 3000), outcomes(made, -1.0, 3000), delta)
 
     assert 0.8 * epsilon < audited(1.0) <= epsilon
@@ -307,7 +307,7 @@ def test_audit_of_samples():
     def audited(shrink):
         multiplier = math.sqrt(2) * subsampled_multiplier(Budget(epsilon, delta), 0.5, 1) / shrink
         made = record(
-            n_vectors=3, sampling_probability=0.5, added_user_multiplier=multiplier, share_multiplier=multiplier
+            n_vectors=3, sampling_probability=0.5, added_user_multiplier=multiplier, fraction_multiplier=multiplier
         )
         return audited_epsilon(outcomes(made, 9.0, 4000), outcomes(made, -1.0, 4000), delta)
 
@@ -376,8 +376,8 @@ def test_the_blocks_of_a_round_share_one_radius_and_width(width, radius, message
         ({"sampling_probability": 1.5}, ValueError, "sampling_probability=1.5 <= 1"),
         ({"sampling_probability": 0.0}, ValueError, "sampling_probability"),
         ({"added_user_multiplier": math.nan}, ValueError, "added_user_multiplier"),
-        ({"share_multiplier": 0.0}, ValueError, "share_multiplier"),
-        ({"share_multiplier": [1.0]}, TypeError, "share_multiplier"),
+        ({"fraction_multiplier": 0.0}, ValueError, "fraction_multiplier"),
+        ({"fraction_multiplier": [1.0]}, TypeError, "fraction_multiplier"),
         ({"rounds": 0.5}, ValueError, "rounds=0.5"),
         ({"n_vectors": 0}, ValueError, "n_vectors=0"),
         ({"block": 0}, ValueError, "block=0"),
@@ -395,7 +395,7 @@ def test_impossible_records_are_refused(change, error, message):
 @pytest.mark.parametrize("q", [0.001, 0.4, 1.0])
 def test_the_curator_releases_means_of_samples_in_blocks(block, q):
     data = UserData.from_arrays(np.full((60, 2), 0.5), None, np.arange(60))
-    made = SampledClip(60, q, 2e4, rounds=3, share_multiplier=2e4, block=block)
+    made = SampledClip(60, q, 2e4, rounds=3, fraction_multiplier=2e4, block=block)
     curator = Curator(data, Plan(60, (Step("mean", 0, 60, made),)), Ledger(Budget(1.0, 1e-3)), insecure_seed=1)
     for _ in range(3):
         out = curator.release("mean", UserMean(), 1.0)

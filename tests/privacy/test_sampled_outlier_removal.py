@@ -9,7 +9,7 @@ from support import SilentNoise, with_h_index
 from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy import accounting
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
@@ -39,8 +39,8 @@ def test_smallest_batch_is_the_largest_that_is_rare_enough_to_fall_below(n_vecto
 def test_margin_and_slack_follow_from_the_normal_tails():
     assert norm.sf((RECORD.margin + 1) / 5.0) == pytest.approx(RECORD.failure / 2, rel=1e-3)
     assert norm.sf((RECORD.margin + 1) / 5.0) <= RECORD.failure / 2
-    assert norm.sf((RECORD.slack - RECORD.margin) / 5.0) <= RECORD.false_halt / RECORD.rounds
-    assert norm.sf((RECORD.slack - 1 - RECORD.margin) / 5.0) > RECORD.false_halt / RECORD.rounds
+    assert norm.sf((RECORD.slack - RECORD.margin) / 5.0) <= RECORD.false_abort / RECORD.rounds
+    assert norm.sf((RECORD.slack - 1 - RECORD.margin) / 5.0) > RECORD.false_abort / RECORD.rounds
 
 
 def test_tolerated_outliers_add_to_the_slack():
@@ -76,7 +76,7 @@ def test_what_leaves_is_the_filtered_mean_with_noise_that_does_not_tell_the_batc
         assert (one, deficit_std, multiplier) == (1.0, 5.0, 4.0)
         sensitivities.add(sensitivity)
     (sensitivity,) = sensitivities
-    exact = c.added_user_sensitivity(record.smallest_batch, record.slack, 1.0, record.share)
+    exact = c.added_user_sensitivity(record.smallest_batch, record.slack, 1.0, record.fraction)
     assert 1.0 <= sensitivity / exact < 1 + 1e-3
 
 
@@ -87,18 +87,18 @@ def test_released_noise_is_normal_with_multiplier_times_sensitivity():
     assert abs(released.std() / std - 1) < 0.07
 
 
-def test_a_deficit_above_slack_minus_margin_halts_and_closes_the_session():
+def test_a_deficit_above_slack_minus_margin_aborts_and_closes_the_session():
     allowed = math.floor(RECORD.slack - RECORD.margin)
     session = RECORD.start(SilentNoise())
     session.release(with_h_index(400, 400 - allowed), 1.0)
-    with pytest.raises(Halted, match="too many users"):
+    with pytest.raises(Aborted, match="too many users"):
         session.release(with_h_index(400, 400 - allowed - 1), 1.0)
-    with pytest.raises(RuntimeError, match="halted"):
+    with pytest.raises(RuntimeError, match="aborted"):
         session.release(np.zeros((400, 1)), 1.0)
 
 
-def test_a_batch_that_is_too_small_halts_for_a_reason_that_is_not_the_data():
-    with pytest.raises(Halted, match="not due to the data"):
+def test_a_batch_that_is_too_small_aborts_for_a_reason_that_is_not_the_data():
+    with pytest.raises(Aborted, match="not due to the data"):
         RECORD.start(SilentNoise()).release(np.zeros((RECORD.smallest_batch - 1, 1)), 1.0)
 
 
@@ -108,7 +108,7 @@ def test_audit_of_a_sampled_step():
     def outcomes(place, shrink):
         joint = accounting.subsampled_multiplier(accounting.Budget(epsilon, delta), q, 1, accounting.Cost(failure=1e-3))
         z = math.sqrt(2) * joint / shrink
-        record = SampledOutlierRemoval(1500, q, z, math.sqrt(2) * joint, failure=1e-3, false_halt=0.05)
+        record = SampledOutlierRemoval(1500, q, z, math.sqrt(2) * joint, failure=1e-3, false_abort=0.05)
         vectors = np.zeros((1500, 1))
         vectors[0] = 0.999 * place  # pairs exactly a radius apart would be compared one by one
         noise, values = SeededNoise(int(3 + place)), np.zeros(runs)
@@ -117,7 +117,7 @@ def test_audit_of_a_sampled_step():
             batch = vectors[session.choose(np.arange(1500))]
             try:
                 values[run] = session.release(batch, 1.0)[0]
-            except Halted:
+            except Aborted:
                 values[run] = math.inf
         return values
 
@@ -133,7 +133,7 @@ def test_audit_of_a_sampled_step():
         ({"deficit_std": -1.0}, "deficit_std"),
         ({"added_user_multiplier": math.nan}, "added_user_multiplier"),
         ({"failure": 0.0}, "failure"),
-        ({"false_halt": 1.0}, "false_halt"),
+        ({"false_abort": 1.0}, "false_abort"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 2.5}, "whole number"),
         ({"outliers": 0.5}, "outliers=0.5"),
@@ -155,7 +155,7 @@ def test_impossible_records_are_refused_with_the_remedy(change, message):
 def test_vectors_one_and_a_half_radii_apart_are_not_neighbours():
     vectors = np.zeros((400, 1))
     vectors[200:] = 1.5
-    with pytest.raises(Halted):
+    with pytest.raises(Aborted):
         RECORD.start(SilentNoise()).release(vectors, 1.0)
     assert RECORD.start(SilentNoise()).release(vectors, 1.6) == 0.75
 
@@ -169,7 +169,7 @@ def test_partial_weights_follow_the_ramp_of_the_batch(record, batch):
         rng = np.random.default_rng(seed)
         vectors = rng.normal(0, 0.05, (batch, 1))
         vectors[:20] = 1.0 + rng.normal(0, 0.05, (20, 1))
-        weights = c.minibatch_ramp(batch, record.slack, record.share).weights(c.neighbour_counts(vectors, 1.0))
+        weights = c.minibatch_ramp(batch, record.slack, record.fraction).weights(c.neighbour_counts(vectors, 1.0))
         partial += bool(np.any((weights > 0) & (weights < 1)))
         released = record.start(SilentNoise(shifts=[-1000])).release(vectors, 1.0)
         np.testing.assert_allclose(released, weights @ vectors / weights.sum(), rtol=1e-9)

@@ -10,7 +10,7 @@ from support import SilentNoise
 from userdp import Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
 from userdp.auditing.bounds import audited_epsilon
 from userdp.baselines.mechanisms import sampled_rows
-from userdp.baselines.mechanisms.mixtures import claimed_epsilon, row_multiplier, swap_delta
+from userdp.baselines.mechanisms.mixtures import claimed_epsilon, replace_one_delta, row_multiplier
 from userdp.baselines.mechanisms.sampled_rows import SampledRows
 from userdp.baselines.row_statistics import ClippedRowGradients
 from userdp.privacy.accounting import Cost
@@ -32,7 +32,7 @@ class Coins(SilentNoise):
         super().__init__()
         self._kept = list(np.ravel(kept))
 
-    def coins(self, probabilities):
+    def poisson_mask(self, probabilities):
         self.asked.append(("coins", len(probabilities), set(probabilities)))
         first, self._kept = self._kept[: len(probabilities)], self._kept[len(probabilities) :]
         return np.array(first, dtype=bool)
@@ -114,7 +114,7 @@ def test_a_user_moves_the_sum_by_at_most_its_kept_rows_whatever_the_vectors(data
     assert math.hypot(*moved) <= kept[user].sum() * made.sensitivity(1.0, 2) * made.expected_rows
 
 
-def test_the_share_of_a_row_is_attained_and_does_not_tell_the_number_of_rows():
+def test_the_fraction_of_a_row_is_attained_and_does_not_tell_the_number_of_rows():
     kept = np.zeros((40, 5), dtype=bool)
     kept[0, :3] = True
     vectors = np.zeros((40, 1))
@@ -150,10 +150,10 @@ def test_vectors_that_are_not_finite_count_as_nothing():
 
 
 @pytest.mark.parametrize("change", [{}, {"rounds": 20}, {"sampling_probability": 1.0}, {"rows_per_user": 2}])
-def test_the_cost_is_the_claim_and_the_delta_of_a_swap(change):
+def test_the_cost_is_the_claim_and_the_delta_of_a_replacement(change):
     made = record(**change)
     values = (made.rows_per_user, made.sampling_probability, made.row_multiplier, made.rounds)
-    assert made.cost == Cost(pure=(1.0,), failure=swap_delta(*values, 1.0))
+    assert made.cost == Cost(pure=(1.0,), failure=replace_one_delta(*values, 1.0))
     assert made.cost.failure > 0
 
 
@@ -172,7 +172,7 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
 
 
 @pytest.mark.parametrize("radius", [0.01, 300.0])
-def test_each_round_has_noise_of_multiplier_times_a_rows_share(radius):
+def test_each_round_has_noise_of_multiplier_times_a_rows_fraction(radius):
     made, noise = record(rounds=2), Coins(np.ones(400))
     session = made.start(noise)
     for _ in range(2):
@@ -280,8 +280,8 @@ def test_the_blocks_of_a_round_share_one_radius_and_width():
     [
         ({"sampling_probability": 1.5}, "sampling_probability=1.5 <= 1"),
         ({"sampling_probability": 0.0}, "sampling_probability"),
-        ({"row_multiplier": 0.004}, "in units of one row's share"),
-        ({"row_multiplier": 1e10}, "in units of one row's share"),
+        ({"row_multiplier": 0.004}, "in units of one row's fraction"),
+        ({"row_multiplier": 1e10}, "in units of one row's fraction"),
         ({"rows_per_user": 0}, "rows_per_user=0"),
         ({"rounds": 0.5}, "rounds=0.5"),
         ({"epsilon": math.inf}, "epsilon"),

@@ -11,7 +11,7 @@ from support import SilentNoise, brute_counts, climb, passes, with_h_index
 from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
@@ -78,7 +78,7 @@ def test_the_test_is_on_the_h_index_at_its_threshold():
     assert record.margin > 0
     released = record.start(SilentNoise()).release(with_h_index(100, threshold(record)), 1.0)
     assert released.tolist() == [0.0, 1.0]
-    with pytest.raises(Halted, match="too many users"):
+    with pytest.raises(Aborted, match="too many users"):
         record.start(SilentNoise()).release(with_h_index(100, threshold(record) - 1), 1.0)
 
 
@@ -95,8 +95,8 @@ def test_it_passes_bad_radii_as_rarely_as_claimed_over_all_probes():
 def test_vectors_with_the_tolerated_outliers_mostly_pass():
     record = searched(n_vectors=200, radii=(1.0,), test_std=6.0, failure=0.01, outliers=10)
     noise, vectors = SeededNoise(2), with_h_index(200, 190)
-    halted = sum(passes(record, vectors, noise) == 0 for _ in range(500))
-    assert binomtest(halted, 500, norm.sf(2.0), alternative="greater").pvalue > 1e-6
+    aborted = sum(passes(record, vectors, noise) == 0 for _ in range(500))
+    assert binomtest(aborted, 500, norm.sf(2.0), alternative="greater").pvalue > 1e-6
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_it_finds_the_smallest_radius_that_passes_and_releases_its_mean_and_the_
     vectors = np.hstack([spread(100) ** 2, np.zeros((100, 1))])  # skewed: the mean tells the weights
     passing = [factor for factor in SIXTEENTHS if c.h_index(brute_counts(vectors, scale * factor)) >= threshold(record)]
     if not passing:
-        with pytest.raises(Halted):
+        with pytest.raises(Aborted):
             record.start(noise).release(vectors, scale)
         assert len(noise.asked) <= record.probes
         return
@@ -126,8 +126,8 @@ def test_it_finds_the_smallest_radius_that_passes_and_releases_its_mean_and_the_
     assert 1.0 <= record.sensitivity(found, 2) / c.sensitivity(100, record.slack, found) < 1 + 1e-4
 
 
-def test_the_cases_of_the_search_include_halts_and_searches():
-    """The test above means something: it has halts, first radii, and radii in the middle."""
+def test_the_cases_of_the_search_include_aborts_and_searches():
+    """The test above means something: it has aborts, first radii, and radii in the middle."""
     rising = [c.h_index(brute_counts(spread(100) ** 2, factor)) for factor in SIXTEENTHS]
     assert rising == sorted(rising)
     assert rising[0] < threshold(searched(outliers=30)) < threshold(searched()) <= rising[-1]
@@ -143,7 +143,7 @@ def test_it_never_asks_more_often_than_it_pays_for(length):
         try:
             found = record.start(noise).release(np.zeros((100, 1)), 1.0)[-1]
             assert found in record.radii
-        except Halted:
+        except Aborted:
             assert not any(answers[: len(noise.tested)])
         asked.add(len(noise.tested))
     assert max(asked) == record.probes
@@ -161,7 +161,7 @@ def test_only_a_radius_that_passed_is_released():
             low, high = (low, middle) if answer else (middle + 1, high)
             passed += [record.radii[middle]] * answer
         if not passed:
-            with pytest.raises(Halted):
+            with pytest.raises(Aborted):
                 record.start(noise).release(np.zeros((100, 2)), 0.5)
             assert len(noise.asked) == 3
         else:
@@ -169,10 +169,10 @@ def test_only_a_radius_that_passed_is_released():
             assert noise.asked[-1] == ("gaussian", record.sensitivity(0.5 * min(passed), 2), 5.0)
 
 
-def test_it_halts_where_nobody_is_near_and_releases_nothing():
+def test_it_aborts_where_nobody_is_near_and_releases_nothing():
     for vectors in (np.full((100, 1), np.nan), 1e300 * spread(100) + 1e300, np.arange(100.0)[:, None] * 50):
         noise = SilentNoise()
-        with pytest.raises(Halted), np.errstate(all="ignore"):
+        with pytest.raises(Aborted), np.errstate(all="ignore"):
             searched().start(noise).release(vectors, 1.0)
         assert noise.asked == [("gaussian", 1.0, 2.0)] * len(noise.asked)
 
@@ -180,7 +180,7 @@ def test_it_halts_where_nobody_is_near_and_releases_nothing():
 @pytest.mark.parametrize("vectors", [np.zeros((100, 1)), np.full((100, 1), np.nan), np.zeros((99, 1))])
 def test_a_search_is_made_once_whatever_became_of_it(vectors):
     session = searched().start(SilentNoise())
-    with contextlib.suppress(Halted, ValueError):
+    with contextlib.suppress(Aborted, ValueError):
         session.release(vectors, 1.0)
     with pytest.raises(RuntimeError, match="made and paid for once"):
         session.release(np.zeros((100, 1)), 1.0)
@@ -225,7 +225,7 @@ def neighbours(draw):
 
 
 def moved(record, rows, other, answers, radius=1.0):
-    """How far the means are apart, as a share of the sensitivity; 0 for what `failure` stands for."""
+    """How far the means are apart, as a fraction of the sensitivity; 0 for what `failure` stands for."""
     means, tested = [], []
     with np.errstate(all="ignore"):
         for vectors in (rows, other):
@@ -243,11 +243,11 @@ def moved(record, rows, other, answers, radius=1.0):
 
 @settings(max_examples=300, deadline=None)
 @given(pair=neighbours(), answers=st.sampled_from([(True, True), (True, False), (False, True)]))
-def test_no_swap_moves_a_probe_by_more_than_one_or_the_mean_by_more_than_its_sensitivity(pair, answers):
-    record, rows, swapped, replacement = pair
+def test_no_replacement_moves_a_probe_by_more_than_one_or_the_mean_by_more_than_its_sensitivity(pair, answers):
+    record, rows, replaced, replacement = pair
     assert record.slack == 1 + record.outliers
     other = rows.copy()
-    other[swapped] = replacement
+    other[replaced] = replacement
     assert moved(record, rows, other, answers) <= 1.0
 
 
@@ -309,7 +309,7 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
 
 
 def test_released_noise_is_normal_with_multiplier_times_sensitivity():
-    record = searched(radii=(1.0, 2.0, 4.0), outliers=10)  # so that it does not halt in a thousand years
+    record = searched(radii=(1.0, 2.0, 4.0), outliers=10)  # so that it does not abort in a thousand years
     *released, found = record.start(SecureNoise()).release(np.zeros((100, 3000)), 2.0)
     std = 5.0 * c.sensitivity(100, record.slack, found)
     assert found in (2.0, 4.0, 8.0)
@@ -337,7 +337,7 @@ def test_audit_of_search_and_release():
         vectors[0] = 0.999 * place  # pairs exactly a radius apart would be compared one by one
         noise, values = SeededNoise(int(9 + place)), np.full(runs, math.inf)
         for run in range(runs):
-            with contextlib.suppress(Halted):
+            with contextlib.suppress(Aborted):
                 values[run] = record.start(noise).release(vectors, 1.0)[0]
         return values
 

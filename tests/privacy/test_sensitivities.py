@@ -40,16 +40,16 @@ def soft_ratio(rows):
     return float(np.linalg.norm(means[0] - means[1])) / c.soft_selection_sensitivity(size, 1.0)
 
 
-def added_ratio(rows, slack, share):
+def added_ratio(rows, slack, fraction):
     """Row 0 is the added user."""
     base, more = rows[1:], rows
     size = len(base)
     counts, counts_more = brute_counts(base, 1.0), brute_counts(more, 1.0)
     if size - c.h_index(counts) > slack:
         return 0.0
-    mean = c.filtered_mean(base + FAR, counts, c.minibatch_ramp(size, slack, share))
-    mean_more = c.filtered_mean(more + FAR, counts_more, c.minibatch_ramp(size + 1, slack, share))
-    return float(np.linalg.norm(mean - mean_more)) / c.added_user_sensitivity(size, slack, 1.0, share)
+    mean = c.filtered_mean(base + FAR, counts, c.minibatch_ramp(size, slack, fraction))
+    mean_more = c.filtered_mean(more + FAR, counts_more, c.minibatch_ramp(size + 1, slack, fraction))
+    return float(np.linalg.norm(mean - mean_more)) / c.added_user_sensitivity(size, slack, 1.0, fraction)
 
 
 def clustered(rng, size, dimension):
@@ -97,7 +97,7 @@ def test_tight_sensitivity_is_reached_without_slack(size):
 
 @pytest.mark.parametrize("slack", [1, 2, 3])
 def test_tight_sensitivity_is_approached_with_slack(slack):
-    """The swapped user moves 2r, and `slack` vectors at the edge lose a step of the ramp each."""
+    """The replaced user moves 2r, and `slack` vectors at the edge lose a step of the ramp each."""
     best = 0.0
     for size in range(2 * slack + 6, 80):
         for inner in range(size):
@@ -168,35 +168,35 @@ def test_random_selection_sensitivity_takes_the_exact_binomial_quantile():
 def test_added_user_sensitivity_holds_for_random_neighbours(seed, dimension, slack, extra):
     rng = np.random.default_rng(seed)
     size = 2 * slack + 6 + extra
-    share = rng.choice([0.5, 0.6, c.best_share(size, slack)])
-    if share * size + 1 < size - slack - 1:
-        assert added_ratio(clustered(rng, size + 1, dimension), slack, share) <= 1 + 1e-9
+    fraction = rng.choice([0.5, 0.6, c.best_fraction(size, slack)])
+    if fraction * size + 1 < size - slack - 1:
+        assert added_ratio(clustered(rng, size + 1, dimension), slack, fraction) <= 1 + 1e-9
 
 
 def test_added_user_sensitivity_holds_under_hill_climbing_and_is_not_idle():
     rng = np.random.default_rng(7)
     worst = 0.0
     for slack, size in ((0, 6), (0, 12), (1, 9), (2, 14), (3, 20)):
-        share = c.best_share(size, slack)
+        fraction = c.best_fraction(size, slack)
         start = rng.normal(0, 0.1, (size + 1, 2))
-        worst = max(worst, climb(partial(added_ratio, slack=slack, share=share), start, rng))
+        worst = max(worst, climb(partial(added_ratio, slack=slack, fraction=fraction), start, rng))
     assert 0.6 < worst <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("slack", [0, 5, 40])
 def test_added_user_sensitivity_falls_with_the_batch(slack):
-    share = c.best_share(2 * slack + 60, slack)
-    bounds = [c.added_user_sensitivity(size, slack, 1.0, share) for size in range(2 * slack + 60, 2 * slack + 400)]
+    fraction = c.best_fraction(2 * slack + 60, slack)
+    bounds = [c.added_user_sensitivity(size, slack, 1.0, fraction) for size in range(2 * slack + 60, 2 * slack + 400)]
     assert all(np.diff(bounds) < 0)
 
 
-def test_best_share_is_best_and_infeasible_batches_are_refused():
-    best = c.best_share(300, 20)
+def test_best_fraction_is_best_and_infeasible_batches_are_refused():
+    best = c.best_fraction(300, 20)
     bounds = [c.added_user_sensitivity(300, 20, 1.0, s) for s in np.arange(100, 185) / 200]
     assert c.added_user_sensitivity(300, 20, 1.0, best) == pytest.approx(min(bounds))
     with pytest.raises(ValueError, match="larger batches"):
-        c.best_share(10, 5)
-    with pytest.raises(ValueError, match="share"):
+        c.best_fraction(10, 5)
+    with pytest.raises(ValueError, match="fraction"):
         c.added_user_sensitivity(300, 20, 1.0, 0.4)
 
 

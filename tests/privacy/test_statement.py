@@ -1,4 +1,4 @@
-"""What a plan promises, in numbers and words."""
+"""What a plan guarantees, in numbers and words."""
 
 import json
 import math
@@ -23,23 +23,23 @@ def charged(plan, budget, seed=None):
     return statement(plan, budget, ledger, seed)
 
 
-def test_shares_are_those_of_the_precision():
+def test_fractions_are_those_of_the_precision():
     plan = Plan(100, (Step("a", 0, 100, Clip(100, 10.0)), Step("b", 0, 100, Clip(100, 20.0, rounds=4))))
     parts = charged(plan, Budget(1.0, 1e-6)).parts
-    assert [part.share for part in parts] == pytest.approx([0.5, 0.5], rel=1e-3)
+    assert [part.fraction for part in parts] == pytest.approx([0.5, 0.5], rel=1e-3)
     assert [part.releases for part in parts] == [1, 4]
 
 
 def test_steps_on_different_users_are_each_measured_by_those_who_pay_most():
     steps = (Step("all", 0, 100, Clip(100, 20.0)), Step("x", 0, 40, Clip(40, 20.0)), Step("y", 40, 100, Clip(60, 10.0)))
-    shares = [part.share for part in charged(Plan(100, steps), Budget(1.0, 1e-6)).parts]
-    assert shares == pytest.approx([0.2, 0.5, 0.8], rel=1e-3)
+    fractions = [part.fraction for part in charged(Plan(100, steps), Budget(1.0, 1e-6)).parts]
+    assert fractions == pytest.approx([0.2, 0.5, 0.8], rel=1e-3)
 
 
-def test_a_step_that_costs_nothing_has_no_share():
+def test_a_step_that_costs_nothing_has_no_fraction():
     steps = (Step("free", 0, 100, RadiusSearch(100, (1.0,), 50, 1.0)), Step("paid", 0, 100, Clip(100, 20.0)))
     parts = charged(Plan(100, steps), Budget(1.0, 1e-12)).parts
-    assert [part.share for part in parts] == [0.0, 1.0]
+    assert [part.fraction for part in parts] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -67,7 +67,7 @@ def test_what_is_printed_is_certified_too(n_users):
 
 
 @given(st.floats(1e-300, 1e300), st.integers(1, 6))
-def test_promises_are_rounded_up_and_by_no_more_than_a_digit(value, digits):
+def test_guarantees_are_rounded_up_and_by_no_more_than_a_digit(value, digits):
     printed = rounded_up(value, digits)
     assert value <= float(printed) <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-15)
     assert rounded_up(float(printed), digits) == printed
@@ -84,7 +84,7 @@ def test_it_says_what_the_noise_really_gives():
     said = charged(Plan(100, (Step("a", 0, 100, Clip(100, 4.2248)),)), Budget(1.0, 1e-6))
     assert "at most 54.8% with this noise (epsilon and delta alone would allow 73.2%)" in str(said)
     assert "mu = 0.2367 (mu-GDP)" in str(said)
-    assert "would call the same noise epsilon 0.475: a different promise" in str(said)
+    assert "would call the same noise epsilon 0.475: a different guarantee" in str(said)
     assert "tests that err" not in str(said)
     record = json.loads(json.dumps(said.to_dict()))
     assert record["right_guess_of_epsilon_and_delta_alone"] == pytest.approx(0.7311, abs=1e-4)
@@ -94,7 +94,7 @@ def test_it_says_what_the_noise_really_gives():
 
 def test_what_tests_may_miss_is_said():
     said = charged(Plan(1000, (Step("a", 0, 1000, GaussianOutlierRemoval(1000, 8.0, 30.0, 1e-7)),)), Budget(1.0, 1e-6))
-    assert "nothing is promised of events of chance 1e-07 (tests that err), counted in delta" in str(said)
+    assert "nothing is guaranteed of events of chance 1e-07 (tests that err), counted in delta" in str(said)
     assert "but for events of chance 1e-07" in str(said)
     assert "adding or removing a user" not in str(said)
     sampled = charged(Plan(100, (Step("a", 0, 100, SampledClip(100, 0.2, 6.0, 2)),)), Budget(2.0, 5e-12))

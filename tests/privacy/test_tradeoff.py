@@ -130,8 +130,8 @@ def test_sampled_steps_get_the_curve_of_their_losses():
         ).self_compose(steps)
         for relation in (NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_OR_REMOVE_ONE)
     }
-    swapped = single[NeighboringRelation.REPLACE_ONE]
-    assert 2 * found.right_guess - 1 == pytest.approx(swapped.get_delta_for_epsilon(0.0), rel=1e-3)
+    replaced = single[NeighboringRelation.REPLACE_ONE]
+    assert 2 * found.right_guess - 1 == pytest.approx(replaced.get_delta_for_epsilon(0.0), rel=1e-3)
     added = single[NeighboringRelation.ADD_OR_REMOVE_ONE].get_epsilon_for_delta(1e-6)
     assert found.added_epsilon == pytest.approx(added, rel=1e-2)
     assert found.added_epsilon < 0.6
@@ -140,7 +140,7 @@ def test_sampled_steps_get_the_curve_of_their_losses():
     assert np.all(np.diff(alarms) >= 0)
     assert np.all(np.diff(misses) <= 0)
     for epsilon in (0.2, 0.5, 0.9):  # no corner is below the line of any (epsilon, delta)
-        line = 1 - swapped.get_delta_for_epsilon(epsilon) - math.exp(epsilon) * alarms
+        line = 1 - replaced.get_delta_for_epsilon(epsilon) - math.exp(epsilon) * alarms
         assert np.all(misses >= line - 1e-3)
 
 

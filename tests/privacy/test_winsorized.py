@@ -61,10 +61,10 @@ def moved(ones, others):
 
 @settings(max_examples=400, deadline=None)
 @given(pair=neighbours(), radius=st.sampled_from(RADII), n_bins=st.integers(1, 6), seed=st.integers(0, 99))
-def test_no_swap_moves_counts_or_mean_by_more_than_their_sensitivity(pair, radius, n_bins, seed):
-    rows, swapped, replacement = pair
+def test_no_replacement_moves_counts_or_mean_by_more_than_their_sensitivity(pair, radius, n_bins, seed):
+    rows, replaced, replacement = pair
     other = rows.copy()
-    other[swapped] = replacement
+    other[replaced] = replacement
     forced = np.random.default_rng(seed).normal(size=rows.shape[1] * n_bins)
     one, two = (queries(data, radius, n_bins, forced) for data in (rows, other))
     assert max(moved(one, two)) <= 1.0

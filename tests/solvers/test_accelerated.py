@@ -8,7 +8,7 @@ import pytest
 from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Ball, Budget, BudgetExceeded, Halted, losses
+from userdp import Aborted, Ball, Budget, BudgetExceeded, losses
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
@@ -36,14 +36,14 @@ def passes(plan, n_users=20_000):
 class Exact:
     """Answers releases without noise: the mean of the users' vectors."""
 
-    def __init__(self, data, halt_after=math.inf):
-        self.data, self.halt_after, self.asked = data, halt_after, []
+    def __init__(self, data, abort_after=math.inf):
+        self.data, self.abort_after, self.asked = data, abort_after, []
 
     def release(self, label, statistic, radius):
         if label == "radius":
             return np.array([radius])
-        if len(self.asked) >= self.halt_after:
-            raise Halted
+        if len(self.asked) >= self.abort_after:
+            raise Aborted
         self.asked.append(statistic)
         users = np.arange(self.data.n_users)
         return statistic(self.data, users, len(users)).mean(axis=0)
@@ -170,33 +170,33 @@ def test_a_warm_start_is_where_it_begins():
     np.testing.assert_array_equal(curator.asked[0].weights, start)
 
 
-def test_a_halt_on_the_way_keeps_what_was_reached():
+def test_a_abort_on_the_way_keeps_what_was_reached():
     data = make_users(300, rows=(10, 10))
     made = exact_plan(losses.logistic, 40, 1.6)
-    stopped = accelerated.run(problem(), made, Exact(data, halt_after=25))
-    assert stopped.halted
+    stopped = accelerated.run(problem(), made, Exact(data, abort_after=25))
+    assert stopped.aborted
     assert "after 25 steps" in stopped.message
     assert risk(losses.logistic, data, stopped.weights) < risk(losses.logistic, data, np.zeros(4)) - 0.01
 
 
-def test_the_paper_s_mode_gives_the_start_on_a_halt():
+def test_the_paper_s_mode_gives_the_start_on_a_abort():
     data = make_users(300, rows=(10, 10))
     made = exact_plan(losses.logistic, 40, 1.6, faithful=True)
     made = replace(made, phases=(replace(made.phases[0], regularizer=0.1, gap=1.0),))
-    stopped = accelerated.run(problem(), made, Exact(data, halt_after=25))
-    assert stopped.halted
+    stopped = accelerated.run(problem(), made, Exact(data, abort_after=25))
+    assert stopped.aborted
     np.testing.assert_array_equal(stopped.weights, np.zeros(4))
     assert "the start" in stopped.message
 
 
-@pytest.mark.parametrize("share", [1.0, 2.5])
-def test_samples_learn_within_few_passes(share):
+@pytest.mark.parametrize("fraction", [1.0, 2.5])
+def test_samples_learn_within_few_passes(fraction):
     data = make_users(30_000, rows=(5, 15))
-    allowed = int(share * 30_000 * 15)
+    allowed = int(fraction * 30_000 * 15)
     arguments = {"row_norm": 2.5, "rows_per_user": 15, "solver": "accelerated", "max_gradients": allowed}
     result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, **arguments, insecure_seed=0)
     nothing, best = risk(losses.logistic, data, np.zeros(4)), best_risk(losses.logistic, data)
-    assert not result.halted
+    assert not result.aborted
     assert result.n_gradients <= allowed
     assert result.phases[0]["users_a_step"] < 15_000
     assert risk(losses.logistic, data, result.weights) - best < 0.05 * (nothing - best)

@@ -1,4 +1,4 @@
-"""What every solver promises: a new one joins `SOLVERS` in userdp.solvers.registry and inherits these tests."""
+"""What every solver guarantees: a new one joins `SOLVERS` in userdp.solvers.registry and inherits these tests."""
 
 import itertools
 
@@ -19,8 +19,8 @@ SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.
 OUTPUT_PERTURBATION = {"disjoint-batches", "group-privacy"}
 # Solvers that take more steps than a test has time for, unless gradients are limited (to so many for each row).
 LIMITS = {"bassily-sun": 20.0, "asi-liu": 40.0, "example-level": 0.2}
-# Without a private test nothing halts.
-NEVER_HALT = {"bassily-sun", "bassily-sun-local", "example-level", "dp-fedavg"}
+# Without a private test nothing aborts.
+NEVER_ABORT = {"bassily-sun", "bassily-sun-local", "example-level", "dp-fedavg"}
 ANY_NUMBER = {"whitened-clip", "example-level", "dp-fedavg"} | OUTPUT_PERTURBATION
 EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
 
@@ -66,15 +66,15 @@ def test_it_ends_inside_the_domain_and_spends_what_it_said(solver, mode, dtype):
     size, rows_per_user, budget = size_of(mode)
     data = make_users(**size, dtype=dtype)
     for domain in (Ball(0.3), Ball(1.0, np.full(4, 2.0)), Box(np.full(4, -0.2), np.array([0.1, 0.2, 3.0, 1.0]))):
-        for _ in range(2):  # a run halts by chance once in some hundred
+        for _ in range(2):  # a run aborts by chance once in some hundred
             ledger = Ledger(budget)
             result = fit(data, rows_per_user, budget, domain=domain, solver=solver, mode=mode, ledger=ledger)
             assert domain.contains(result.weights)
-            if not result.halted:
+            if not result.aborted:
                 break
-        assert not result.halted
-        # As printed, or in rivals, noise may drown everything, and that is said.
-        assert mode == "paper" or SOLVERS[solver, mode].rival or result.message == ""
+        assert not result.aborted
+        # As printed, or in baselines, noise may drown everything, and that is said.
+        assert mode == "paper" or SOLVERS[solver, mode].baseline or result.message == ""
         assert 0 < ledger.spent_epsilon() <= budget.epsilon
         assert result.n_gradients > 0
 
@@ -97,12 +97,12 @@ def test_it_runs_on_every_loss(solver, mode, loss):
     result = SOLVERS[solver, mode].run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=1))
     assert result.weights.shape == (4 * loss.n_outputs,)
     assert np.all(np.isfinite(result.weights))
-    assert not result.halted
+    assert not result.aborted
 
 
 @EVERY
-def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
-    if solver in NEVER_HALT:
+def test_a_abort_keeps_what_was_released_and_says_what_to_do(solver, mode):
+    if solver in NEVER_ABORT:
         pytest.skip("it has no test that could fail")
     size, rows_per_user, budget = size_of(mode)
     data = make_users(**size)
@@ -111,10 +111,10 @@ def test_a_halt_keeps_what_was_released_and_says_what_to_do(solver, mode):
     data = UserData(rows, data.targets, data.offsets)
     result = fit(data, rows_per_user, budget, solver=solver, mode=mode)
     if solver in OUTPUT_PERTURBATION:  # the row that is missing a value is left out, the others count
-        assert not result.halted
+        assert not result.aborted
         assert np.all(np.isfinite(result.weights))
         return
-    assert result.halted
+    assert result.aborted
     np.testing.assert_array_equal(result.weights, np.zeros(4))
     for words in ("missing values", "budget", "The result is the start"):
         assert words in result.message
@@ -151,7 +151,9 @@ def test_a_seed_repeats_and_is_recorded(solver, mode):
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
-@pytest.mark.parametrize("solver", [name for (name, mode), one in SOLVERS.items() if mode == "tight" and not one.rival])
+@pytest.mark.parametrize(
+    "solver", [name for (name, mode), one in SOLVERS.items() if mode == "tight" and not one.baseline]
+)
 def test_tight_learns_and_stays_below_its_bound(loss, solver):
     kind = "classes" if losses.loss(loss).classifies else "numbers"
     train = make_users(20_000, kind=kind, rows=(5, 15))
@@ -167,7 +169,7 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 @pytest.mark.parametrize("solver", ["asi-liu", "example-level", "dp-fedavg"])
-def test_a_rival_learns_something_and_stays_below_its_bound(loss, solver):
+def test_a_baseline_learns_something_and_stays_below_its_bound(loss, solver):
     """Few steps, a small domain and few users: what it takes for some seconds."""
     kind = "classes" if losses.loss(loss).classifies else "numbers"
     train = make_users(4_000, kind=kind, rows=(5, 15))

@@ -11,7 +11,7 @@ from userdp.solvers.descent import ACSA, Nesterov, stage, steadied
 
 EVERYWHERE = Ball(1e9)
 ENDLESS = 10**15  # steps
-SHARE_OF_WORST_CASE = 1.0  # how much of AC-SA's smallest smoothness under noise Nesterov's method takes
+FRACTION_OF_WORST_CASE = 1.0  # how much of AC-SA's smallest smoothness under noise Nesterov's method takes
 
 
 class Quadratic:
@@ -226,7 +226,7 @@ def test_under_noise_acsa_s_error_falls_like_one_over_the_steps(std):
 
 
 def test_steadied_balances_the_terms_of_acsa_s_bound():
-    assert steadied(1.0, 2.0, 0.3, 50) == pytest.approx(SHARE_OF_WORST_CASE * math.sqrt(0.3 * 50**3 / 3) / 2.0)
+    assert steadied(1.0, 2.0, 0.3, 50) == pytest.approx(FRACTION_OF_WORST_CASE * math.sqrt(0.3 * 50**3 / 3) / 2.0)
     assert steadied(1.0, 2.0, 0.3, 50) > 1.0
 
 

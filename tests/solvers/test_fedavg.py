@@ -16,15 +16,15 @@ BUDGET = Budget(4.0, 1e-5)
 PROBLEM = Problem(losses.logistic, Ball(3.0), 4, 2.5)
 
 
-def test_noise_is_split_between_mean_and_share_as_published():
+def test_noise_is_split_between_mean_and_fraction_as_published():
     """Andrew et al. 2021: z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2), with sigma_b a twentieth of the sample."""
     plan = plan_fedavg(PROBLEM, 20_000, 12, BUDGET)
     mean = plan.plan.steps[0].mechanism
     (phase,) = plan.phases
     sample = 20_000 * phase.sampling_probability
     joint = subsampled_multiplier(BUDGET, phase.sampling_probability, phase.n_steps)
-    assert mean.share_multiplier / 2 == pytest.approx(sample / 20, rel=0.05)
-    expected = (joint**-2 - mean.share_multiplier**-2) ** -0.5
+    assert mean.fraction_multiplier / 2 == pytest.approx(sample / 20, rel=0.05)
+    expected = (joint**-2 - mean.fraction_multiplier**-2) ** -0.5
     assert mean.added_user_multiplier == pytest.approx(expected, rel=1e-6)
     assert phase.noise_ratio == pytest.approx(mean.added_user_multiplier / sample, rel=1e-6)
 
@@ -33,7 +33,7 @@ def test_small_samples_leave_budget_for_the_mean():
     plan = plan_fedavg(PROBLEM, 60, 12, Budget(0.5, 1e-6))
     mean = plan.plan.steps[0].mechanism
     assert mean.added_user_multiplier < 1.1 * mean.joint_multiplier
-    assert mean.share_multiplier == pytest.approx(3 * mean.joint_multiplier, rel=1e-6)
+    assert mean.fraction_multiplier == pytest.approx(3 * mean.joint_multiplier, rel=1e-6)
 
 
 def test_rounds_are_those_with_the_least_bound_and_take_twenty_passes():
@@ -110,7 +110,7 @@ def test_it_moves_with_momentum_and_averages_the_last_half():
     first, second, third = given.radii[:3]
     assert second / first == pytest.approx(math.exp(-0.1))
     assert third / second == pytest.approx(math.exp(0.1))
-    assert not result.halted
+    assert not result.aborted
 
 
 def test_an_upper_bound_on_sampled_gradients():

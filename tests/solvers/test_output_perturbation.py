@@ -118,7 +118,7 @@ def test_a_later_filtered_phase_stays_in_a_ball_around_its_start():
     assert walk.domain.radius == last.stay
     np.testing.assert_array_equal(walk.domain.center, np.full(4, 0.2))
     # Known beforehand for all starts, because slopes of this loss do not grow.
-    assert walk.swap_sensitivity == pytest.approx(last.radius, rel=1e-3)
+    assert walk.replace_one_sensitivity == pytest.approx(last.radius, rel=1e-3)
 
 
 def test_progress_is_told_and_phases_are_reported():
@@ -144,7 +144,7 @@ def test_walks_are_cheaper_where_gradients_vary_less():
 def test_they_are_asked_for_by_name_only():
     names = {"group-privacy", "disjoint-batches"}
     assert not names & {option.solver for option in plan(5000, 10, 4, 1.0, 1e-6).options}
-    shown = {option.solver: option for option in plan(5000, 10, 4, 1.0, 1e-6, rivals=True).options}
+    shown = {option.solver: option for option in plan(5000, 10, 4, 1.0, 1e-6, baselines=True).options}
     assert all(shown[name].feasible and math.isfinite(shown[name].bound) for name in names)
     result = minimize(
         "logistic", make_users(500), Ball(4.0), 1.0, 1e-6, row_norm=2.5, rows_per_user=12, solver="group-privacy"

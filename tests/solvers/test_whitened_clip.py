@@ -73,7 +73,7 @@ class NoNoise(SilentNoise):
         self.asked.append((sensitivity, multiplier))
         return query
 
-    def coins(self, probabilities):
+    def poisson_mask(self, probabilities):
         return self._rng.random(len(probabilities)) < probabilities
 
 
@@ -116,10 +116,10 @@ def test_predictions_are_calibrated():
 
 def test_a_rare_class_keeps_its_frequency():
     data = make_users(20_000, 1, constant=-6.0)
-    share = float(np.mean(data.targets))
-    assert 0.01 < share < 0.03
+    fraction = float(np.mean(data.targets))
+    assert 0.01 < fraction < 0.03
     w = fit(data, 4.0).weights
-    assert np.mean(expit(data.rows @ w)) == pytest.approx(share, rel=0.15)
+    assert np.mean(expit(data.rows @ w)) == pytest.approx(fraction, rel=0.15)
     assert excess(losses.logistic, data, w) < 0.002
 
 
@@ -287,7 +287,7 @@ def test_one_feature_and_many_classes():
 
 
 @pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
-def test_quantiles_cover_their_share(level):
+def test_quantiles_cover_their_fraction(level):
     data = make_users(4000, 3, kind="numbers")
     w = fit(data, 2.0, 3, loss=losses.quantile(level), target_bound=8.0).weights
     assert np.mean(data.targets <= data.rows @ w) == pytest.approx(level, abs=0.03)
@@ -404,14 +404,14 @@ def test_too_few_gradients_are_refused_before_anything_is_spent():
 # --- unusable data ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "halts"), [(0.0, False), (0.1, False), (0.6, True), (1.0, True)])
-def test_it_halts_if_most_labels_are_unusable(share, halts):
+@pytest.mark.parametrize(("fraction", "aborts"), [(0.0, False), (0.1, False), (0.6, True), (1.0, True)])
+def test_it_aborts_if_most_labels_are_unusable(fraction, aborts):
     data = make_users(3000, 2)
     targets = data.targets.copy()
-    targets[: int(share * len(targets))] = np.nan
+    targets[: int(fraction * len(targets))] = np.nan
     result = fit(UserData(data.rows, targets, data.offsets, has_intercept=True), 4.0, 2)
-    assert result.halted == halts
-    if halts:
+    assert result.aborted == aborts
+    if aborts:
         np.testing.assert_array_equal(result.weights, 0.0)
         assert "finite" in result.message
         assert "budget" in result.message

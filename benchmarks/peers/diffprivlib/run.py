@@ -1,9 +1,10 @@
 """diffprivlib's LogisticRegression: objective perturbation, pure DP for one row, made user-level by group privacy.
 
 Every user's rows are padded with zero rows to max_rows_per_user. A zero row has no gradient, and the number of rows
-is then public, so that a swap of one user is a swap of max_rows_per_user rows: epsilon / max_rows_per_user each.
-Rows are divided by row_norm and data_norm is 1: the library bounds a row's curvature by data_norm / 4, which is
-right (data_norm**2 / 4) only up to 1. The proof is for the exact minimum, so the tolerance is small.
+is then public, so that a replacement of one user is a replacement of max_rows_per_user rows: epsilon /
+max_rows_per_user each. Rows are divided by row_norm and data_norm is 1: the library bounds a row's curvature by
+data_norm / 4, which is right (data_norm**2 / 4) only up to 1. The proof is for the exact minimum, so the tolerance is
+small.
 """
 
 import sys
@@ -31,7 +32,7 @@ seconds = perf_counter() - start
 job.report(
     peer="diffprivlib",
     package="diffprivlib",
-    guarantee=f"user-level ({job.epsilon:g}, 0), swap: row-level pure DP at epsilon / {job.max_rows_per_user}, "
+    guarantee=f"user-level ({job.epsilon:g}, 0), replacement: row-level pure DP at epsilon / {job.max_rows_per_user}, "
     "group privacy",
     weights=model.coef_ / job.row_norm,
     seconds=seconds,

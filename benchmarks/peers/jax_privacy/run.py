@@ -1,7 +1,7 @@
 """JAX Privacy: DP-SGD on users by its UserSelectionStrategy, clipped_grad and Gaussian privatizer.
 
 Users are Poisson sampled; a user's gradient is the mean over max_rows_per_user of its rows, taken in turn, and is
-clipped whole. The accountant's neighbours add or remove a user; a swap of a user is two such steps.
+clipped whole. The accountant's neighbours add or remove a user; a replacement of a user is two such steps.
 """
 
 import sys
@@ -64,7 +64,7 @@ seconds = perf_counter() - start
 job.report(
     peer="jax-privacy",
     package="jax-privacy",
-    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), swap: users Poisson sampled; removal + addition at "
+    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), replacement: users Poisson sampled; removal + addition at "
     "(epsilon/2, delta/(1+e^(epsilon/2))); PLD accountant",
     weights=weights,
     seconds=seconds,

@@ -1,8 +1,8 @@
 """Opacus: DP-SGD with Poisson sampling. It has no user level; the setting `reading` chooses one of two ways to it.
 
 "users" (default): one example is a user's block of rows with the mean loss, so that a user's gradient is clipped.
-The accountant's neighbours add or remove an example; a swap of a user is two such steps.
-"rows": one example is a row. A swap of a user is at most max_rows_per_user removals and as many additions, so that
+The accountant's neighbours add or remove an example; a replacement of a user is two such steps.
+"rows": one example is a row. Replacing a user is at most max_rows_per_user removals and as many additions, so that
 k = 2 max_rows_per_user steps compose: epsilon / k, and delta (e^(epsilon / k) - 1) / (e^epsilon - 1), a row. Users
 are padded with zero rows, which have no gradient, to make the number of rows public.
 """
@@ -70,7 +70,7 @@ seconds = perf_counter() - start
 job.report(
     peer=f"opacus ({job.reading})",
     package="opacus",
-    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), swap: {how}; {accountant.upper()} accountant",
+    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), replacement: {how}; {accountant.upper()} accountant",
     weights=model._module.weight.detach().numpy(),
     seconds=seconds,
     note=f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.passes * len(loader)} steps, "

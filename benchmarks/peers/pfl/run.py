@@ -3,7 +3,7 @@
 A user takes one local step on all its rows with learning rate 1, so that its update is minus its mean gradient: the
 same job as the other peers. The accountant supposes Poisson sampling and neighbours that add or remove a user, but
 the library's own samplers draw cohorts of a fixed size and it divides by the users drawn. Here the cohort is Poisson
-sampled and the divisor is its expected size, so that the guarantee holds; a swap of a user is two such steps.
+sampled and the divisor is its expected size, so that the guarantee holds; a replacement of a user is two such steps.
 """
 
 import logging
@@ -97,7 +97,7 @@ seconds = perf_counter() - start
 job.report(
     peer="pfl",
     package="pfl",
-    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), swap: users Poisson sampled; removal + addition at "
+    guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), replacement: users Poisson sampled; removal + addition at "
     "(epsilon/2, delta/(1+e^(epsilon/2))); PLD accountant",
     weights=module.weights.detach().numpy(),
     seconds=seconds,

@@ -23,7 +23,7 @@ Play = Callable[[Noise, int], list[float]]
 class Finding:
     """One line of an audit.
 
-    what, mode, attack: what was attacked, and how; claim: epsilon at `delta` that it promises;
+    what, mode, attack: what was attacked, and how; claim: epsilon at `delta` that it guarantees;
     bound: lower bound on epsilon at that delta, without any assumption;
     shaped: lower bound if the privacy curve has the shape that is claimed (docs/audit.md); None where there is none;
     runs: of each version; seconds: how long it took.

@@ -19,7 +19,7 @@ from userdp.privacy.accounting import Cost, epsilon_at
 
 Scores = NDArray[np.float64]
 FEW = 64  # values: scores that have no more are looked at one by one
-# Where thresholds are tried, as shares of the pooled scores: both directions are, so tails are on the upper side.
+# Where thresholds are tried, as fractions of the pooled scores: both directions are, so tails are on the upper side.
 TAILS = tuple(1 - 0.5 * (k / 40) ** 2 for k in range(4, 41))
 MIDDLE = (0.4, 0.45, 0.5, 0.55, 0.6)
 _LARGEST_EPSILON = 50.0
@@ -77,15 +77,15 @@ def best_rates(
     """
     first, second = int(train * len(ones)), int(train * len(others))
     best, chosen = -1.0, (1.0, False, math.inf)
-    for swapped in (False, True):
-        one, other = (others[:second], ones[:first]) if swapped else (ones[:first], others[:second])
+    for replaced in (False, True):
+        one, other = (others[:second], ones[:first]) if replaced else (ones[:first], others[:second])
         for sign in (1.0, -1.0):
             for cut in _cuts(sign * np.concatenate([one, other]), TAILS):
                 worth = value(rates_above(sign * one, sign * other, float(cut), alpha, (1 - train) / train))
                 if worth > best:
-                    best, chosen = worth, (sign, swapped, float(cut))
-    sign, swapped, cut = chosen
-    one, other = (others[second:], ones[first:]) if swapped else (ones[first:], others[second:])
+                    best, chosen = worth, (sign, replaced, float(cut))
+    sign, replaced, cut = chosen
+    one, other = (others[second:], ones[first:]) if replaced else (ones[first:], others[second:])
     return rates_above(sign * one, sign * other, cut, alpha)
 
 
@@ -105,12 +105,12 @@ def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = 0.
     return max(0.0, 2 * least - 1)
 
 
-def _cuts(pooled: Scores, shares: tuple[float, ...]) -> Scores:
-    """All values if they are few, else those at these shares of the sorted scores."""
+def _cuts(pooled: Scores, fractions: tuple[float, ...]) -> Scores:
+    """All values if they are few, else those at these fractions of the sorted scores."""
     values = np.unique(pooled)
     if len(values) <= FEW:
         return values
-    return np.quantile(pooled, shares, method="lower")
+    return np.quantile(pooled, fractions, method="lower")
 
 
 def audited_epsilon(outcomes: Scores, others: Scores, delta: float, confidence: float = 0.999) -> float:

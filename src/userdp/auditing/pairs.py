@@ -26,7 +26,7 @@ from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, Cost
 from userdp.privacy.mechanisms import concentration
-from userdp.privacy.mechanisms.base import Halted, Mechanism, Vectors
+from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.privacy.noise import Noise
@@ -44,7 +44,7 @@ _WITHIN = 1 - 1e-9  # rounding must not put an edge outside
 class Pair:
     """One attack: `play(noise, version)` gives what is seen of D (version 0) or D' (version 1), as numbers.
 
-    `cost` is what the mechanism claims; `weight` is the share of the usual number of runs that it gets.
+    `cost` is what the mechanism claims; `weight` is the fraction of the usual number of runs that it gets.
     """
 
     what: str
@@ -70,7 +70,7 @@ def edge(mechanism: Mechanism, radius: float) -> float:
         return radius / 2
     if hasattr(mechanism, "slack"):  # outlier removals
         return radius * _WITHIN
-    return radius * _FAR  # it shortens, or clips, by itself
+    return radius * _FAR  # it clips, or clips, by itself
 
 
 def play_mechanism(mechanism: Mechanism, versions: tuple[Vectors, Vectors], noise: Noise, version: int) -> list[float]:
@@ -82,7 +82,7 @@ def play_mechanism(mechanism: Mechanism, versions: tuple[Vectors, Vectors], nois
             released = session.release(data[session.choose(everyone)], 1.0)
             told = released if passed == 0 else told + released
             passed += 1
-    except Halted:
+    except Aborted:
         pass
     return [float(told[0]) if passed else 0.0, *map(float, told[1:] if passed else ()), float(passed)]
 
@@ -118,7 +118,7 @@ def _of(name: str, attack: str, mechanism: Mechanism, one: Vectors, other: Vecto
 
 def _extra(mechanism: Mechanism) -> int:
     """Numbers that are released behind the mean."""
-    return int(getattr(mechanism, "share_multiplier", None) is not None)
+    return int(getattr(mechanism, "fraction_multiplier", None) is not None)
 
 
 def _others(mechanism: Mechanism, own: float, place: float = 0.0, far: int = 0) -> Vectors:
@@ -210,10 +210,10 @@ def _acute_clip(budget: Budget) -> list[Pair]:
 
 
 def _sampled_clip(budget: Budget) -> list[Pair]:
-    """A user within the radius and one beyond it: both the mean and the share of short vectors tell them apart."""
+    """A user within the radius and one beyond it: both the mean and the fraction of short vectors tell them apart."""
     pairs = []
-    for share, name in ((None, "SampledClip"), (0.3, "SampledClip with its share")):
-        mechanism = priced.sampled_clip(budget, share)
+    for fraction, name in ((None, "SampledClip"), (0.3, "SampledClip with its fraction")):
+        mechanism = priced.sampled_clip(budget, fraction)
         one, other = (_others(mechanism, own) for own in (_WITHIN, -_FAR))
         pairs.append(_of(name, "edges", mechanism, one, other))
         other = _others(mechanism, math.nan)
@@ -247,7 +247,7 @@ def _gate_pairs(budget: Budget) -> list[Pair]:
         return [float(GaussianTest(threshold, multiplier, 1, noise).passes(-version))]
 
     def stream(noise: Noise, version: int) -> list[float]:
-        # Passing again and again says that the threshold's noise is low; halting then says that the last value is.
+        # Passing again and again says that the threshold's noise is low; aborting then says that the last value is.
         gate, passed, values = AboveThreshold(1, 4 / epsilon, noise), 0, [version] * 4 + [1 - version]
         while passed < len(values) and gate.passes(values[passed]):
             passed += 1

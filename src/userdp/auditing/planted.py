@@ -26,7 +26,9 @@ from userdp.solvers.registry import SOLVERS
 from userdp.vectors.gradients import Statistic
 
 ROWS = 2
-_ROOM = 0.7  # several planted users at this share of an edge, in different directions, are within an edge of each other
+_ROOM = (
+    0.7  # several planted users at this fraction of an edge, in different directions, are within an edge of each other
+)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Each mechanism with numbers that cost a whole budget, and most of it for what is attacked.
 
-Composite mechanisms share their budget between a test and a mean. The test gets a small share here, and vectors are
+Composite mechanisms share their budget between a test and a mean. The test gets a small fraction here, and vectors are
 many compared with the test's slack: an attack on the mean then finds nearly all of the budget.
 """
 
@@ -31,11 +31,11 @@ from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 
-_TEST_SHARE = 0.04  # of the Gaussian budget
-_PURE_SHARE = 0.1  # of epsilon
-_FAILURE_SHARE = 0.05  # of delta
+_TEST_FRACTION = 0.04  # of the Gaussian budget
+_PURE_FRACTION = 0.1  # of epsilon
+_FAILURE_FRACTION = 0.05  # of delta
 _SLACKS = 40  # vectors / slack
-_FALSE_HALT = 0.02
+_FALSE_ABORT = 0.02
 _MANY = 10**7
 
 
@@ -48,12 +48,12 @@ def clip(budget: Budget, rounds: int = 1, acute: bool = False) -> Clip:
     return Clip(2, gaussian(budget, rounds), rounds, acute=acute)
 
 
-def sampled_clip(budget: Budget, share: float | None) -> SampledClip:
+def sampled_clip(budget: Budget, fraction: float | None) -> SampledClip:
     joint = subsampled_multiplier(budget, 0.5, 1) * (1 + 1e-6)
-    if share is None:
+    if fraction is None:
         return SampledClip(2, 0.5, AddedUserMultiplier(joint))
-    of_mean, of_share = (AddedUserMultiplier(joint / math.sqrt(part)) for part in (1 - share, share))
-    return SampledClip(2, 0.5, of_mean, share_multiplier=of_share)
+    of_mean, of_fraction = (AddedUserMultiplier(joint / math.sqrt(part)) for part in (1 - fraction, fraction))
+    return SampledClip(2, 0.5, of_mean, fraction_multiplier=of_fraction)
 
 
 def _sized(make: Callable[[int], Any]) -> Any:
@@ -62,52 +62,52 @@ def _sized(make: Callable[[int], Any]) -> Any:
 
 
 def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
-    test = (1 if rounds == 1 else 3) * _PURE_SHARE * budget.epsilon  # AboveThreshold asks for far more vectors
-    failure = _FAILURE_SHARE * budget.delta
+    test = (1 if rounds == 1 else 3) * _PURE_FRACTION * budget.epsilon  # AboveThreshold asks for far more vectors
+    failure = _FAILURE_FRACTION * budget.delta
     multiplier = gaussian(budget, rounds, Cost(pure=(test,), failure=failure))
-    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_HALT, rounds))
+    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_ABORT, rounds))
     return record
 
 
 def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> GaussianOutlierRemoval:
-    failure = _FAILURE_SHARE * budget.delta
+    failure = _FAILURE_FRACTION * budget.delta
     multiplier = gaussian(budget, rounds, Cost(failure=failure))
-    mean, test = multiplier / math.sqrt(1 - _TEST_SHARE), multiplier / math.sqrt(_TEST_SHARE)
+    mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier / math.sqrt(_TEST_FRACTION)
     record: GaussianOutlierRemoval = _sized(
-        lambda size: GaussianOutlierRemoval(size, mean, test, failure, _FALSE_HALT, rounds)
+        lambda size: GaussianOutlierRemoval(size, mean, test, failure, _FALSE_ABORT, rounds)
     )
     return record
 
 
 def searched_outlier_removal(budget: Budget) -> SearchedOutlierRemoval:
-    failure, radii = _FAILURE_SHARE * budget.delta, (1.0, 2.0, 4.0)
+    failure, radii = _FAILURE_FRACTION * budget.delta, (1.0, 2.0, 4.0)
     multiplier = gaussian(budget, 1, Cost(failure=failure))
-    mean, test = multiplier / math.sqrt(1 - _TEST_SHARE), multiplier * math.sqrt(2 / _TEST_SHARE)
+    mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier * math.sqrt(2 / _TEST_FRACTION)
     record: SearchedOutlierRemoval = _sized(lambda size: SearchedOutlierRemoval(size, radii, mean, test, failure))
     return record
 
 
 def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
-    failure, chance = _FAILURE_SHARE * budget.delta, 0.5
+    failure, chance = _FAILURE_FRACTION * budget.delta, 0.5
     joint = subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6)
-    mean, test = AddedUserMultiplier(joint / math.sqrt(1 - _TEST_SHARE)), joint / math.sqrt(_TEST_SHARE)
+    mean, test = AddedUserMultiplier(joint / math.sqrt(1 - _TEST_FRACTION)), joint / math.sqrt(_TEST_FRACTION)
     record: SampledOutlierRemoval = _sized(
-        lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_HALT)
+        lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_ABORT)
     )
     return record
 
 
 def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemoval:
     """The printed mechanism, with the noise that its own analysis needs for the budget."""
-    scale = (1 if rounds == 1 else 4) * 2 / (_PURE_SHARE * budget.epsilon)
-    selection = _FAILURE_SHARE * budget.delta / rounds
+    scale = (1 if rounds == 1 else 4) * 2 / (_PURE_FRACTION * budget.epsilon)
+    selection = _FAILURE_FRACTION * budget.delta / rounds
 
     def make(size: int, multiplier: float = 1.0) -> PaperOutlierRemoval:
         unit = PaperOutlierRemoval(size, scale, 1.0, selection, rounds).sensitivity(1.0, 2**20)
         return PaperOutlierRemoval(size, scale, multiplier * unit, selection, rounds)
 
     size = 100
-    while make(size).test_failure > _FAILURE_SHARE * budget.delta:
+    while make(size).test_failure > _FAILURE_FRACTION * budget.delta:
         size *= 2
     return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-9))
 
@@ -126,7 +126,7 @@ def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:
         multiplier = gaussian(budget)
     else:
         multiplier = subsampled_multiplier(budget, sampling_probability, 1) * (1 + 1e-6)
-    count, mean = multiplier / math.sqrt(_TEST_SHARE), multiplier / math.sqrt(1 - _TEST_SHARE)
+    count, mean = multiplier / math.sqrt(_TEST_FRACTION), multiplier / math.sqrt(1 - _TEST_FRACTION)
     return Winsorized(size, 3, count, mean, 1, sampling_probability)
 
 

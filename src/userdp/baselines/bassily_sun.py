@@ -8,7 +8,7 @@ smoothness, tau the spread of users' gradients, V the variance of a step's gradi
     D sqrt((G^2 + V) / T)                                                  if that is less, or where losses have kinks
     + 2 D tau / sqrt(n) + D tau / n                                        for having n users, and for clipping
 
-V is that of the noise and, for a sample of the share q, (1-q)/(q n) (tau^2 + k tau'^2): who is in it, and how many.
+V is that of the noise and, for a sample of the fraction q, (1-q)/(q n) (tau^2 + k tau'^2): who is in it, and how many.
 The counts get noise so that in all steps and coordinates no empty bin wins, but for one chance in 100; the means get
 the rest of the budget.
 
@@ -39,9 +39,9 @@ from userdp.solvers.problem import Problem, Result
 from userdp.vectors.gradients import MeanGradient
 
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(15)))  # .. 10, 14, 20, .. 1,280
-_SAMPLED = tuple(0.5 / 2**k for k in range(8))  # share of the users in a step
+_SAMPLED = tuple(0.5 / 2**k for k in range(8))  # fraction of the users in a step
 _WRONG_BIN = 0.01  # chance that some empty bin wins in some step
-_COUNT_SHARE = 0.5  # most that counts may take of the budget
+_COUNT_FRACTION = 0.5  # most that counts may take of the budget
 _TOLERANCE = 0.1  # by how much a bound may be above the least for the sake of fewer gradients
 
 
@@ -70,7 +70,7 @@ class _Choice:
 def plan_bassily_sun(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> SolverPlan[Phase]:
-    """The plan with the fewest gradients whose bound is within 10% of the least, over steps and shares of the users."""
+    """The plan with the fewest gradients whose bound is within 10% of the least, over steps and sampled fractions."""
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     box = coordinates(problem, n_users, rows_per_user)
     choices = [
@@ -154,7 +154,7 @@ def _record(box: Coordinates, n_users: int, n_steps: int, sampled: float, step_p
     count_std = sampled * n_users / 2 / (math.sqrt(2) * rare)
     count_multiplier = count_std / math.sqrt(box.size * (2 if sampled == 1.0 else 1))
     left = step_precision - 1 / count_multiplier**2
-    if left < (1 - _COUNT_SHARE) * step_precision:
+    if left < (1 - _COUNT_FRACTION) * step_precision:
         return None
     return Winsorized(n_users, box.n_bins, count_multiplier, 1 / math.sqrt(left), n_steps, sampled)
 

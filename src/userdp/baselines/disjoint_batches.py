@@ -41,7 +41,7 @@ _PHASES = range(1, 7)
 _SHRINKS = (1.0, 2.0, 4.0, 8.0)  # step size of a phase / of the next
 _STEPS = np.geomspace(1e-3, 1.0, 20)  # step size / the longest allowed
 _BATCHES = 16
-_SHARES = (0.05, 0.1, 0.2, 0.3)  # of a filtered phase's budget, for the private gradient
+_FRACTIONS = (0.05, 0.1, 0.2, 0.3)  # of a filtered phase's budget, for the private gradient
 _TAIL = 1.3  # nearly all distances / their root mean square
 _RARE = 3.0  # standard deviations by which noise may be longer than usual
 
@@ -74,7 +74,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all candidates share."""
+    """What all candidates fraction."""
 
     problem: Problem
     rows_per_user: int
@@ -91,10 +91,10 @@ class _Setting:
 
 @dataclass(frozen=True)
 class _Filter:
-    """How a phase leaves users out, or not: the budget's share for that, and noise std * batch / step size."""
+    """How a phase leaves users out, or not: the budget's fraction for that, and noise std * batch / step size."""
 
     noise: float
-    share: float = 0.0
+    fraction: float = 0.0
     reach: float = math.inf
     stay: float = math.inf
 
@@ -115,13 +115,13 @@ def plan_disjoint_batches(
     steps: list[Step] = []
     first = 0
     for number, (n_phase, chosen) in enumerate(zip(users, filters, strict=True)):
-        last, ratio = first + n_phase, multiplier / math.sqrt(1 - chosen.share)
+        last, ratio = first + n_phase, multiplier / math.sqrt(1 - chosen.fraction)
         shape = (f"phase {number + 1}", n_phase, max(1, n_phase // batch), longest / shrink**number)
         phase = Phase(*shape, math.nan, ratio, chosen.reach, chosen.stay)
         walk = _walk(problem, problem.start, phase, rows_per_user, width, np.zeros(problem.dimension))
-        phase = Phase(*shape, walk.swap_sensitivity, ratio, chosen.reach, chosen.stay)
+        phase = Phase(*shape, walk.replace_one_sensitivity, ratio, chosen.reach, chosen.stay)
         if phase.filtered:
-            clip = Clip(n_phase, multiplier / math.sqrt(chosen.share))
+            clip = Clip(n_phase, multiplier / math.sqrt(chosen.fraction))
             steps.append(Step(phase.center_label, first, last, clip))
         steps.append(Step(phase.label, first, last, Perturbation(ratio), n_groups=1))
         phases.append(phase)
@@ -169,12 +169,12 @@ def _filter(setting: _Setting, n_users: int, stay: float, beta: float) -> _Filte
     """The filter with the least noise for a phase that goes no farther than `stay`, or none."""
     problem, z = setting.problem, setting.multiplier
     best = _Filter(2 * z * problem.lipschitz)
-    for share in _SHARES if _TAIL * setting.apart + beta * stay < problem.lipschitz else ():
-        error = math.sqrt(problem.dimension / share) * z * 2 * math.sqrt(setting.square) / n_users
+    for fraction in _FRACTIONS if _TAIL * setting.apart + beta * stay < problem.lipschitz else ():
+        error = math.sqrt(problem.dimension / fraction) * z * 2 * math.sqrt(setting.square) / n_users
         reach = _TAIL * setting.apart + error
-        noise = 2 * z / math.sqrt(1 - share) * (reach + beta * stay)
+        noise = 2 * z / math.sqrt(1 - fraction) * (reach + beta * stay)
         if noise < best.noise:
-            best = _Filter(noise, share, reach, stay)
+            best = _Filter(noise, fraction, reach, stay)
     return best
 
 
@@ -191,7 +191,7 @@ def _walk(
 
 
 def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing halts."""
+    """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing aborts."""
     report = progress or (lambda label, done, total: None)
     weights, usual = problem.start, np.zeros(problem.dimension)
     released: list[dict[str, float]] = []
@@ -201,8 +201,8 @@ def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, prog
             gradient = MeanGradient(problem.loss, weights)
             usual = curator.release(phase.center_label, gradient, shared.usual_gradient(problem))
         walk = _walk(problem, weights, phase, plan.rows_per_user, plan.width, usual)
-        offset = curator.release(phase.label, walk, walk.swap_sensitivity)
+        offset = curator.release(phase.label, walk, walk.replace_one_sensitivity)
         weights = problem.domain.project(walk.start + offset)
         own = {"steps": phase.n_steps, "step_size": phase.step_size}
-        released.append(summary(phase, walk.swap_sensitivity, **own))
+        released.append(summary(phase, walk.replace_one_sensitivity, **own))
     return Result(weights, False, "", plan.n_gradients, plan.bound, tuple(released))

@@ -1,6 +1,6 @@
 """Example-level DP-SGD with a cap on each user's rows: what one gets without any thought of users.
 
-Earlier work, to compare with. Every round keeps each row with probability q; gradients of kept rows are shortened to c,
+Earlier work, to compare with. Every round keeps each row with probability q; gradients of kept rows are clipped to c,
 added up, divided by the expected number of rows q n m, and get noise; a projected step follows. The result is the
 average iterate. Privacy of whole users comes from the accounting alone (`SampledRows`): a user has at most m rows.
 
@@ -11,7 +11,7 @@ slope, T rounds, k weights and v the variance of users' mean gradients, plans ar
                                                 G = L^2 + V                               with kinks
     V = k (z c / (q n m))^2 + (1 - q) c^2 / (q n m)                                       variance of a round's gradient
 
-(`sgd_excess`). It is a bound where no gradient is longer than c. Else it orders plans: of a linear model a shortened
+(`sgd_excess`). It is a bound where no gradient is longer than c. Else it orders plans: of a linear model a clipped
 gradient is still one of a convex loss, whose slopes are cut off, but not of the given one.
 
 The noise hardly depends on q, and not on m: z c/(q n m) is about 2 c sqrt(T)/(n mu), mu that of the budget. This is the
@@ -114,7 +114,7 @@ def _step_and_bound(
 
 
 def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. It never halts."""
+    """Carry out a plan. All it sees of the data are the curator's releases. It never aborts."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases
     descent = AveragedSGD(problem.start, problem.domain, phase.step_size)

@@ -1,11 +1,11 @@
 """DP-FedAvg, also known as user-level DP-SGD: what people run today, with the values they usually run it with.
 
-Earlier work, to compare with. Every round draws a Poisson sample of the users; each gives its mean gradient, shortened
-to a clip C; the noisy mean moves the weights with server momentum .9; and C follows the private share b of gradients
-that were not shortened, C <- C exp(-.2 (b - .5)), so that it ends at the median length. The result is the average of
+Earlier work, to compare with. Every round draws a Poisson sample of the users; each gives its mean gradient, clipped
+to a clip C; the noisy mean moves the weights with server momentum .9; and C follows the private fraction b of gradients
+that were not clipped, C <- C exp(-.2 (b - .5)), so that it ends at the median length. The result is the average of
 the last half of the iterates. One gradient step a user and round, in the features' own coordinates.
 
-Values are conventional, and nothing is tuned: momentum, the clip's quantile and rate, and the share's noise (a
+Values are conventional, and nothing is tuned: momentum, the clip's quantile and rate, and the fraction's noise (a
 twentieth of the expected sample, in users) are those of Andrew et al.; the first clip is their .1, in units of the
 largest gradient. With D the distance of the start from a good point, beta the smoothness, T rounds, k weights, v the
 variance of users' mean gradients and eta the step, momentum counted in, the number of rounds, and the step among those
@@ -13,15 +13,15 @@ of at most 1/beta before momentum, are those with the least
 
     D^2 / (2 eta T) + eta V + 2 D sqrt(v/n),    V = k (z c / (q n))^2 + (1 - q) v / (q n)     variance of a round
 
-with c = sqrt(v) for the clip's usual size. It is no theorem, because shortened gradients are not gradients of the loss
+with c = sqrt(v) for the clip's usual size. It is no theorem, because clipped gradients are not gradients of the loss
 and momentum is not plain SGD: it orders plans.
 
-Not a tuned rival: at small noise, steps of 1/beta and 200 rounds end before the optimum is reached. There (10,000 users
-of openpowerlifting, epsilon 8) steps 16 times as long left a fifth of the excess, 800 rounds under a half. Whoever
-tunes them on data must pay for that, or have public data to tune on.
+Not a tuned baseline: at small noise, steps of 1/beta and 200 rounds end before the optimum is reached. There (10,000
+users of openpowerlifting, epsilon 8) steps 16 times as long left a fifth of the excess, 800 rounds under a half.
+Whoever tunes them on data must pay for that, or have public data to tune on.
 
 Paper: McMahan et al. 2018 (DP-FedAvg); Andrew et al. 2021, Alg. 1 (the clip).
-Differs: one local step; users are swapped, not added or removed; step and rounds are planned, not tuned on data.
+Differs: one local step; users are replaced, not added or removed; step and rounds are planned, not tuned on data.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ _PASSES = 20.0  # gradients for each row
 _MOMENTUM = 0.9
 _QUANTILE, _CLIP_RATE = 0.5, 0.2
 _FIRST_CLIP = 0.1  # of the largest gradient
-_SHARE_NOISE = 1 / 20  # of the expected sample
-_LEAST_SHARE_NOISE = 3.0  # the share's multiplier / that of both: where samples are small, it must leave some budget
+_FRACTION_NOISE = 1 / 20  # of the expected sample
+_LEAST_FRACTION_NOISE = (
+    3.0  # the fraction's multiplier / that of both: where samples are small, it must leave some budget
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def plan_fedavg(
     rounds = min(bounds, key=lambda key: bounds[key])
     q = choices[rounds]
     assert q is not None
-    ratio = _share_ratio(n_users, q, likely_multiplier(precision, q, rounds))
+    ratio = _fraction_ratio(n_users, q, likely_multiplier(precision, q, rounds))
     mean = sampled_clip(n_users, budget, q, rounds, ratio)
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
     plan.certify(budget)
@@ -97,9 +99,9 @@ def _sampled(n_users: int, rows_per_user: int, rounds: int, max_gradients: int |
     return largest_sample(n_users, rows_per_user, rounds, max_gradients)
 
 
-def _share_ratio(n_users: int, q: float, joint: float) -> float:
-    """The share's noise as published. One user's vote is +-1/2, so noise of s users is a multiplier of 2 s."""
-    return max(2 * _SHARE_NOISE * q * n_users / joint, _LEAST_SHARE_NOISE)
+def _fraction_ratio(n_users: int, q: float, joint: float) -> float:
+    """The fraction's noise as published. One user's vote is +-1/2, so noise of s users is a multiplier of 2 s."""
+    return max(2 * _FRACTION_NOISE * q * n_users / joint, _LEAST_FRACTION_NOISE)
 
 
 def _step_and_bound(
@@ -115,7 +117,7 @@ def _step_and_bound(
 
 
 def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. It never halts."""
+    """Carry out a plan. All it sees of the data are the curator's releases. It never aborts."""
     report = progress or (lambda label, done, total: None)
     (phase,) = plan.phases
     point, velocity, clip = problem.start, np.zeros(problem.dimension), phase.radius

@@ -80,7 +80,7 @@ def _plan(
     for number, n_phase in enumerate(users):
         step_size, label = longest / _SHRINK**number, f"phase {number + 1}"
         walk = _walk(problem, problem.start, step_size, n_phase, rows_per_user, width)
-        phases.append(Phase(label, n_phase, step_size, walk.swap_sensitivity, multiplier))
+        phases.append(Phase(label, n_phase, step_size, walk.replace_one_sensitivity, multiplier))
         steps.append(Step(label, first, first + n_phase, mechanism, n_groups=1))
         first += n_phase
     plan = Plan(first, tuple(steps))
@@ -97,14 +97,14 @@ def _walk(
 
 
 def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing halts."""
+    """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing aborts."""
     report = progress or (lambda label, done, total: None)
     weights = problem.start
     released: list[dict[str, float]] = []
     for number, phase in enumerate(plan.phases):
         report(phase.label, number, len(plan.phases))
         walk = _walk(problem, weights, phase.step_size, phase.n_users, plan.rows_per_user, plan.width)
-        offset = curator.release(phase.label, walk, walk.swap_sensitivity)
+        offset = curator.release(phase.label, walk, walk.replace_one_sensitivity)
         weights = problem.domain.project(walk.start + offset)
-        released.append(summary(phase, walk.swap_sensitivity, step_size=phase.step_size))
+        released.append(summary(phase, walk.replace_one_sensitivity, step_size=phase.step_size))
     return Result(weights, False, "", plan.n_gradients, plan.bound, tuple(released))

@@ -1,4 +1,4 @@
-"""What the solvers share that add noise to nothing but a phase's average iterate.
+"""What the solvers fraction that add noise to nothing but a phase's average iterate.
 
 Phases use disjoint users. A phase walks from the last released point without any noise, releases the average of its
 iterates with noise, and the next phase starts there. With D the distance a phase has to go, T steps of size eta, G^2 a
@@ -37,7 +37,7 @@ class OutputPlan(SolverPlan[P]):
 def noise_multiplier(problem: Problem, budget: Budget) -> float:
     """The multiplier of one release for the whole budget; refuses losses that cannot be planned for."""
     check_loss(problem.loss)
-    return gaussian_multiplier(budget) * (1 + 1e-9)  # rounding of shares
+    return gaussian_multiplier(budget) * (1 + 1e-9)  # rounding of fractions
 
 
 def safe_rows(problem: Problem, rows_per_user: int) -> SafeRows:

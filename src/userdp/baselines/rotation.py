@@ -64,7 +64,7 @@ def _hadamard(vectors: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _signs(size: int) -> np.ndarray:
-    """Signs without a pattern that data could share: one bit of a mixed counter (the finaliser of splitmix64)."""
+    """Signs without a pattern that data could fraction: one bit of a mixed counter (the finaliser of splitmix64)."""
     mixed = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -19,7 +19,7 @@ _BLOCK_ROWS = 64
 
 @dataclass(frozen=True, eq=False)
 class ClippedRowGradients:
-    """Sum over each user's kept rows of their gradients, each shortened to at most `clip`.
+    """Sum over each user's kept rows of their gradients, each clipped to at most `clip`.
 
     `kept` has a line for each user that is asked for, and says of its first rows which ones are kept; rows beyond its
     width never are. None keeps all rows. A row whose gradient is not finite counts as 0, as does a user without rows.

@@ -194,13 +194,13 @@ class SafeRowPass(_SafeWalk):
 
     All users' slots are visited in one mixed order; a slot without a row leaves the iterate where it is.
 
-    Guarantee: the vector is finite, and replacing one user's data by any other moves it by at most `swap_sensitivity`:
-    2 * per_user * step_size * lipschitz, and rounding. Proof: docs/proofs.md, section 17.
+    Guarantee: the vector is finite, and replacing one user's data by any other moves it by at most
+    `replace_one_sensitivity`: 2 * per_user * step_size * lipschitz, and rounding. Proof: docs/proofs.md, section 17.
     Paper: Feldman, Koren and Talwar 2020, phased SGD, which has one row a user.
     """
 
     @cached_property
-    def swap_sensitivity(self) -> float:
+    def replace_one_sensitivity(self) -> float:
         moved = 2 * self.rows.per_user * self.step_size * self.lipschitz
         return self.rounded_up(moved, self.n_users * self.rows.per_user, terms=1)
 
@@ -218,9 +218,9 @@ class SafeBatchPass(_SafeWalk):
     only if its gradient at the start is within `reach` of it; otherwise, or without rows, it counts as `usual` (0 if
     not given) everywhere. Who counts is settled at the start: so every pull is the gradient of a convex function.
 
-    Guarantee: the vector is finite, and replacing one user's data by any other moves it by at most `swap_sensitivity`:
-    2 * step_size / (smallest batch) * min(lipschitz, reach + smoothness * (how far the domain reaches from the start)),
-    and rounding. Proof: docs/proofs.md, section 17.
+    Guarantee: the vector is finite, and replacing one user's data by any other moves it by at most
+    `replace_one_sensitivity`: 2 * step_size / (smallest batch) * min(lipschitz, reach + smoothness * (how far the
+    domain reaches from the start)), and rounding. Proof: docs/proofs.md, section 17.
     Paper: Ghazi, Kumar, Liu and Manurangsi 2026.
     Differs: they compare the users of a batch with each other, at every step, by noisy counts of friends; here all are
     compared with one private gradient, once, because the sensitivity of that has a short proof.
@@ -246,7 +246,7 @@ class SafeBatchPass(_SafeWalk):
         object.__setattr__(self, "usual", _kept(Ball(self.lipschitz * (1 - 2.0**-20)).project(usual)))
 
     @cached_property
-    def swap_sensitivity(self) -> float:
+    def replace_one_sensitivity(self) -> float:
         terms, batch = self.rows.per_user + self.n_users // self.n_steps + 1, self.n_users // self.n_steps
         difference = 2 * self.lipschitz
         if self.reach != math.inf:

@@ -1,6 +1,6 @@
 """Compiled steps of projected SGD in which no row can pull harder than was said before.
 
-Rows are made safe one at a time, on the way: shortened, their targets clipped, unusable ones replaced by zeros. Unlike
+Rows are made safe one at a time, on the way: clipped, their targets clipped, unusable ones replaced by zeros. Unlike
 in `sgd` privacy rests on these operations, so they are compiled without any licence to reorder, and how far they may be
 off is part of the sensitivity (docs/proofs.md, section 17).
 """

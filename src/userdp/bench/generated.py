@@ -17,7 +17,7 @@ from userdp.bench.scoring import calibration_bins, linear_slope, logistic_slope,
 from userdp.data.users import UserData
 from userdp.losses import Loss
 
-_TASTE = 0.1  # share of a feature's variance that all rows of a user have in common
+_TASTE = 0.1  # fraction of a feature's variance that all rows of a user have in common
 _NOISE, _TAILS = 0.15, 3  # of targets in regression; degrees of freedom of Student's t for Huber's loss
 _OFFSET, _DECADES = 10.0, (-2.0, 3.0)  # of odd units: mean / standard deviation, powers of ten
 _FRESH_ROWS, _FRESH_SEED = 200_000, 1_000_000
@@ -180,8 +180,8 @@ class FreshRows:
     def nothing_learned(self) -> float:
         """Excess of the best constant prediction."""
         if LOSSES[self.scenario.loss].classifies:
-            shares = softmax(_logits(self.margins), axis=1).mean(axis=0)
-            constant = np.log(shares) if self.margins.shape[1] > 1 else np.log(shares[1:] / shares[0])
+            fractions = softmax(_logits(self.margins), axis=1).mean(axis=0)
+            constant = np.log(fractions) if self.margins.shape[1] > 1 else np.log(fractions[1:] / fractions[0])
         else:
             constant = self.margins.mean(axis=0)
         return self.excess(np.broadcast_to(constant, self.margins.shape))

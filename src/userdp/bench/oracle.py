@@ -28,10 +28,10 @@ _STEPS = (0.3 / _CURVATURE, 1 / _CURVATURE, 3 / _CURVATURE)
 
 @dataclass(frozen=True)
 class Tuning:
-    """`share` of the users in a batch: 1 for all of them, else a Poisson sample."""
+    """`fraction` of the users in a batch: 1 for all of them, else a Poisson sample."""
 
     length: int
-    share: float
+    fraction: float
     clip: float
     step: float
     average: bool = False
@@ -43,17 +43,18 @@ def candidates(passes: float | None) -> list[Tuning]:
     if passes is not None and 1 <= passes < max(_LENGTHS):
         lengths.add(int(passes))
     shapes = [(length, 1.0 if passes is None else min(1.0, passes / length)) for length in sorted(lengths)]
-    return [Tuning(length, share, clip, step) for length, share in shapes for clip in _CLIPS for step in _STEPS]
+    return [Tuning(length, fraction, clip, step) for length, fraction in shapes for clip in _CLIPS for step in _STEPS]
 
 
 def noise_multiplier(budget: Budget, tuning: Tuning) -> float:
     """Noise std / clip of the sum of clipped gradients.
 
-    With all users a swap moves the sum by 2 clips; a Poisson sample's multiplier is in units of adding a user, 1 clip.
+    With all users a replacement moves the sum by 2 clips; a Poisson sample's multiplier is in units of adding a user, 1
+    clip.
     """
-    if tuning.share == 1:
+    if tuning.fraction == 1:
         return 2 * gaussian_multiplier(budget, tuning.length)
-    return subsampled_multiplier(budget, tuning.share, tuning.length)
+    return subsampled_multiplier(budget, tuning.fraction, tuning.length)
 
 
 def dp_sgd(data: UserData, tuning: Tuning, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,13 +62,13 @@ def dp_sgd(data: UserData, tuning: Tuning, noise: float, seed: int) -> tuple[np.
     rng, everyone = np.random.default_rng(seed), np.arange(data.n_users)
     w = total = np.zeros(data.n_features)
     for t in range(tuning.length):
-        users = everyone if tuning.share == 1 else everyone[rng.random(data.n_users) < tuning.share]
+        users = everyone if tuning.fraction == 1 else everyone[rng.random(data.n_users) < tuning.fraction]
         moved = noise * tuning.clip * rng.normal(size=w.size)
         if len(users):
             vectors = MeanGradient(logistic, w)(data, users, len(users))
             norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
             moved += np.einsum("ij,i->j", vectors, tuning.clip / np.maximum(norms, tuning.clip))
-        w = w - tuning.step * moved / (tuning.share * data.n_users)
+        w = w - tuning.step * moved / (tuning.fraction * data.n_users)
         total = total + w * (2 * t >= tuning.length)
     return w, total / math.ceil(tuning.length / 2)
 
@@ -94,5 +95,5 @@ def oracle(parts: list[UserData], test: HeldOut, budget: Budget, passes: float |
     return {
         "scores": [test.score(weights) for weights in again],
         "tuning": asdict(tuning),
-        "passes": tuning.length * tuning.share,
+        "passes": tuning.length * tuning.fraction,
     }

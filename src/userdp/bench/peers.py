@@ -158,7 +158,7 @@ def _arrays(task: Task, n_users: int | None, seed: int, envs: Path) -> Path:
 
 
 def _digest(folder: Path) -> str:
-    """Of all files of the peer, and of those that peers share."""
+    """Of all files of the peer, and of those that peers fraction."""
     digest = hashlib.sha256()
     own = [path for path in folder.rglob("*") if path.suffix in (".py", ".txt")]
     for path in sorted([*own, *folder.parent.glob("*.py")]):

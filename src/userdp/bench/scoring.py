@@ -62,11 +62,11 @@ class HeldOut:
 
     def constant(self) -> float:
         """Least loss by users of a constant prediction."""
-        share = float(self.weights @ self.data.targets)
+        fraction = float(self.weights @ self.data.targets)
         if self.loss.classifies:
-            share = min(max(share, 1e-12), 1 - 1e-12)
-            share = float(np.log(share / (1 - share)))
-        constant = np.full(self.data.n_rows, share)
+            fraction = min(max(fraction, 1e-12), 1 - 1e-12)
+            fraction = float(np.log(fraction / (1 - fraction)))
+        constant = np.full(self.data.n_rows, fraction)
         return float(self.weights @ each_value(self.loss, constant, self.data.targets)) * self.unit**2
 
 

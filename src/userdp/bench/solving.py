@@ -39,19 +39,19 @@ def solve_all(
     planned = time.perf_counter() - started
     if not option.feasible:
         return refusal_of(option)
-    run, found, seconds, halted, told = SOLVERS[option.solver, option.mode].run, [], [], 0, []
+    run, found, seconds, aborted, told = SOLVERS[option.solver, option.mode].run, [], [], 0, []
     for seed, data in enumerate(parts):
         started = time.perf_counter()
         curator = Curator(data, option.plan.plan, Ledger(budget), insecure_seed=seed)
         result = run(problem, option.plan, curator)
         seconds.append(time.perf_counter() - started)
-        halted += result.halted
+        aborted += result.aborted
         told.append(result.bound)
         found.append(score(result.weights))
     return {
         "scores": found,
         "taken": option.solver,
-        "halted": halted,
+        "halted": aborted,
         "n_gradients": int(option.n_gradients),
         "passes": option.n_gradients / (n_users * rows_per_user),
         "n_releases": int(option.n_releases),

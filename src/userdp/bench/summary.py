@@ -21,8 +21,8 @@ def figure(value: Any, name: str = "excess") -> str:
     if "refusal" in value:
         return str(value["refusal"]) if value.get("enough_users") else "refused"
     spread = value[name]["spread"]
-    halted = f", {value['halted']} halted" if value.get("halted") else ""
-    return f"{value[name]['mean']:.3g}" + (f" ± {spread:.2g}" if spread is not None else "") + halted
+    aborted = f", {value['halted']} aborted" if value.get("halted") else ""
+    return f"{value[name]['mean']:.3g}" + (f" ± {spread:.2g}" if spread is not None else "") + aborted
 
 
 def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
@@ -130,7 +130,7 @@ def grid_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
 def verdicts(records: Sequence[Record]) -> list[str]:
     """How many cells are near the yardstick, calibrated, and were estimated rightly beforehand."""
     ran = [r["result"] for r in records if "yard" in r["result"] and r["result"].get("taken")]
-    halted = [result for result in ran if result.get("halted")]
+    aborted = [result for result in ran if result.get("halted")]
     near = [(_mean(result) or 0.0) / result["yard"] for result in ran if result["s"] <= _EASY]
     precise = [result for result in ran if (_mean(result) or 1.0) < _PRECISE]
     slopes = [_mean(result, "slope") or 0.0 for result in precise]
@@ -138,15 +138,15 @@ def verdicts(records: Sequence[Record]) -> list[str]:
     both = [(result["estimate"], _mean(result) or 0.0) for result in ran if result["estimate"]]
     told = [estimate / measured for estimate, measured in both if measured > 0]
     return [
-        f"excess <= {_NEAR:g} yards where s <= {_EASY:g}: {_share(near, lambda x: x <= _NEAR)}",
-        f"slope in [.95, 1.05] where excess < {_PRECISE:g}: {_share(slopes, lambda x: abs(x - 1) <= 0.05)}",
-        f"slope in [.9, 1.1] where the plan does not warn: {_share(silent, lambda x: abs(x - 1) <= 0.1)}",
-        f"estimate within a factor 3 of the excess: {_share(told, lambda x: 1 / 3 <= x <= 3)}",
-        f"cells with runs that halted: {len(halted)}",
+        f"excess <= {_NEAR:g} yards where s <= {_EASY:g}: {_fraction(near, lambda x: x <= _NEAR)}",
+        f"slope in [.95, 1.05] where excess < {_PRECISE:g}: {_fraction(slopes, lambda x: abs(x - 1) <= 0.05)}",
+        f"slope in [.9, 1.1] where the plan does not warn: {_fraction(silent, lambda x: abs(x - 1) <= 0.1)}",
+        f"estimate within a factor 3 of the excess: {_fraction(told, lambda x: 1 / 3 <= x <= 3)}",
+        f"cells with runs that aborted: {len(aborted)}",
     ]
 
 
-def _share(values: Sequence[float], holds: Callable[[float], bool]) -> str:
+def _fraction(values: Sequence[float], holds: Callable[[float], bool]) -> str:
     return f"{sum(map(holds, values))} of {len(values)} cells"
 
 

@@ -35,7 +35,7 @@ _FEATURES = (
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Rows of many users, which of them are for training, and the promise."""
+    """Rows of many users, which of them are for training, and the guarantee."""
 
     title: str
     X: np.ndarray

@@ -1,6 +1,6 @@
 """From exceptions to one line on stderr and an exit code. What a line says never depends on cells of a table.
 
-0 is done, 1 wrong input or a refused budget, 2 wrong usage, 3 a private test halted, 130 stopped by Ctrl-C.
+0 is done, 1 wrong input or a refused budget, 2 wrong usage, 3 a private test aborted, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import typer
 import userdp
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 
-WRONG, HALTED, STOPPED = 1, 3, 130
+WRONG, ABORTED, STOPPED = 1, 3, 130
 _P = ParamSpec("_P")
 _PACKAGE = str(Path(userdp.__file__).parent)
 _OPTIONS = (
     *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
     *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
-    "failure_share",
+    "failure_fraction",
 )
 _ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
@@ -54,7 +54,7 @@ def guarded(command: Callable[_P, None]) -> Callable[_P, None]:
         except Exception as error:
             if os.environ.get("USERDP_DEBUG") == "1":
                 raise
-            fail(line_of(error), HALTED if isinstance(error, Halted) else WRONG)
+            fail(line_of(error), ABORTED if isinstance(error, Aborted) else WRONG)
 
     return run
 
@@ -64,7 +64,7 @@ def line_of(error: Exception) -> str:
     notes = "".join(f" {note}" for note in getattr(error, "__notes__", []))
     if isinstance(error, MemoryError):
         return f"Expected more memory for a table of this size: close other programs, or take fewer columns.{notes}"
-    if isinstance(error, (InputError, BudgetExceeded, Halted)):
+    if isinstance(error, (InputError, BudgetExceeded, Aborted)):
         return in_options(str(error)) + notes
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and frames[-1].filename.startswith(_PACKAGE)

@@ -205,19 +205,19 @@ def _class_scores(
     model: LinearModel, matrix: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[dict[str, float], dict[str, float]]:
     labels, n_classes = targets.astype(np.int64), len(model.classes_)
-    shares = np.bincount(labels, weights, n_classes) / weights.sum()
+    fractions = np.bincount(labels, weights, n_classes) / weights.sum()
     margins = predicted(model.decision_function, matrix)
     chosen = (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
     scores, nothing = {}, {}
     if hasattr(model, "predict_log_proba"):
         surprise = -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels]
         scores["log loss"] = float(np.average(surprise, weights=weights))
-        nothing["log loss"] = float(-sum(share * math.log(share) for share in shares if share > 0))
-    if n_classes == 2 and 0 < shares[0] < 1:
+        nothing["log loss"] = float(-sum(fraction * math.log(fraction) for fraction in fractions if fraction > 0))
+    if n_classes == 2 and 0 < fractions[0] < 1:
         scores["AUC"] = float(metrics.roc_auc_score(labels, margins, sample_weight=weights))
         nothing["AUC"] = 0.5
     scores["accuracy"] = float(np.average(chosen == labels, weights=weights))
-    nothing["accuracy"] = float(shares.max())
+    nothing["accuracy"] = float(fractions.max())
     return scores, nothing
 
 
@@ -250,4 +250,4 @@ def _print_private(scores: dict[str, dict[str, float]], result: MeanResult, limi
     rows = [(name, f"{score['value']:.4f}", f"{score['noise_std']:.4f}") for name, score in scores.items()]
     show.grid(["score, every user counted once", "value", "noise (std)"], rows)
     counted = f"a row's loss or error counts {limit:g} at most; rows that cannot be scored count as the worst"
-    show.facts([*show.promise(result.privacy), ("limit", counted)])
+    show.facts([*show.guarantee(result.privacy), ("limit", counted)])

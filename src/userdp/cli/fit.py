@@ -11,7 +11,7 @@ import typer
 
 from userdp.cli import options as o
 from userdp.cli import show
-from userdp.cli.errors import HALTED, InputError, in_options, spending
+from userdp.cli.errors import ABORTED, InputError, in_options, spending
 from userdp.cli.ranges import Ranges
 from userdp.cli.tables import columns_of, pair_of, users_of
 from userdp.data.atomic_files import check_place
@@ -218,8 +218,8 @@ def fit(
         show.as_json(_record(model, output, report))
     else:
         _summary(model, output, report, quiet)
-    if model.halted_:
-        raise typer.Exit(HALTED)
+    if model.aborted_:
+        raise typer.Exit(ABORTED)
 
 
 def _model(loss: o.LossName, target_range: str | None, quantile: float | None, threshold: float | None) -> LinearModel:
@@ -315,10 +315,12 @@ def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, 
 def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool) -> None:
     if not quiet:
         work = f"{model.solver_}, {model.result_.mode}; {model.n_gradients_:,} gradients at most"
-        rows = [*show.promise(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
+        rows = [*show.guarantee(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
         show.facts(rows if report is None else [*rows, ("report", str(report))])
     if model.result_.message:
-        labels = " Check --classes too: rows with other labels are lost." if model.halted_ and model._classifies else ""
+        labels = (
+            " Check --classes too: rows with other labels are lost." if model.aborted_ and model._classifies else ""
+        )
         show.note(in_options(model.result_.message) + labels)
     if model.privacy_.warning:
         show.note(model.privacy_.warning, "yellow" if model.privacy_.private else "bold red")

@@ -13,13 +13,13 @@ from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
 from userdp.data.atomic_files import check_place
 from userdp.privacy.accounting import Budget, rounded_up
-from userdp.privacy.domination import FAILURE_SHARE
+from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 LedgerPath = Annotated[Path, typer.Argument(show_default=False, help="Ledger file.")]
-FailureShare = Annotated[
+FailureFraction = Annotated[
     float,
     typer.Option(
         help="Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
@@ -50,7 +50,7 @@ def new(
     path: LedgerPath,
     epsilon: o.Epsilon,
     delta: o.LifetimeDelta,
-    failure_share: FailureShare = FAILURE_SHARE,
+    failure_fraction: FailureFraction = FAILURE_FRACTION,
     json: o.Json = False,
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
@@ -65,9 +65,14 @@ def new(
     if path.exists():
         raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
     budget = Budget(epsilon, delta)
-    Ledger(budget, check_place(path), failure_share)
+    Ledger(budget, check_place(path), failure_fraction)
     if json:
-        record = {"path": str(path), "epsilon": budget.epsilon, "delta": budget.delta, "failure_share": failure_share}
+        record = {
+            "path": str(path),
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "failure_share": failure_fraction,
+        }
         show.as_json(record)
     else:
         typer.echo(
@@ -96,7 +101,7 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
                 "path": str(path),
                 "epsilon": ledger.budget.epsilon,
                 "delta": ledger.budget.delta,
-                "failure_share": ledger.failure_share,
+                "failure_share": ledger.failure_fraction,
                 "spent_epsilon": spent if private else None,
                 "spent_epsilon_is": ODOMETER,
                 "private": private,

@@ -1,4 +1,4 @@
-"""Options that several commands share, with their help."""
+"""Options that several commands fraction, with their help."""
 
 from __future__ import annotations
 

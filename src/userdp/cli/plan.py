@@ -1,4 +1,4 @@
-"""`userdp plan`: what every solver would need, cost and promise, from public numbers alone."""
+"""`userdp plan`: what every solver would need, cost and guarantee, from public numbers alone."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     Console(highlight=False).print(table)
 
 
-def promise(statement: Statement) -> list[tuple[str, str]]:
+def guarantee(statement: Statement) -> list[tuple[str, str]]:
     """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
     found = statement.tradeoff if statement.private else None

@@ -98,7 +98,7 @@ def open_parquet(path: str | os.PathLike[str]) -> TableFile:
 
 def _opened(path: Path, kind: str, opener: Callable[[Path], TableFile]) -> TableFile:
     if not path.exists():
-        if re.match(r"\w[\w+.-]+:/", str(path)):  # pathlib shortens s3://x to s3:/x; one letter may be a drive
+        if re.match(r"\w[\w+.-]+:/", str(path)):  # pathlib clips s3://x to s3:/x; one letter may be a drive
             raise ValueError("Expected a local path, got a URL: only local paths are read; download it first.")
         raise FileNotFoundError(f"Expected a {kind} file at {path}, found nothing there: check the path.")
     if path.is_dir():

@@ -98,7 +98,7 @@ class UserData:
         change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
 
         A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
-        private test halt: fill or drop missing cells first. `fill_missing` puts this number into every NaN cell of
+        private test abort: fill or drop missing cells first. `fill_missing` puts this number into every NaN cell of
         the features (not of the targets). It must be chosen publicly, without looking at the data; each cell is then
         filled by itself, within one user, so privacy is unaffected. None leaves NaN.
 
@@ -145,7 +145,7 @@ class UserData:
         Options are those of `from_arrays`; rows are float64 unless `dtype` is given.
 
         A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
-        private test halt: fill or drop missing cells first, for instance with `fill_missing`.
+        private test abort: fill or drop missing cells first, for instance with `fill_missing`.
         """
         _check_options(options)
         if isinstance(table, (str, os.PathLike)):

@@ -17,7 +17,7 @@ class LocalEngine:
     def vectors(self, statistic: Statistic, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         """One float64 vector a group, (n_groups, dim), from users split into contiguous near-equal groups.
 
-        Guarantee: vector j depends on the data of group j's users only, as the statistic promises.
+        Guarantee: vector j depends on the data of group j's users only, as the statistic guarantees.
         """
         result = statistic(data, users, n_groups)
         if not isinstance(result, np.ndarray) or result.dtype != np.float64:

@@ -1,8 +1,8 @@
-"""What the scikit-learn estimators share: public parameters, data to users, one private minimisation.
+"""What the scikit-learn estimators fraction: public parameters, data to users, one private minimisation.
 
 Everything that privacy or accuracy depends on is a public parameter: nothing is read off the data but through a private
 release. Rows and targets that make no sense (NaN, a label that is no class) raise nothing, because an error would tell
-of them: their users count as outliers, and if there are too many a private test halts and says so.
+of them: their users count as outliers, and if there are too many a private test aborts and says so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNPROTECTED = (
 
 
 class UtilityWarning(UserWarning):
-    """The model is of little use, or its promise: a private test halted, noise may drown it, or delta is too large."""
+    """The model is of little use, or its guarantee: a test aborted, noise may dominate it, or delta is too large."""
 
 
 @dataclass(eq=False, repr=False)
@@ -190,7 +190,7 @@ class LinearModel(BaseEstimator, ABC):
             "n_users": self.privacy_.n_users,
             "rows_per_user": self.facts_["rows_per_user"],
             "n_gradients": self.n_gradients_,
-            "halted": self.halted_,
+            "halted": self.aborted_,
             "message": result.message,
             "bound": result.bound,
             "bound_is_estimate": result.bound_is_estimate,
@@ -251,17 +251,17 @@ class LinearModel(BaseEstimator, ABC):
         warning = " ".join(filter(None, [result.privacy.warning, note]))
         self.privacy_ = replace(result.privacy, unit=self.privacy_unit, warning=warning)
         self.result_ = replace(result, privacy=self.privacy_)
-        self.halted_, self.n_gradients_, self.solver_ = result.halted, result.n_gradients, result.solver
+        self.aborted_, self.n_gradients_, self.solver_ = result.aborted, result.n_gradients, result.solver
         self.facts_ = facts
 
     def _warn(self) -> None:
-        """Say what public numbers and releases tell of the model's use, and of its promise's."""
-        promise = self.privacy_
+        """Say what public numbers and releases tell of the model's use, and of its guarantee's."""
+        guarantee = self.privacy_
         if self.result_.message:
             warnings.warn(self.result_.message, UtilityWarning, stacklevel=3)
-        if promise.delta * promise.n_users >= 1:
+        if guarantee.delta * guarantee.n_users >= 1:
             warnings.warn(
-                f"delta={promise.delta:g} is not below 1 / {promise.n_users}, one over the number of {promise.unit}s: "
+                f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.unit}s: "
                 "it would even allow publishing somebody's data outright. Choose it well below.",
                 UtilityWarning,
                 stacklevel=3,

@@ -5,7 +5,7 @@
 >>> users, X = np.repeat(np.arange(2000), 10), rng.uniform(-1, 1, (20_000, 2))
 >>> y = X[:, 0] > X[:, 1] + rng.normal(0, 0.3, 20_000)
 >>> model = LogisticRegression(epsilon=2.0, max_rows_per_user=10).fit(X, y, groups=users)
->>> bool(model.score(X, y) > 0.85), model.halted_
+>>> bool(model.score(X, y) > 0.85), model.aborted_
 (True, False)
 """
 
@@ -83,7 +83,7 @@ _T = TypeVar("_T", bound=type)
 
 
 def _documented(cls: _T) -> _T:
-    """Append what all estimators share to the class's help."""
+    """Append what all estimators fraction to the class's help."""
     shared = inspect.cleandoc(LinearModel.__doc__ or "").partition("\n\n")[2]
     cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\nParameters of all estimators:\n\n{shared}\n"
     return cls
@@ -96,7 +96,7 @@ class LogisticRegression(_Classifier):
 
     classes: all labels there can be; needed unless the target's type is boolean.
 
-    After `fit`: coef_, intercept_, classes_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
+    After `fit`: coef_, intercept_, classes_; privacy_ (what was guaranteed and spent), aborted_, n_gradients_, solver_.
     """
 
     def _loss(self) -> Loss:
@@ -123,7 +123,7 @@ class LinearSVC(_Classifier):
     classes: both labels; needed unless the target's type is boolean.
     loss: "squared_hinge", or "hinge", which has a kink and therefore takes more noise.
 
-    After `fit`: coef_, intercept_, classes_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
+    After `fit`: coef_, intercept_, classes_; privacy_ (what was guaranteed and spent), aborted_, n_gradients_, solver_.
     """
 
     loss: str = "squared_hinge"
@@ -212,7 +212,7 @@ class LinearRegression(_Regressor):
 
     target_range: public (lowest, highest) target; those beyond are cut off.
 
-    After `fit`: coef_, intercept_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
+    After `fit`: coef_, intercept_; privacy_ (what was guaranteed and spent), aborted_, n_gradients_, solver_.
     """
 
     def _loss(self) -> Loss:
@@ -227,7 +227,7 @@ class HuberRegressor(_Regressor):
     target_range: public (lowest, highest) target; those beyond are cut off.
     threshold: the error, in units of the target, from which on it counts linearly; None for a tenth of the range.
 
-    After `fit`: coef_, intercept_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
+    After `fit`: coef_, intercept_; privacy_ (what was guaranteed and spent), aborted_, n_gradients_, solver_.
     """
 
     threshold: float | None = None
@@ -244,7 +244,7 @@ class QuantileRegressor(_Regressor):
     target_range: public (lowest, highest) target; those beyond are cut off.
     quantile: which quantile of the target, given the features, is predicted.
 
-    After `fit`: coef_, intercept_; privacy_ (what was promised and spent), halted_, n_gradients_, solver_.
+    After `fit`: coef_, intercept_; privacy_ (what was guaranteed and spent), aborted_, n_gradients_, solver_.
     """
 
     quantile: float = 0.5

@@ -92,7 +92,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
     model.privacy_ = Statement.from_dict(record["privacy"])
     model.result_ = Result(
         weights=np.column_stack([coef, intercept]).ravel(),
-        halted=record["halted"],
+        aborted=record["halted"],
         message=record["message"],
         n_gradients=record["n_gradients"],
         bound=record["bound"],
@@ -101,7 +101,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
         mode=record["mode"],
         privacy=model.privacy_,
     )
-    model.halted_, model.n_gradients_ = model.result_.halted, model.result_.n_gradients
+    model.aborted_, model.n_gradients_ = model.result_.aborted, model.result_.n_gradients
     model.solver_ = model.result_.solver
     model.facts_ = {
         name: record[name] for name in ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "versions")

@@ -75,7 +75,7 @@ def minimize(
     >>> users, X = np.repeat(np.arange(2000), 10), rng.uniform(-1, 1, (20000, 2))
     >>> data = UserData.from_arrays(X, X[:, 0] > X[:, 1], users)
     >>> result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, row_norm=1.5, rows_per_user=10)
-    >>> bool(result.weights[0] > 0 > result.weights[1]), result.halted
+    >>> bool(result.weights[0] > 0 > result.weights[1]), result.aborted
     (True, False)
     """
     if not isinstance(data, UserData):
@@ -120,9 +120,9 @@ def minimize(
     if message in ("", CLIPPED_ADVICE) and drowned(problem, option, result.bound):
         message = DROWNED_ADVICE
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    promise = statement(option.plan.plan, curator.budget, ledger, seed)
+    guarantee = statement(option.plan.plan, curator.budget, ledger, seed)
     bound = result.bound if option.refined else option.bound
-    return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=promise)
+    return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=guarantee)
 
 
 def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:

@@ -22,8 +22,8 @@ from userdp.vectors.moments import UserMean
 
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried
-_FAILURE_SHARE = 0.05  # of delta
-_TEST_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
+_FAILURE_FRACTION = 0.05  # of delta
+_TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class MeanResult:
     """A private mean. All of it may be shown.
 
     mean: one number a feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
-    are of each other (found privately); privacy: what was promised and spent.
+    are of each other (found privately); privacy: what was guaranteed and spent.
     """
 
     mean: np.ndarray
@@ -56,8 +56,8 @@ def private_mean(
     """The mean of the users' means of their rows, private for whole users; every user counts the same.
 
     No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
-    between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the share
-    `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Halted` if
+    between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the fraction
+    `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Aborted` if
     there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by up to a few `noise_std`,
     which do not count that. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
@@ -104,7 +104,7 @@ def mean_of_users(
 ) -> MeanResult:
     """The same of data that is grouped already."""
     if not 0 <= outliers < 0.4:
-        raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a share of the users.")
+        raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a fraction of the users.")
     mechanism = plan_mean(data.n_users, budget, radius_grid(*spread, _RATIO), outliers)
     plan, ledger = (
         Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),)),
@@ -135,20 +135,20 @@ def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: 
 
 
 def _best(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval | None:
-    failure, probes = _FAILURE_SHARE * budget.delta, math.ceil(math.log2(len(radii) + 1))
+    failure, probes = _FAILURE_FRACTION * budget.delta, math.ceil(math.log2(len(radii) + 1))
     best, least = None, math.inf
-    for share in _TEST_SHARES:
+    for fraction in _TEST_FRACTIONS:
         try:
             precision = 1 / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2 * (1 - 1e-9)  # rounding
             removal = SearchedOutlierRemoval(
                 n_users,
                 radii,
-                1 / math.sqrt((1 - share) * precision),
-                math.sqrt(probes / (share * precision)),
+                1 / math.sqrt((1 - fraction) * precision),
+                math.sqrt(probes / (fraction * precision)),
                 failure,
                 math.ceil(outliers * n_users),
             )
-        except ValueError:  # too little budget, or too few users, for this share
+        except ValueError:  # too little budget, or too few users, for this fraction
             continue
         noise = removal.noise_multiplier * removal.sensitivity(1.0, 1)
         if noise < least:

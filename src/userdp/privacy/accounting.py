@@ -1,10 +1,10 @@
-"""What releases cost, in one convention: swap units.
+"""What releases cost, in one convention: replace units.
 
 Neighbours are data sets in which one user's whole data is replaced; the number of users is public. A sensitivity in
-this package is always the largest change under such a swap, and a noise multiplier is std / sensitivity. The one
+this package is always the largest change under such a replacement, and a noise multiplier is std / sensitivity. The one
 exception is a Poisson-sampled step, whose multiplier is in units of the change caused by *adding* one user to the
-batch: that is what the dominating pair of a swap under Poisson sampling is written in (docs/proofs.md, section 6). It
-has a name and a type of its own: `added_user_multiplier`, an `AddedUserMultiplier`.
+batch: that is what the dominating pair of a replacement under Poisson sampling is written in (docs/proofs.md, section
+6). It has a name and a type of its own: `added_user_multiplier`, an `AddedUserMultiplier`.
 
 A `Cost` says what happened to one set of users; `delta_at` and `epsilon_at` say what that costs. Gaussian and pure
 parts compose in closed form; dp-accounting's privacy loss distributions (PLD) do the rest. Every approximation is an
@@ -204,7 +204,7 @@ def sum_up(a: float, b: float) -> float:
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """As it is printed where it is promised: the least number of so many digits that is not below it.
+    """As it is printed where it is guaranteed: the least number of so many digits that is not below it.
 
     >>> rounded_up(math.log(3)), rounded_up(0.1), rounded_up(1e-6)
     ('1.09862', '0.1', '1e-06')
@@ -435,7 +435,7 @@ def added_epsilon_at(cost: Cost, delta: float) -> float:
 def _composed(
     cost: Cost, grid: float, sampled: NeighboringRelation = NeighboringRelation.REPLACE_ONE
 ) -> pld.PrivacyLossDistribution:
-    """The PLD of all parts. A Gaussian in swap units is built as REPLACE_SPECIAL: REPLACE_ONE would double it."""
+    """The PLD of all parts. A Gaussian in replace units is built as REPLACE_SPECIAL: REPLACE_ONE would double it."""
     total = pld.identity(value_discretization_interval=grid)
     if cost.gaussian:
         total = total.compose(

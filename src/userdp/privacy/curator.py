@@ -16,7 +16,7 @@ from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Halted, Session, Users, Vectors
+from userdp.privacy.mechanisms.base import Aborted, Session, Users, Vectors
 from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
@@ -37,13 +37,13 @@ class Engine(Protocol):
 class Curator:
     """Takes the data after certifying and charging the plan, and gives out its releases.
 
-    budget: what this plan promises, and may be said of it; the ledger's whole budget if None.
+    budget: what this plan guarantees, and may be said of it; the ledger's whole budget if None.
 
-    Guarantee: all that leaves, halts included, is within `budget`, and with all else that was charged to the ledger
+    Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
     within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
     vector of a statistic depends on the users of its own group only and, in steps whose mechanism trusts the
-    statistic, is finite and moves by at most its `swap_sensitivity`; and in steps of acute vectors the engine computes
-    what the statistic says. With `insecure_seed` nothing is private, and the ledger says so.
+    statistic, is finite and moves by at most its `replace_one_sensitivity`; and in steps of acute vectors the engine
+    computes what the statistic says. With `insecure_seed` nothing is private, and the ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
     only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:
@@ -90,7 +90,7 @@ class Curator:
         raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
-        """The next release of the step `label`; raises `Halted` if its private test fails.
+        """The next release of the step `label`; raises `Aborted` if its private test fails.
 
         `radius` and `statistic` may depend on public inputs and earlier releases. Steps come in the plan's order:
         later ones may be skipped to, earlier ones are closed. A wrong argument costs nothing; once the data is read
@@ -119,7 +119,7 @@ class Curator:
 
     def _outcome(
         self, step: Step, session: Session, statistic: Statistic, radius: float
-    ) -> Vectors | Halted | RuntimeError | KeyboardInterrupt:
+    ) -> Vectors | Aborted | RuntimeError | KeyboardInterrupt:
         """The release, or a fresh exception that holds no frame in which data could be seen.
 
         Numerical warnings are off, whatever the caller has set: they would depend on values.
@@ -127,9 +127,9 @@ class Curator:
         try:
             with QUIET, np.errstate(all="ignore"):
                 return self._compute(step, session, statistic, radius)
-        except Halted as error:
+        except Aborted as error:
             self._rounds_left = 0
-            return Halted(error.reason)
+            return Aborted(error.reason)
         except KeyboardInterrupt:
             return KeyboardInterrupt()
         except BaseException:
@@ -189,11 +189,11 @@ class Curator:
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
-        """One vector a group. Only a mechanism may halt, so a halt here is a failure like any other."""
+        """One vector a group. Only a mechanism may abort, so an abort here is a failure like any other."""
         try:
             vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
-        except Halted:
-            raise ValueError("Expected vectors, not a halt.") from None
+        except Aborted:
+            raise ValueError("Expected vectors, not an abort.") from None
         if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
             raise ValueError("Expected one vector a group.")
         return vectors
@@ -207,7 +207,7 @@ class Curator:
         if position < self._position or (position == self._position and self._rounds_left <= 0):
             raise RuntimeError(
                 f"Expected a later step than {label!r}: it is closed, because its releases are used up or it has "
-                "halted. A new plan, charged anew, is needed for more."
+                "aborted. A new plan, charged anew, is needed for more."
             )
         step = self._plan.steps[position]
         if position > self._position or self._session is None:
@@ -218,16 +218,17 @@ class Curator:
 
 
 def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
-    """Refuse a statistic that does not promise to move by at most the radius, where privacy rests on that promise."""
-    promised = getattr(statistic, "swap_sensitivity", None)
-    if not isinstance(promised, float):
+    """Refuse a statistic without proof that it moves by at most the radius, where privacy rests on it."""
+    guaranteed = getattr(statistic, "replace_one_sensitivity", None)
+    if not isinstance(guaranteed, float):
         raise TypeError(
-            f"Expected a statistic with a swap_sensitivity in step {label!r}: its mechanism adds noise and nothing "
-            "else, so it must be proven how far one user can move the vector."
+            f"Expected a statistic with a replace_one_sensitivity in step {label!r}: its mechanism only adds "
+            "noise, so it must be proven how far one user can move the vector."
         )
-    if not 0 <= promised <= radius:
+    if not 0 <= guaranteed <= radius:
         raise ValueError(
-            f"Expected radius={radius} in step {label!r} to be at least the statistic's swap_sensitivity={promised}: "
+            f"Expected radius={radius} in step {label!r} to be at least the statistic's "
+            f"replace_one_sensitivity={guaranteed}: "
             "pass that as the radius."
         )
 

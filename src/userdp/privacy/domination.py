@@ -1,7 +1,7 @@
 """What a run is charged when runs are chosen one after the other: the Gaussian mechanism that dominates it.
 
 Costs that were fixed in advance compose as they are (`accounting`). Whoever has seen earlier releases may choose the
-next run by them, and then exact composition promises too much. So every run is charged as mu-GDP: neighbours are told
+next run by them, and then exact composition guarantees too much. So every run is charged as mu-GDP: neighbours are told
 apart no better than N(0, 1) from N(mu, 1), up to a failure probability. mu^2 and failures add up, however the runs
 were chosen, and `Filter` refuses what would exceed its limits. Proof: docs/proofs.md, section 25.
 """
@@ -25,7 +25,7 @@ Numbers = NDArray[np.float64]
 
 # Of a budget's delta, held for failure probabilities. The rest is for Gaussian noise, which a quarter of delta costs
 # about 1.4% of its multiplier.
-FAILURE_SHARE = 0.25
+FAILURE_FRACTION = 0.25
 
 # Part of the failure probability that is left which the sampled parts of one run may use.
 _SAMPLED_PART = 1 / 16
@@ -155,35 +155,35 @@ def _is_above(mu: float, failure: float, epsilons: Numbers, deltas: Numbers) -> 
 class Filter:
     """Which totals of runs, chosen one after the other, keep within `budget`.
 
-    Failure probabilities may add up to `failure_share` of delta, and mu-GDP may use the rest. The two limits are fixed
-    beforehand: room that one of them leaves is not given to the other, since which of them is used could be chosen by
-    looking at releases. Runs of pure parts only may instead add up to epsilon.
+    Failure probabilities may add up to `failure_fraction` of delta, and mu-GDP may use the rest. The two limits are
+    fixed beforehand: room that one of them leaves is not given to the other, since which of them is used could be
+    chosen by looking at releases. Runs of pure parts only may instead add up to epsilon.
 
     Guarantee: all releases together, with runs, their costs and their number chosen by looking at earlier releases,
     are (epsilon, delta)-DP as long as every total of theirs fits. Proof: docs/proofs.md, section 25.
     """
 
     budget: Budget
-    failure_share: float = FAILURE_SHARE
+    failure_fraction: float = FAILURE_FRACTION
 
     def __post_init__(self) -> None:
-        if isinstance(self.failure_share, bool) or not isinstance(self.failure_share, (int, float, np.floating)):
-            raise TypeError(f"Expected failure_share to be a number, got {type(self.failure_share).__name__}.")
-        if not 0 <= self.failure_share < 1:
+        if isinstance(self.failure_fraction, bool) or not isinstance(self.failure_fraction, (int, float, np.floating)):
+            raise TypeError(f"Expected failure_fraction to be a number, got {type(self.failure_fraction).__name__}.")
+        if not 0 <= self.failure_fraction < 1:
             raise ValueError(
-                f"Expected 0 <= failure_share={self.failure_share} < 1: the part of delta for failure probabilities; "
-                f"{FAILURE_SHARE} is usual, 0 leaves all of delta to Gaussian noise."
+                f"Expected 0 <= failure_fraction={self.failure_fraction} < 1: the part of delta for failures; "
+                f"{FAILURE_FRACTION} is usual, 0 leaves all of delta to Gaussian noise."
             )
-        object.__setattr__(self, "failure_share", float(self.failure_share))
+        object.__setattr__(self, "failure_fraction", float(self.failure_fraction))
 
     @property
     def most_failure(self) -> float:
-        return self.failure_share * self.budget.delta * (1 - a.DELTA_RESERVE)
+        return self.failure_fraction * self.budget.delta * (1 - a.DELTA_RESERVE)
 
     @property
     def gaussian(self) -> Budget:
         """What the mu-GDP of all runs has to fit into."""
-        return Budget(self.budget.epsilon, (1 - self.failure_share) * self.budget.delta)
+        return Budget(self.budget.epsilon, (1 - self.failure_fraction) * self.budget.delta)
 
     def spare(self, spent: float, own: float) -> float:
         """The failure probability that sampled parts of a run may add, after what was spent and the run's own."""
@@ -205,13 +205,13 @@ class Filter:
         if total.failure > self.most_failure:
             raise BudgetExceeded(
                 f"With what was spent before, failure probabilities add up to {total.failure:.3g}, expected <= "
-                f"{self.most_failure:.3g}: this ledger holds {self.failure_share:g} of its delta for them. Ask for a "
-                "smaller delta of the run, or for a solver without tests and samples. Nothing was spent."
+                f"{self.most_failure:.3g}: this ledger holds {self.failure_fraction:g} of its delta for them. Ask for "
+                "a smaller delta of the run, or for a solver without tests and samples. Nothing was spent."
             )
         needed = min(a.epsilon_at(Cost(gaussian=total.mu_squared), self.gaussian.delta), total.pure)
         raise BudgetExceeded(
             f"With what was spent before, the plan needs epsilon={needed:.4g} at delta={self.gaussian.delta:g} (delta "
-            f"{self.budget.delta:g} without the share held for failures), expected <= {self.budget.epsilon:g}: ask for "
+            f"{self.budget.delta:g} without the fraction held for failures), expected <= {self.budget.epsilon:g}: try "
             "fewer releases, more noise, or a larger budget. Runs after the first are charged as the Gaussian "
             "mechanism that dominates them, which is dear for pure parts. Nothing was spent."
         )

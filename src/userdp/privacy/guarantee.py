@@ -1,4 +1,4 @@
-"""What a run promised and what each of its parts cost: public numbers only, to be shown and kept with the model."""
+"""What a run guaranteed and what each of its parts cost: public numbers only, to be shown and kept with the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from userdp.privacy.tradeoff import Tradeoff, in_percent, right_guess, tradeoff
 COVERS = "this fit alone, with its hyperparameters taken as public"
 NOT_COVERED = (
     "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
-    "and a ledger that all of them share keeps count.",
+    "and a ledger that all of them fraction keeps count.",
     "Choosing hyperparameters by looking at the data is not covered, unless that look was itself private.",
     "Adding or removing a person is not covered by replacement with a public number of users.",
 )
@@ -29,8 +29,8 @@ _SEEDED = (
 class Part:
     """One step of the plan: its mechanism and what it costs.
 
-    `epsilon_alone` is what it would cost by itself at the statement's delta. `share` is its part of what those who pay
-    most of the users in it pay, counted in mu^2 of the Gaussian mechanism that would cost as much.
+    `epsilon_alone` is what it would cost by itself at the statement's delta. `fraction` is its part of what those who
+    pay most of the users in it pay, counted in mu^2 of the Gaussian mechanism that would cost as much.
     """
 
     step: str
@@ -40,7 +40,7 @@ class Part:
     last_user: int
     releases: int
     epsilon_alone: float
-    share: float
+    fraction: float
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Statement:
             f"{self.unit}s: {self.n_users:,}",
             *(
                 f"  {part.step}: {part.mechanism}, {part.releases} release{'s' * (part.releases > 1)}, "
-                f"{part.share:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
+                f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
                 for part in self.parts
             ),
             f"  ledger: epsilon {self.spent_epsilon:.4g} of {rounded_up(self.ledger_epsilon)} spent, counted at its "
@@ -150,13 +150,13 @@ class Statement:
             lines.append(f"  as private as a Gaussian mechanism with mu = {rounded_up(found.mu, 4)} (mu-GDP){but}")
         if found.failure:
             lines.append(
-                f"  nothing is promised of events of chance {rounded_up(found.failure, 2)} (tests that err), counted "
+                f"  nothing is guaranteed of events of chance {rounded_up(found.failure, 2)} (tests that err), counted "
                 "in delta"
             )
         if found.added_epsilon is not None:
             lines.append(
                 f"  accounting for adding or removing a {self.unit}, as other libraries print it, would call the same "
-                f"noise epsilon {found.added_epsilon:.3g}: a different promise, only to compare with"
+                f"noise epsilon {found.added_epsilon:.3g}: a different guarantee, only to compare with"
             )
         return lines
 
@@ -164,7 +164,7 @@ class Statement:
 def statement(
     plan: Plan, budget: Budget, ledger: Ledger, insecure_seed: int | None = None, unit: str = "user", warning: str = ""
 ) -> Statement:
-    """What a plan that was charged to `ledger` promises within `budget`; reads no data."""
+    """What a plan that was charged to `ledger` guarantees within `budget`; reads no data."""
     squares = {step.label: _square(step, budget) for step in plan.steps}
     totals = {
         edge: sum(squares[step.label] for step in plan.steps if step.start <= edge < step.stop)

@@ -2,7 +2,7 @@
 
 One SQLite database, in memory for one fit or in a file for a data set's whole life. A charge is one transaction that
 adds the new plan to everything spent so far and refuses it if the budget could be exceeded; the file is safe under
-concurrent processes and sudden death. A plan is charged whole and never refunded, even if it halts.
+concurrent processes and sudden death. A plan is charged whole and never refunded, even if it aborts.
 
 The ledger is a privacy filter: its budget holds however plans are chosen, also by looking at earlier releases
 (docs/proofs.md, section 25).
@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
-from userdp.privacy.domination import FAILURE_SHARE, Dominating, Filter, dominating
+from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 
 _T = TypeVar("_T")
 _FORMAT = 2
-_FIRST_FORMAT = 1  # of 0.1.0: without shares of delta, and without what runs are charged as
+_FIRST_FORMAT = 1  # of 0.1.0: without fractions of delta, and without what runs are charged as
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
-    "identity TEXT NOT NULL, failure_share REAL NOT NULL)",
+    "identity TEXT NOT NULL, failure_fraction REAL NOT NULL)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
     "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
@@ -42,7 +42,7 @@ _TABLES = (
     f"PRAGMA user_version = {_FORMAT}",
 )
 _NEW_COLUMNS = (
-    f"ALTER TABLE budget ADD COLUMN failure_share REAL NOT NULL DEFAULT {FAILURE_SHARE!r}",
+    f"ALTER TABLE budget ADD COLUMN failure_fraction REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
     "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
     f"PRAGMA user_version = {_FORMAT}",
 )
@@ -94,7 +94,7 @@ class Charge:
 class Ledger:
     """The budget of one data set and all that was spent of it.
 
-    failure_share: the part of delta that is held for failure probabilities (of private tests, and of sampled runs
+    failure_fraction: the part of delta that is held for failure probabilities (of private tests, and of sampled runs
     that are charged as Gaussian ones); the rest is for Gaussian noise. It is fixed when the ledger is made: a quarter
     if None. With 0, Gaussian noise may use all of delta; after the first run those with failure probabilities are then
     refused, and sampled ones charged as if not sampled.
@@ -112,17 +112,17 @@ class Ledger:
     0.0
     """
 
-    def __init__(self, budget: Budget, path: str | Path | None = None, failure_share: float | None = None) -> None:
+    def __init__(self, budget: Budget, path: str | Path | None = None, failure_fraction: float | None = None) -> None:
         if not isinstance(budget, Budget):
             raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
-        wanted = Filter(budget, FAILURE_SHARE if failure_share is None else failure_share)
+        wanted = Filter(budget, FAILURE_FRACTION if failure_fraction is None else failure_fraction)
         if path is not None:
             _create(Path(path).resolve(), wanted)
         self._attach(wanted, path)
-        if failure_share is not None and self.failure_share != wanted.failure_share:
+        if failure_fraction is not None and self.failure_fraction != wanted.failure_fraction:
             raise ValueError(
-                f"Expected the ledger {self.path} to hold failure_share={wanted.failure_share:g}; it holds "
-                f"{self.failure_share:g}, as it was made: leave it out, or open it with Ledger.open(path)."
+                f"Expected the ledger {self.path} to hold failure_fraction={wanted.failure_fraction:g}; it holds "
+                f"{self.failure_fraction:g}, as it was made: leave it out, or open it with Ledger.open(path)."
             )
 
     @classmethod
@@ -163,9 +163,9 @@ class Ledger:
         return _reopened, (self.path, self._identity, self._newest)
 
     @property
-    def failure_share(self) -> float:
+    def failure_fraction(self) -> float:
         """The part of delta that is held for failure probabilities."""
-        return self._filter.failure_share
+        return self._filter.failure_fraction
 
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
@@ -330,7 +330,7 @@ def _create(path: Path, wanted: Filter) -> None:
 def _write_tables(db: sqlite3.Connection, wanted: Filter) -> None:
     for statement in _TABLES:
         db.execute(statement)
-    held = (wanted.budget.epsilon, wanted.budget.delta, str(uuid.uuid4()), wanted.failure_share)
+    held = (wanted.budget.epsilon, wanted.budget.delta, str(uuid.uuid4()), wanted.failure_fraction)
     db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?)", held)
 
 
@@ -354,7 +354,7 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
     if version == _FIRST_FORMAT:
         _migrate(db, path)
-    row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
+    row = db.execute("SELECT epsilon, delta, failure_fraction, identity FROM budget").fetchone()
     with _undamaged(path):
         return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
 

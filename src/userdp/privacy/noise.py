@@ -45,7 +45,7 @@ class Noise(Protocol):
     def permutation(self, n: int) -> NDArray[np.int64]:
         """A uniformly random order of 0..n-1."""
 
-    def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
+    def poisson_mask(self, probabilities: Vector) -> NDArray[np.bool_]:
         """Independent coins, true with these probabilities (rounded down to multiples of 2^-53)."""
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
@@ -78,7 +78,7 @@ class SecureNoise:
         # Equal keys would favour the original order. With 64-bit keys this is once in 10^7 for a million users.
         return order if np.all(np.diff(keys[order]) != 0) else self.permutation(n)
 
-    def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
+    def poisson_mask(self, probabilities: Vector) -> NDArray[np.bool_]:
         uniform = (_random_words(len(probabilities)) >> np.uint64(11)).astype(np.float64)
         return np.asarray(uniform < np.floor(probabilities * 2.0**53))
 
@@ -113,7 +113,7 @@ class SeededNoise:
     def permutation(self, n: int) -> NDArray[np.int64]:
         return self._generator.permutation(n).astype(np.int64)
 
-    def coins(self, probabilities: Vector) -> NDArray[np.bool_]:
+    def poisson_mask(self, probabilities: Vector) -> NDArray[np.bool_]:
         return np.asarray(self._generator.random(len(probabilities)) < probabilities)
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:

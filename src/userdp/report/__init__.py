@@ -1,4 +1,4 @@
-"""The HTML report of a released model: what was promised, what was spent, what came out.
+"""The HTML report of a released model: what was guaranteed, what was spent, what came out.
 
 One file that needs neither network nor scripts. It is made from the model's record, all of which may be released.
 """

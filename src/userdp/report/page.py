@@ -72,7 +72,7 @@ def _banners(model: Mapping[str, Any]) -> Iterable[str]:
     if model["halted"]:
         words = model["message"] or "A private test failed, and training stopped there."
         kept = " The privacy guarantee holds all the same." if private else ""
-        yield banner("amber", "Training halted: this model is not finished.", f"{words}{kept}")
+        yield banner("amber", "Training aborted: this model is not finished.", f"{words}{kept}")
     elif model["message"]:
         yield banner("amber", "This model is likely of little use.", model["message"])
     if wording.drowned(model):

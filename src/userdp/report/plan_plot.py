@@ -25,7 +25,7 @@ def plot_plan(
     epsilons = comparison.budget.epsilon * np.geomspace(0.1, 10, n_epsilons)
     figure = Figure(figsize=(7.5, 5.0), layout="constrained")
     axes = figure.subplots()
-    shown = [which for which, one in SOLVERS.items() if not one.rival]
+    shown = [which for which, one in SOLVERS.items() if not one.baseline]
     lines = {which: _bounds(comparison, *which, epsilons, max_gradients) for which in shown}
     roof = 2 * max((bound for line in lines.values() for bound in line if np.isfinite(bound)), default=1.0)
     for position, ((solver, mode), line) in enumerate(lines.items()):

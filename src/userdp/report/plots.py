@@ -90,7 +90,7 @@ def _both_numbers(picture: Canvas, best: float, alone: float) -> None:
 
 
 def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Each step's share of the budget."""
+    """Each step's fraction of the budget."""
     rows = [(shorten(step.get("step", ""), _LABEL), real(step.get("share"))) for step in steps[:MOST_ROWS]]
     if not rows:
         return ""
@@ -98,25 +98,25 @@ def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
     with canvas("budget", 24 * len(rows) + 28, left=room(names), right=46, top=6, bottom=22) as picture:
         axes, places = picture.axes, range(len(rows))
         axes.barh(places, [1.0] * len(rows), height=0.62, color=LINE, alpha=0.45)
-        lengths = [min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0 for _, share in rows]
+        lengths = [min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0 for _, fraction in rows]
         axes.barh(places, lengths, height=0.62, color=BLUE)
-        for place, (_, share) in enumerate(rows):
-            words = f"{share:.0%}" if 0 <= share < 10 else number(share, 2)
+        for place, (_, fraction) in enumerate(rows):
+            words = f"{fraction:.0%}" if 0 <= fraction < 10 else number(fraction, 2)
             picture.write(1.03, place, words, weight="bold")
         axes.set_yticks(places, names, parse_math=False)
         axes.set_xticks((0, 0.5, 1), ["0", "50%", "100%"])
         align_ends(axes)
         axes.set(xlim=(0, 1), ylim=(len(rows) - 0.4, -0.6))
-        return picture.svg("Share of the budget that each step takes.")
+        return picture.svg("Fraction of the budget that each step takes.")
 
 
 def ledger_picture(spent: float, total: float) -> str:
     """The data set's lifetime budget: spent and left."""
-    share = min(1.0, max(0.0, spent / total))
+    fraction = min(1.0, max(0.0, spent / total))
     with canvas("ledger", 52, left=2, right=2, top=4, bottom=22) as picture:
         axes = picture.axes
         axes.barh([0], [1.0], height=0.8, color=LINE, alpha=0.45)
-        axes.barh([0], [share], height=0.8, color=ORANGE if share > 0.9 else BLUE)
+        axes.barh([0], [fraction], height=0.8, color=ORANGE if fraction > 0.9 else BLUE)
         axes.set(xlim=(0, 1), ylim=(-0.5, 0.5), yticks=[])
         axes.set_xticks((0, 1), [f"spent: {number(spent, 3)}", f"lifetime budget: {number(total, 3)}"])
         align_ends(axes)

@@ -1,4 +1,4 @@
-"""The sections of the page, from the promise to the citation. Each is a function of the checked record."""
+"""The sections of the page, from the guarantee to the citation. Each is a function of the checked record."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _PAPER = """@inproceedings{lowy2024faster,
 }"""
 
 
-def promise(model: Model) -> str:
+def guarantee(model: Model) -> str:
     """The guarantee: a sentence for everybody, then the inequality. A seeded run has none."""
     privacy = model["privacy"]
     if not privacy["private"]:
         return (
-            '<section class="promise none"><h2>There is no guarantee</h2><blockquote>This run protects nobody, because '
+            '<section class="guarantee none"><h2>There is no guarantee</h2><blockquote>This run is not private: '
             "its noise can be reproduced.</blockquote><p>With fresh noise it would have been "
             f"{privacy['unit']}-level differentially private, with ε = {privacy['epsilon']:g} and "
             f"δ = {power(privacy['delta'])}. Read everything below in that light.</p></section>"
@@ -45,8 +45,8 @@ def promise(model: Model) -> str:
     over, numbers = wording.exact_guarantee(model)
     best = wording.percent_at_most(wording.best_guess(privacy))
     whom = "each person whose data was used" if privacy["unit"] == "user" else "each row of the data"
-    weak = " weak" if wording.weak_promise(privacy) else ""
-    return f"""<section class="promise{weak}"><h2>What is promised to {whom}</h2>
+    weak = " weak" if wording.weak_guarantee(privacy) else ""
+    return f"""<section class="guarantee{weak}"><h2>What is guaranteed to {whom}</h2>
 <div class="grid uneven"><blockquote>{text(wording.plain_guarantee(privacy))}</blockquote>
 <p class="callout"><b>{best}</b> {text(wording.attack_in_words(privacy))}</p></div>
 <h3>Precisely</h3><p>{text(over)}</p><div class="formula" tabindex="0">{_FORMULA}</div>
@@ -71,7 +71,7 @@ def tiles(model: Model) -> str:
 
 
 def meaning(model: Model) -> str:
-    """What the promise covers and what not, beside a picture of what any attack can reach."""
+    """What the guarantee covers and what not, beside a picture of what any attack can reach."""
     privacy = model["privacy"]
     user = privacy["unit"] == "user"
     if not privacy["private"]:
@@ -137,7 +137,7 @@ def budget(model: Model) -> str:
         for step in steps
     ]
     parts = {(step.get("first_user"), step.get("last_user")) for step in steps}
-    caption = "The share of the budget that each step takes."
+    caption = "The fraction of the budget that each step takes."
     if len(parts) > 1:
         caption += f" Steps on different {unit}s do not add up: each pays only for the steps that it is in."
     heads = ("step", "what it is for", "share", "ε if alone", "releases", f"{unit}s")
@@ -192,7 +192,7 @@ def error(model: Model) -> str:
     estimate, bound, nothing = model["estimate"], model["bound"], model["loss_at_zero"]
     words = [
         f"Predicted, {number(estimate, 2)}: by how much this model's mean loss should exceed that of the best model."
-        + (" That was for a run that ends well; this one halted." if model["halted"] else ""),
+        + (" That was for a run that ends well; this one aborted." if model["halted"] else ""),
         wording.error_in_words(model),
         f"Knows nothing, {number(nothing, 2)}: the loss of always predicting 0. A model that is off by so much has "
         "learned nothing.",
@@ -305,5 +305,5 @@ def _literal(value: object) -> str:
 
 
 ALL: tuple[Callable[[Model], str], ...] = (
-    promise, tiles, meaning, noise, budget, error, phases, coefficients, again
+    guarantee, tiles, meaning, noise, budget, error, phases, coefficients, again
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """What the numbers mean, in words that a lawyer can read and a mathematician can check.
 
-Bounds are rounded up, so that no sentence promises more than is proved.
+Bounds are rounded up, so that no sentence guarantees more than is proved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PURPOSES = (
     ("row scale", "How long rows are, roughly."),
     ("burn-in", "The first training steps, which lead near the model and find how long people's gradients are."),
     ("curvature", "One number, how curved the loss is there: it sets how far the other steps lead."),
-    ("recalibration", "Steps along the model and its intercept only: they take off what shortening did to its scale."),
+    ("recalibration", "Steps along the model and its intercept only: they take off what clipping did to its scale."),
     ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
     ("gradients", _STEPS),
     ("steps", _STEPS),
@@ -31,9 +31,9 @@ _PURPOSES = (
     ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
 )
 _MECHANISMS = {
-    "Clip": "Each contribution is shortened to a fixed length; their mean is released with noise.",
+    "Clip": "Each contribution is clipped to a fixed length; their mean is released with noise.",
     "SampledClip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
-    "shortened to a fixed length; their mean is released with noise.",
+    "clipped to a fixed length; their mean is released with noise.",
     "RadiusSearch": "Noisy counts of how many contributions are close together, at one distance after another.",
     "OutlierRemoval": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
     "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
@@ -43,7 +43,7 @@ _MECHANISMS = {
     "LocalVotes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
     "LocalReports": "Each person tells one number with noise of its own, before anyone adds up.",
     "Perturbation": "One vector, computed so that no person can move it far, whatever their data; released with noise.",
-    "SampledRows": "Random rows of all people; what each person adds is shortened to its rows taken, then a noisy sum.",
+    "SampledRows": "Random rows of all people; what each person adds is clipped to its rows taken, then a noisy sum.",
     "PaperOutlierRemoval": "Outlier removal, test and noise as the paper prints them.",
 }
 _COLUMNS = {
@@ -65,7 +65,7 @@ def best_guess(privacy: Mapping[str, Any]) -> float:
     return right_guess(privacy["epsilon"], privacy["delta"]) if found is None else float(found.right_guess)
 
 
-def weak_promise(privacy: Mapping[str, Any]) -> bool:
+def weak_guarantee(privacy: Mapping[str, Any]) -> bool:
     """Whether a right guess may be so likely that little is ruled out."""
     return best_guess(privacy) >= (_WEAK if privacy["tradeoff"] is None else _WEAK_NOISE)
 
@@ -122,7 +122,7 @@ def attack_in_words(privacy: Mapping[str, Any]) -> str:
     versions = (
         "one person's data: the true one, say, and a stranger's" if user else "one row: the true one, say, and another"
     )
-    warning = " That is a weak promise: on its own it rules out little." if weak_promise(privacy) else ""
+    warning = " That is a weak guarantee: on its own it rules out little." if weak_guarantee(privacy) else ""
     alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
     best = percent_at_most(best_guess(privacy))
     beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows {best}."
@@ -154,18 +154,18 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
             (
                 "ε if counted by others",
                 f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus, "
-                "say) would print for the same noise and δ. It is another promise, shown only to compare with.",
+                "say) would print for the same noise and δ. It is another guarantee, shown only to compare with.",
             )
         )
     return rows
 
 
 def failure_in_words(failure: float) -> str:
-    """Whether there are events in which nothing is promised."""
+    """Whether there are events in which nothing is guaranteed."""
     if not failure:
         return "No: noise alone protects, and there is no test that could err."
     return (
-        f"With a chance of {power(failure)} at most, counted in δ: nothing is promised of such events. A private test "
+        f"With a chance of {power(failure)} at most, counted in δ: nothing is guaranteed then. A private test "
         "may pass where it should not, say."
     )
 
@@ -202,7 +202,7 @@ def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
         f"{differ}{', and agree in what was read off them without protection (see the note above)' * noted}, and every "
         "set S of outcomes:",
         f"ε = {rounded_up(privacy['epsilon'])}, δ = {power(privacy['delta'])}. A is everything released: weights, "
-        f"radii, halts. This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing "
+        f"radii, aborts. This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing "
         f"{'else ' * noted}is assumed about the data, nor about an attacker's knowledge or computing power.",
     )
 
@@ -213,7 +213,7 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     expected = privacy["delta"] * record["n_users"]
     if privacy["unit"] == "row":
         found.append(
-            "Single rows are protected, not people: what is promised to a person gets weaker with each row that they "
+            "Single rows are protected, not people: what is guaranteed to a person gets weaker with each row that they "
             "contributed (k rows: k times epsilon, and a larger delta)."
         )
     if expected >= 1:
@@ -255,12 +255,10 @@ def how(step: Mapping[str, Any]) -> str:
 
 
 def radius_in_words(record: Mapping[str, Any]) -> str:
-    """What the radius of a phase is: where outliers begin, or the length that contributions are shortened to."""
+    """What the radius of a phase is: where outliers begin, or the length that contributions are clipped to."""
     kinds = [str(step.get("mechanism", "")) for step in record["privacy"]["mechanisms"]]
     if kinds and all(kind in ("Clip", "SampledClip") for kind in kinds):
-        return (
-            "Radius: the length that contributions are shortened to, chosen from public numbers and earlier releases."
-        )
+        return "Radius: the length that contributions are clipped to, chosen from public numbers and earlier releases."
     return (
         "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
         "numbers; a smaller one that was found privately means that people agree more than feared."

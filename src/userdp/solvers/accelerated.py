@@ -16,10 +16,10 @@ import numpy as np
 
 from userdp.losses import Loss
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.plan import Plan
 from userdp.solvers.descent import ACSA, AveragedSGD, Nesterov, sgd_step, steadied
-from userdp.solvers.outcome import halt_advice, summary
+from userdp.solvers.outcome import abort_advice, summary
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
@@ -84,7 +84,7 @@ class AcceleratedPlan:
 def run(problem: Problem, plan: AcceleratedPlan, curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases.
 
-    On a halt what was reached stands (the faithful mode gives the start, for the printed 0).
+    On an abort what was reached stands (the faithful mode gives the start, for the printed 0).
     """
     report = progress or (lambda label, done, total: None)
     total, n_done, message = sum(phase.n_steps for phase in plan.phases), 0, ""
@@ -109,9 +109,9 @@ def run(problem: Problem, plan: AcceleratedPlan, curator: Curator, progress: Pro
                 report("gradient step", n_done, total)
                 walk.move(curator.release(phase.label, walk.statistic(n_done), radius))
                 n_done += 1
-    except Halted:
+    except Aborted:
         stands = "the start" if plan.faithful or n_done == 0 else f"what was reached after {n_done} steps"
-        message = halt_advice("users' gradients are", "a user", stands)
+        message = abort_advice("users' gradients are", "a user", stands)
     if walk is not None and n_done:
         weights = problem.start if message and plan.faithful else walk.weights
     return Result(weights, bool(message), message, plan.n_gradients, plan.bound, tuple(released))

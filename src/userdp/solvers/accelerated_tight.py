@@ -54,18 +54,18 @@ from userdp.solvers.plans import check_sizes, gradients_of_samples
 from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
 from userdp.solvers.problem import Problem
 
-_MOMENT_SHARES = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
+_MOMENT_FRACTIONS = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240
-_SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # share of the users in a step: .5, .35, .25, .. .001
+_SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # fraction of the users in a step: .5, .35, .25, .. .001
 _LEAST_CURVATURE = 0.125  # of the largest: in whitened coordinates a typical row's curvature is at least this
-OUTLIERS = 0.03  # share of users that may be far from the others
+OUTLIERS = 0.03  # fraction of users that may be far from the others
 RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
 _RARE = 5.0  # standard deviations, about: margins of tests
 _RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
 _WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
-_FAILURE_SHARE = 0.05  # of delta, for tests on samples
-_SEARCH_SHARE = 0.05  # of the Gaussian budget, for the radius of samples
-_DEFICIT_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # of a sampled step's budget, for its test
+_FAILURE_FRACTION = 0.05  # of delta, for tests on samples
+_SEARCH_FRACTION = 0.05  # of the Gaussian budget, for the radius of samples
+_DEFICIT_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # of a sampled step's budget, for its test
 _FEWEST_SEARCHED = 5000  # users whose gradients the radius of samples is searched among, if there are as many
 
 
@@ -90,7 +90,7 @@ class _Geometry:
 
 @dataclass(frozen=True)
 class _Choice:
-    """One way to do it: share of the budget for the moment, share of the users in a step, number of steps.
+    """One way to do it: fraction of the budget for the moment, fraction of the users in a step, number of steps.
 
     `sampling_variance` is what a step's gradient varies by for want of the other users; `progress` is for `paced`.
     """
@@ -98,7 +98,7 @@ class _Choice:
     bound: float
     estimate: float
     gradients: int
-    moment_share: float
+    moment_fraction: float
     sampled: float
     n_steps: int
     geometry: _Geometry
@@ -119,11 +119,11 @@ def plan_accelerated(
     Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
     """
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
-    shares = _MOMENT_SHARES if problem.n_features <= MOST_FEATURES else (0.0,)
+    fractions = _MOMENT_FRACTIONS if problem.n_features <= MOST_FEATURES else (0.0,)
     choices = [
-        _choice(problem, n_users, rows_per_user, budget, share, sampled, n_steps)
+        _choice(problem, n_users, rows_per_user, budget, fraction, sampled, n_steps)
         for n_steps in _steps(n_users * rows_per_user, max_gradients)
-        for share in shares
+        for fraction in fractions
         for sampled in (1.0, *_SAMPLED)
     ]
     feasible = [choice for choice in choices if math.isfinite(choice.bound)]
@@ -155,12 +155,12 @@ def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
     return sorted({*_STEPS, most} if _STEPS[0] < most < _STEPS[-1] else _STEPS)
 
 
-def _geometry(problem: Problem, n_users: int, precision: float, moment_share: float, n_steps: int) -> _Geometry:
-    """Plain coordinates, or whitened ones by a moment that gets a share of the budget."""
+def _geometry(problem: Problem, n_users: int, precision: float, moment_fraction: float, n_steps: int) -> _Geometry:
+    """Plain coordinates, or whitened ones by a moment that gets a fraction of the budget."""
     error, row_square, steepest = 0.0, problem.row_norm**2, problem.row_norm**2
     distance = problem.reach
-    if moment_share:
-        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_share * precision))
+    if moment_fraction:
+        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_fraction * precision))
         row_square, steepest = float(problem.n_features), _WHITENED_SMOOTHNESS
         distance = whitened_distance(problem, error)
     curvature, rounded = problem.loss.curvature, {}
@@ -169,7 +169,7 @@ def _geometry(problem: Problem, n_users: int, precision: float, moment_share: fl
         width = math.sqrt(8 * steepest) * distance / n_steps
         usual = slope * min(width / 2, width**2 / problem.typical_prediction)
         curvature, rounded = slope / width, {"width": width, "rounding": slope * width / 2, "usual_rounding": usual}
-    if not moment_share:
+    if not moment_fraction:
         smoothness = curvature * steepest + problem.l2
         return _Geometry(row_square, distance, smoothness, problem.l2, problem.l2, **rounded)
     # The penalty is whitened along: it is then nowhere steeper than the loss.
@@ -185,18 +185,18 @@ def _choice(
     n_users: int,
     rows_per_user: int,
     budget: Budget,
-    moment_share: float,
+    moment_fraction: float,
     sampled: float,
     n_steps: int,
 ) -> _Choice:
     """The module's bound and estimate for this preconditioner, sampling and number of steps."""
     precision = 1 / gaussian_multiplier(budget) ** 2
-    geometry = _geometry(problem, n_users, precision, moment_share, n_steps)
+    geometry = _geometry(problem, n_users, precision, moment_fraction, n_steps)
     variance = problem.user_variance(rows_per_user, geometry.row_square)
     if sampled == 1.0:
-        noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_share)
+        noise = _noise(n_users, budget, n_steps) / math.sqrt(1 - moment_fraction)
     else:
-        noise = _sampled_noise(n_users, (1 - moment_share) * precision, sampled, n_steps)
+        noise = _sampled_noise(n_users, (1 - moment_fraction) * precision, sampled, n_steps)
     sampling_variance = (1 - sampled) * variance / (sampled * n_users)
     step_variance = problem.dimension * noise**2 * 2 * variance + sampling_variance
     price = geometry.distance * (4 * math.sqrt(step_variance / n_steps) + 2 * math.sqrt(variance / n_users))
@@ -212,7 +212,7 @@ def _choice(
     )
     # Squared errors fall twice as fast.
     progress = 2 * problem.n_features * n_steps * math.sqrt(geometry.curved / smoothness)
-    return _Choice(bound, likely, gradients, moment_share, sampled, n_steps, geometry, sampling_variance, progress)
+    return _Choice(bound, likely, gradients, moment_fraction, sampled, n_steps, geometry, sampling_variance, progress)
 
 
 def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int, curved: float) -> float:
@@ -233,11 +233,11 @@ def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int)
     batch, outliers = sampled * n_users, OUTLIERS * sampled * n_users
     smallest = math.floor(batch - _RARE * math.sqrt(batch))
     least = math.inf
-    for share in _DEFICIT_SHARES:
-        slack = math.ceil(2 * _RARE * joint / math.sqrt(share) + outliers)
+    for fraction in _DEFICIT_FRACTIONS:
+        slack = math.ceil(2 * _RARE * joint / math.sqrt(fraction) + outliers)
         if smallest >= 2 * slack + 6:
             moved = min(_added(smallest, slack, start) for start in _RAMP_STARTS)
-            least = min(least, moved * joint / math.sqrt(1 - share))
+            least = min(least, moved * joint / math.sqrt(1 - fraction))
     return least
 
 
@@ -255,8 +255,8 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
     """Records of the chosen numbers."""
     first: tuple[Step, ...] = ()
     error, other = None, Cost()
-    if choice.moment_share:
-        multiplier = gaussian_multiplier(budget) / math.sqrt(choice.moment_share)
+    if choice.moment_fraction:
+        multiplier = gaussian_multiplier(budget) / math.sqrt(choice.moment_fraction)
         first = (moment_step(n_users, problem.n_features, multiplier),)
         error, other = moment_error(n_users, problem.n_features, multiplier), first[0].mechanism.cost
     if choice.sampled == 1.0:
@@ -288,23 +288,25 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
 
 
 def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -> tuple[Step, ...]:
-    """Search and means on Poisson samples, with the share of the budget for the test that makes least noise."""
-    failure = _FAILURE_SHARE * budget.delta
+    """Search and means on Poisson samples, with the fraction of the budget for the test that makes least noise."""
+    failure = _FAILURE_FRACTION * budget.delta
     precision = 1 / gaussian_multiplier(budget, 1, other + Cost(failure=failure)) ** 2
     n_searched = _searched(n_users, choice.sampled)
-    search = plan_search(n_searched, radius_grid(*RADII), math.ceil(OUTLIERS * n_searched), _SEARCH_SHARE * precision)
+    search = plan_search(
+        n_searched, radius_grid(*RADII), math.ceil(OUTLIERS * n_searched), _SEARCH_FRACTION * precision
+    )
     spent = other + search.cost + Cost(failure=failure)
     joint = subsampled_multiplier(budget, choice.sampled, choice.n_steps, spent) * (1 + 1e-9)
     # What the search may leave, by the noise of its probes, and what of it may come into one sample.
     left = choice.sampled * n_users * (n_searched - search.target + 2 * search.noise_std) / n_searched
     outliers, best = math.ceil(left + 3 * math.sqrt(left)), None
-    for share in _DEFICIT_SHARES:
+    for fraction in _DEFICIT_FRACTIONS:
         try:
             mean = SampledOutlierRemoval(
                 n_users,
                 choice.sampled,
-                AddedUserMultiplier(joint / math.sqrt(1 - share)),
-                joint / math.sqrt(share),
+                AddedUserMultiplier(joint / math.sqrt(1 - fraction)),
+                joint / math.sqrt(fraction),
                 failure,
                 rounds=choice.n_steps,
                 outliers=outliers,

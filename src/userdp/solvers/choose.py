@@ -1,6 +1,6 @@
 """Which solver for which numbers: every solver's plan side by side, from public numbers alone.
 
-`plan` tells, before any data is touched, what each solver would need, cost and promise. `solver="auto"` takes
+`plan` tells, before any data is touched, what each solver would need, cost and guarantee. `solver="auto"` takes
 whitened-clip, which was the most accurate wherever it was measured (docs/which-solver.md) and never aborts on clean
 data; with mode="paper" the solver of the paper with the least bound. What is told of the paper's solvers is a bound on
 the excess risk, of worst cases, often a hundred times what is measured; of all others it is an estimate, no theorem.
@@ -200,7 +200,7 @@ class Comparison:
         reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
         advice = advice_on(self.problem, self.choice)
         reason = f"{reason} {advice}" if advice else reason
-        rare = clipped_share(self.problem, self.choice, self.rows_per_user)
+        rare = clipped_fraction(self.problem, self.choice, self.rows_per_user)
         if rare < _WORTH_SAYING:
             return reason
         bias = (
@@ -225,9 +225,9 @@ class Comparison:
             "loss": self.problem.loss.name,
             "options": told,
             "choice": None if self.choice is None else self.choice.solver,
-            "clipped_share": None
+            "clipped_fraction": None
             if self.choice is None
-            else clipped_share(self.problem, self.choice, self.rows_per_user),
+            else clipped_fraction(self.problem, self.choice, self.rows_per_user),
             "why": self.why,
         }
 
@@ -277,10 +277,10 @@ def advice_on(problem: Problem, option: Option, after: float = 0.0) -> str:
     return option.plan.caution if isinstance(option.plan, SolverPlan) else ""
 
 
-def clipped_share(problem: Problem, option: Option, rows_per_user: int) -> float:
+def clipped_fraction(problem: Problem, option: Option, rows_per_user: int) -> float:
     """How rare a class must be for clipping to dominate its error, about; 0 where that is not known.
 
-    With m rows a user, gradients of users with a row of a class of share p are 1/sqrt(m p) times as long as the root
+    With m rows a user, gradients of users with a row of a class of fraction p are 1/sqrt(m p) times as long as the root
     mean square; the last phase clips at `clip` times that. Measured frequencies were off by a tenth or more below
     about 1.5 / (m clip^2), and right above twice that.
     """
@@ -312,13 +312,13 @@ def plan(
     domain_radius: float = 10.0,
     target_bound: float | None = None,
     l2: float = 0.0,
-    rivals: bool = False,
+    baselines: bool = False,
 ) -> Comparison:
     """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
 
     delta=None takes (number of users)^-1.5, at most 1e-6. `loss` is a name or a Loss; regression losses take targets as
     scaled to [-1, 1] unless `target_bound` is given.
-    `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `rivals` the
+    `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `baselines` the
     solvers of earlier work are planned too.
 
     >>> print(plan(48_092, 30, 29, epsilon=1.0, delta=1e-6).choice.solver)
@@ -331,7 +331,7 @@ def plan(
         (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = budget_for(epsilon, delta, n_users)
     problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2, fit_intercept)
-    shown = [key for key, one in SOLVERS.items() if rivals or not one.rival]
+    shown = [key for key, one in SOLVERS.items() if baselines or not one.baseline]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
     size = (problem, n_users, rows_per_user, budget)
     return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))

@@ -13,12 +13,12 @@ from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
 from userdp.privacy.plan import Plan, Step
 
-# Shares of epsilon that AboveThreshold may get, of the rounds' budget that Gaussian tests may get, and of the Gaussian
-# budget that the radius search gets.
-_TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
-_GAUSSIAN_TEST_SHARES = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
-_SEARCH_SHARE = 0.05
-_FAILURE_SHARE = 0.05
+# Fractions of epsilon that AboveThreshold may get, of the rounds' budget that Gaussian tests may get, and of the
+# Gaussian budget that the radius search gets.
+_TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
+_GAUSSIAN_TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
+_SEARCH_FRACTION = 0.05
+_FAILURE_FRACTION = 0.05
 
 
 def plan_means(
@@ -28,15 +28,15 @@ def plan_means(
     *,
     outliers: float = 0.02,
     radii: tuple[float, float] | None = (0.02, 1.0),
-    false_halt: float = 1e-3,
+    false_abort: float = 1e-3,
     other: Cost | None = None,
 ) -> Plan:
     """`rounds` private means of one vector a user, with the test that wastes least, for a budget spent in full.
 
     The plan has a step "mean" of that many releases and, before it, a step "radius": a private search between
-    radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the share
-    `outliers` of the users may be far from the others, or hold NaN, before halting becomes likelier than
-    `false_halt`. `other` is what else the same users pay for, out of the same budget.
+    radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the fraction
+    `outliers` of the users may be far from the others, or hold NaN, before aborting becomes likelier than
+    `false_abort`. `other` is what else the same users pay for, out of the same budget.
 
     >>> plan = plan_means(5000, Budget(1.0, 1e-6), rounds=20)
     >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
@@ -44,15 +44,15 @@ def plan_means(
     """
     n_users, rounds = check_counts(n_users=n_users, rounds=rounds)
     if not 0 <= outliers < 1:
-        raise ValueError(f"Expected 0 <= outliers={outliers} < 1: a share of the users.")
-    if not 0 < false_halt < 1:
-        raise ValueError(f"Expected 0 < false_halt={false_halt} < 1: a probability.")
+        raise ValueError(f"Expected 0 <= outliers={outliers} < 1: a fraction of the users.")
+    if not 0 < false_abort < 1:
+        raise ValueError(f"Expected 0 < false_abort={false_abort} < 1: a probability.")
     # Any search on the grid checks it here, where what is wrong with it is not taken for too small a budget.
     grid = None if radii is None else RadiusSearch(n_users, radius_grid(*radii), 1, 1.0).radii
-    steps = _best_steps(n_users, budget, rounds, outliers, grid, false_halt, other)
+    steps = _best_steps(n_users, budget, rounds, outliers, grid, false_abort, other)
     if steps is not None:
         return Plan(n_users, steps)
-    asked = (rounds, outliers, grid, false_halt, other)
+    asked = (rounds, outliers, grid, false_abort, other)
     more = enough_users(lambda n: _best_steps(n, budget, *asked) is not None, n_users)
     if more is not None:
         raise BudgetExceeded(
@@ -62,7 +62,7 @@ def plan_means(
             enough_users=more,
         )
     raise BudgetExceeded(
-        f"Expected a budget and a share of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "
+        f"Expected a budget and a fraction of outliers that some number of users can meet; epsilon={budget.epsilon:g}, "
         f"delta={budget.delta:g}, outliers={outliers:g} is none: use delta > 0 and outliers below 0.4."
     )
 
@@ -96,30 +96,30 @@ def _best_steps(
     rounds: int,
     outliers: float,
     grid: tuple[float, ...] | None,
-    false_halt: float,
+    false_abort: float,
     other: Cost | None = None,
 ) -> tuple[Step, ...] | None:
-    """The steps with the least noise over the tests, and the shares they may get; None if there are none."""
+    """The steps with the least noise over the tests, and the fractions they may get; None if there are none."""
     best, least_noise = None, math.inf
     for pure in (False, True):
-        for share in _TEST_SHARES if pure else _GAUSSIAN_TEST_SHARES:
-            test = Cost(pure=(share * budget.epsilon,) if pure else (), failure=_FAILURE_SHARE * budget.delta)
+        for fraction in _TEST_FRACTIONS if pure else _GAUSSIAN_TEST_FRACTIONS:
+            test = Cost(pure=(fraction * budget.epsilon,) if pure else (), failure=_FAILURE_FRACTION * budget.delta)
             spent, tolerated = test + (other or Cost()), math.ceil(outliers * n_users)
             first: tuple[Step, ...] = ()
             try:
                 if grid is not None:
-                    precision = _SEARCH_SHARE / gaussian_multiplier(budget, 1, spent) ** 2
+                    precision = _SEARCH_FRACTION / gaussian_multiplier(budget, 1, spent) ** 2
                     search = plan_search(n_users, grid, tolerated, precision)
                     first = (Step("radius", 0, n_users, search),)
                     spent = spent + search.cost
                     # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
                     tolerated = n_users - search.target + math.ceil(2 * search.noise_std)
                 multiplier = gaussian_multiplier(budget, rounds, spent)
-                slack = tolerated + _least_margin(test, false_halt, rounds)
+                slack = tolerated + _least_margin(test, false_abort, rounds)
                 if n_users < 2 * slack + 4 or multiplier * sensitivity(n_users, slack, 1.0) >= least_noise:
                     continue
-                mean = _mean(n_users, multiplier, test, share, false_halt, rounds, tolerated)
-            except ValueError:  # too little budget, or too few users, for this share
+                mean = _mean(n_users, multiplier, test, fraction, false_abort, rounds, tolerated)
+            except ValueError:  # too little budget, or too few users, for this fraction
                 continue
             noise = mean.noise_multiplier * mean.sensitivity(1.0, 1)
             if noise < least_noise:
@@ -127,23 +127,23 @@ def _best_steps(
     return best
 
 
-def _least_margin(test: Cost, false_halt: float, rounds: int) -> int:
+def _least_margin(test: Cost, false_abort: float, rounds: int) -> int:
     """What AboveThreshold's slack is at least, quickly: more than half of the noise of the tested value by itself."""
     if not test.pure or rounds == 1:
         return 0
     scale = 4 / test.pure[0]
-    return max(0, math.floor(scale * (math.log(1 / (4 * test.failure)) + math.log(rounds / (4 * false_halt))) - 4))
+    return max(0, math.floor(scale * (math.log(1 / (4 * test.failure)) + math.log(rounds / (4 * false_abort))) - 4))
 
 
 def _mean(
-    n_users: int, multiplier: float, test: Cost, share: float, false_halt: float, rounds: int, tolerated: int
+    n_users: int, multiplier: float, test: Cost, fraction: float, false_abort: float, rounds: int, tolerated: int
 ) -> OutlierRemoval | GaussianOutlierRemoval:
-    """Rounds behind AboveThreshold if the test is pure; else behind Gaussian tests that get a share of each round."""
+    """Rounds behind AboveThreshold if the test is pure; else behind Gaussian tests with a fraction of each."""
     if test.pure:
-        return OutlierRemoval(n_users, multiplier, test.pure[0], test.failure, false_halt, rounds, tolerated)
-    multiplier *= 1 + 1e-9  # rounding of the shares
-    mean, tested = multiplier / math.sqrt(1 - share), multiplier / math.sqrt(share)
-    return GaussianOutlierRemoval(n_users, mean, tested, test.failure, false_halt, rounds, tolerated)
+        return OutlierRemoval(n_users, multiplier, test.pure[0], test.failure, false_abort, rounds, tolerated)
+    multiplier *= 1 + 1e-9  # rounding of the fractions
+    mean, tested = multiplier / math.sqrt(1 - fraction), multiplier / math.sqrt(fraction)
+    return GaussianOutlierRemoval(n_users, mean, tested, test.failure, false_abort, rounds, tolerated)
 
 
 def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:

@@ -1,4 +1,4 @@
-"""What a run tells: a phase's summary, and what to do after a halt. From releases and public numbers only."""
+"""What a run tells: a phase's summary, and what to do after an abort. From releases and public numbers only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def summary(phase: Phase, radius: float, **own: float) -> dict[str, float]:
 
 
 def unusable_advice() -> str:
-    """What a halt means where the only test is how many users have a gradient at all."""
+    """What an abort means where the only test is how many users have a gradient at all."""
     return (
         "A private count found that more than a quarter of the users have no finite gradient. The result is the start, "
         "and the budget of this run is spent. Check, most likely first: (1) are missing values filled, and infinite "
@@ -47,11 +47,11 @@ CLIPPED_ADVICE = (
 )
 
 
-def halt_advice(far: str, lost: str, stands: str) -> str:
+def abort_advice(far: str, lost: str, stands: str) -> str:
     """What a failed test means: who is `far` from the others, who is `lost` by one NaN, and what result `stands`.
 
     Vectors are farther apart than expected where gradients are longer than declared, or steps too bold: hence the
-    advice. A row_norm that is too large makes noise, never a halt.
+    advice. A row_norm that is too large makes noise, never an abort.
     """
     return (
         f"A private test failed: too many {far} far from the others. The result is {stands}, and the budget of this "

@@ -16,9 +16,9 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanisms.base import Halted
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.plan import Plan
-from userdp.solvers.outcome import halt_advice, summary
+from userdp.solvers.outcome import abort_advice, summary
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
 from userdp.vectors.gradients import OnePassSGD
@@ -73,7 +73,7 @@ Progress = Callable[[str, int, int], None]
 def run(problem: Problem, plan: PhasedPlan, curator: Curator, progress: Progress | None = None) -> Result:
     """Carry out a plan. All it sees of the data are the curator's releases.
 
-    On a halt the last released point stands (the faithful mode gives 0, as printed). `progress` is told the label of
+    On an abort the last released point stands (the faithful mode gives 0, as printed). `progress` is told the label of
     the step that begins, its number and how many there are.
     """
     report = progress or (lambda label, done, total: None)
@@ -90,11 +90,11 @@ def run(problem: Problem, plan: PhasedPlan, curator: Curator, progress: Progress
             moved, radius = _release(problem, plan, phase, curator, weights, whitening)
             weights = _inside(problem.domain, moved, whitening)
             released.append(summary(phase, radius, groups=phase.n_groups, step_size=phase.step_size))
-    except Halted:
+    except Aborted:
         stands = f"the weights of phase {len(released)}" if released else "the start"
         if plan.faithful:
             weights, stands = problem.start, "the start"
-        message = halt_advice("groups of users ended", "a group", stands)
+        message = abort_advice("groups of users ended", "a group", stands)
     return Result(weights, bool(message), message, plan.n_gradients, plan.bound, tuple(released))
 
 

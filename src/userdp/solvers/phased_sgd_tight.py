@@ -34,12 +34,12 @@ from userdp.solvers.phased_sgd import Phase, PhasedPlan
 from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
 from userdp.solvers.problem import Problem
 
-_FAILURE_SHARE = 0.05  # of delta
-_MOMENT_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
-_TEST_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves
+_FAILURE_FRACTION = 0.05  # of delta
+_MOMENT_FRACTIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
+_TEST_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves
 _PHASES = (1, 2, 3, 4)
 _USERS_RATIOS = (1.0, 0.5, 0.25)  # users of a phase / users of the one before
-_OUTLIERS = 0.01  # share of the groups that may be far off
+_OUTLIERS = 0.01  # fraction of the groups that may be far off
 _BOLDNESS = 2.0
 _TAIL = 1.3  # nearly all distances / their root mean square
 
@@ -54,7 +54,7 @@ def _radii(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class _Mechanism:
-    """How one phase's groups are tested and released: shares of the budget, and noise std / expected distance."""
+    """How one phase's groups are tested and released: fractions of the budget, and noise std / expected distance."""
 
     radii: int
     test_std: float
@@ -115,14 +115,14 @@ def smallest_n_users(budget: Budget) -> int | None:
     if precision is None:
         return None
     high = 8
-    while _mechanism(high, precision, _FAILURE_SHARE * budget.delta) is None:
+    while _mechanism(high, precision, _FAILURE_FRACTION * budget.delta) is None:
         high *= 2
         if high > 2**40:
             return None
     low = high // 2
     while high - low > max(1, high // 100):
         middle = (low + high) // 2
-        feasible = _mechanism(middle, precision, _FAILURE_SHARE * budget.delta) is not None
+        feasible = _mechanism(middle, precision, _FAILURE_FRACTION * budget.delta) is not None
         low, high = (low, middle) if feasible else (middle, high)
     return high
 
@@ -130,7 +130,7 @@ def smallest_n_users(budget: Budget) -> int | None:
 def _precision(budget: Budget) -> float | None:
     """The Gaussian budget, sum of 1/multiplier^2, that is left after the tests' failure."""
     try:
-        return 1 / gaussian_multiplier(budget, 1, Cost(failure=_FAILURE_SHARE * budget.delta)) ** 2
+        return 1 / gaussian_multiplier(budget, 1, Cost(failure=_FAILURE_FRACTION * budget.delta)) ** 2
     except BudgetExceeded:
         return None
 
@@ -142,7 +142,7 @@ def _best(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) ->
     best: _Choice | None = None
     for setting in _settings(problem, n_users, precision):
         for n_groups in sorted({round(g) for g in np.geomspace(8, n_users, 60)}):
-            mechanism = _mechanism(n_groups, setting.precision, _FAILURE_SHARE * budget.delta)
+            mechanism = _mechanism(n_groups, setting.precision, _FAILURE_FRACTION * budget.delta)
             if mechanism is None:
                 continue
             for users in _splits(n_users, n_groups):
@@ -153,17 +153,17 @@ def _best(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) ->
 
 
 def _settings(problem: Problem, n_users: int, precision: float) -> list[_Setting]:
-    """Without preconditioning, and with it at several shares of the budget."""
+    """Without preconditioning, and with it at several fractions of the budget."""
     slope, settings = problem.typical_slope, []
-    for share in _MOMENT_SHARES:
-        if share == 0:
+    for fraction in _MOMENT_FRACTIONS:
+        if fraction == 0:
             plain = _Setting(0.0, problem.reach, slope * problem.row_norm, problem.row_norm**2, precision)
             settings.append(plain)
         elif problem.n_features <= MOST_FEATURES:
-            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(share * precision))
+            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(fraction * precision))
             distance = whitened_distance(problem, error)
             root = math.sqrt(problem.n_features)
-            settings.append(_Setting(share * precision, distance, slope * root, root**2, (1 - share) * precision))
+            settings.append(_Setting(fraction * precision, distance, slope * root, root**2, (1 - fraction) * precision))
     return settings
 
 
@@ -173,8 +173,8 @@ def _splits(n_users: int, n_groups: int) -> tuple[tuple[int, ...], ...]:
     splits = []
     for n_phases in _PHASES:
         for ratio in _USERS_RATIOS if n_phases > 1 else (1.0,):
-            shares = ratio ** np.arange(n_phases)
-            edges = np.round(np.cumsum(shares) / shares.sum() * n_users).astype(int)
+            fractions = ratio ** np.arange(n_phases)
+            edges = np.round(np.cumsum(fractions) / fractions.sum() * n_users).astype(int)
             users = tuple(int(n) for n in np.diff(edges, prepend=0))
             if min(users) >= n_groups:
                 splits.append(users)
@@ -188,12 +188,12 @@ def _mechanism(n_groups: int, precision: float, failure: float) -> _Mechanism | 
     for count, ratio in _RADII.items():
         probes = math.ceil(math.log2(count + 1))
         reach = float(norm.isf(failure / probes))
-        for share in _TEST_SHARES:
-            test_std = math.sqrt(probes / (share * precision))
+        for fraction in _TEST_FRACTIONS:
+            test_std = math.sqrt(probes / (fraction * precision))
             slack = math.ceil((reach + 2.0) * test_std) + 2 + _outliers(n_groups)  # at least the record's own
             if n_groups < 2 * slack + 4:
                 continue
-            multiplier = 1 / math.sqrt((1 - share) * precision)
+            multiplier = 1 / math.sqrt((1 - fraction) * precision)
             overshoot = _TAIL * math.sqrt(ratio)
             noise = multiplier * concentration.sensitivity(n_groups, slack, overshoot)
             if best is None or noise < best.noise_ratio:
@@ -239,9 +239,9 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
     removal = SearchedOutlierRemoval(
         n_groups,
         _radii(mechanism.radii),
-        mechanism.noise_multiplier * (1 + 1e-9),  # rounding of the shares
+        mechanism.noise_multiplier * (1 + 1e-9),  # rounding of the fractions
         mechanism.test_std * (1 + 1e-9),
-        _FAILURE_SHARE * budget.delta,
+        _FAILURE_FRACTION * budget.delta,
         _outliers(n_groups),
     )
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""What the solvers' plans share: their record, checks of the public numbers, and how many gradients samples take."""
+"""What the solvers' plans fraction: their record, checks of the public numbers, and how many gradients samples take."""
 
 from __future__ import annotations
 

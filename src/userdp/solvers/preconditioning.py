@@ -72,7 +72,7 @@ class Whitening:
     def paced(self, progress: float) -> Whitening:
         """Coordinates for a run that can make so much progress: the sum over directions of log(error before/after).
 
-        Expecting a share of the predictions' variance in proportion to the eigenvalue l_k, the largest error left is
+        Expecting a fraction of the predictions' variance in proportion to the eigenvalue l_k, the largest error left is
         least with log-reductions max(0, log(l_k / t)), t such that they add up to `progress` (water-filling).
         Directions get a pace in proportion, 1 on average; for much progress all are equal, which is plain whitening.
         """

@@ -180,18 +180,18 @@ class Result:
     """What a solver found. Everything here is computed from releases and public numbers, so it may be shown.
 
     weights: one number a feature (a block of them an output), in the features' own units;
-    halted: whether a private test failed on the way; `message` then says what to do, or that noise is likely to drown
+    aborted: whether a private test failed on the way; `message` then says what to do, or that noise is likely to drown
     the model, and is empty otherwise;
     n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
     which is private); where users are sampled, exceeded with a chance of 1e-9;
     bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
     by what was released;
     phases: what each phase released: users, groups, step size, radius, noise;
-    solver, mode, privacy: who solved it, and what was promised and spent on it (set by `minimize`).
+    solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`).
     """
 
     weights: np.ndarray
-    halted: bool
+    aborted: bool
     message: str
     n_gradients: int
     bound: float

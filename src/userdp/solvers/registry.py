@@ -20,7 +20,7 @@ class Solver:
     the module that has `run`, the planner's if it is empty.
 
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
-    `rival`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `refines`: whether
+    `baseline`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `refines`: whether
     what it expects of the excess risk is renewed by what a run released.
     """
 
@@ -28,7 +28,7 @@ class Solver:
     runner: str = ""
     fits_gradients: bool = False
     penalizes: bool = False
-    rival: bool = False
+    baseline: bool = False
     refines: bool = False
 
     @property
@@ -65,15 +65,17 @@ SOLVERS = {
         "solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True
     ),
     ("phased-sgd", "tight"): Solver("solvers.phased_sgd_tight:plan_phased_sgd", _PHASED),
-    ("asi-liu", "tight"): Solver("baselines.asi_liu:plan_asi_liu", _ACCELERATED, fits_gradients=True, rival=True),
-    ("example-level", "tight"): Solver("baselines.example_level:plan_example_level", fits_gradients=True, rival=True),
-    ("dp-fedavg", "tight"): Solver("baselines.fedavg:plan_fedavg", fits_gradients=True, rival=True),
+    ("asi-liu", "tight"): Solver("baselines.asi_liu:plan_asi_liu", _ACCELERATED, fits_gradients=True, baseline=True),
+    ("example-level", "tight"): Solver(
+        "baselines.example_level:plan_example_level", fits_gradients=True, baseline=True
+    ),
+    ("dp-fedavg", "tight"): Solver("baselines.fedavg:plan_fedavg", fits_gradients=True, baseline=True),
     ("accelerated", "paper"): Solver(
         "baselines.accelerated_paper:plan_paper_accelerated", _ACCELERATED, penalizes=True
     ),
     ("phased-sgd", "paper"): Solver("baselines.phased_sgd_paper:plan_paper_phased_sgd", _PHASED),
-    ("disjoint-batches", "tight"): Solver("baselines.disjoint_batches:plan_disjoint_batches", rival=True),
-    ("group-privacy", "tight"): Solver("baselines.group_privacy:plan_group_privacy", rival=True),
-    ("bassily-sun", "tight"): Solver("baselines.bassily_sun:plan_bassily_sun", fits_gradients=True, rival=True),
-    ("bassily-sun-local", "tight"): Solver("baselines.bassily_sun_local:plan_bassily_sun_local", rival=True),
+    ("disjoint-batches", "tight"): Solver("baselines.disjoint_batches:plan_disjoint_batches", baseline=True),
+    ("group-privacy", "tight"): Solver("baselines.group_privacy:plan_group_privacy", baseline=True),
+    ("bassily-sun", "tight"): Solver("baselines.bassily_sun:plan_bassily_sun", fits_gradients=True, baseline=True),
+    ("bassily-sun-local", "tight"): Solver("baselines.bassily_sun_local:plan_bassily_sun_local", baseline=True),
 }

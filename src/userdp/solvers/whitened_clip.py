@@ -18,7 +18,7 @@ All numbers below come from s = sqrt(weights) / (mu n), the noise of a mean of n
 length, mu being the budget's (GDP). The clip grows as s falls, to where it never acts: with more users or a larger
 epsilon the result converges to the minimum of the weighted loss, and the weights to 1.
 
-There is no test, hence no abort on clean data; if a quarter of the users have no finite gradient the run is halted.
+There is no test, hence no abort on clean data; if a quarter of the users have no finite gradient the run is aborted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LOPSIDED = {STEPS: 0.15, RECALIBRATION: 0.3}  # least clip / longest, times how
 # what is spent there is gained elsewhere: with it the estimate could rise with epsilon.
 _USUAL_FRACTION, _USUAL_FRACTION_OF_PUBLIC = 0.5, 0.65
 _FORGET = 0.85  # of what earlier steps told about sizes
-_UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is halted; standard deviations
+_UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is aborted; standard deviations
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
@@ -379,10 +379,10 @@ class _Descent:
         return _LOPSIDED[self.phase.label] * lopsided * math.sqrt(self.inverse_rows)
 
     @property
-    def unusable_share(self) -> float:
+    def unusable_fraction(self) -> float:
         """Users without a finite gradient, less what noise may have added."""
         weights = np.array([1 / error**2 for _, error in self.unusable])
-        mean = float(weights @ [share for share, _ in self.unusable]) / weights.sum()
+        mean = float(weights @ [fraction for fraction, _ in self.unusable]) / weights.sum()
         return float(mean - _RARE / math.sqrt(weights.sum()))
 
 
@@ -406,14 +406,14 @@ def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: P
     for one in recalibration:
         found, last = _recalibrated(descent, one, found, ratios[RECALIBRATION])
         done.append(summary(one, last.clip, steps=one.n_steps, curvature=last.curvature))
-    halted = descent.unusable_share > _UNUSABLE
+    aborted = descent.unusable_fraction > _UNUSABLE
     hidden = problem.intercept and coordinates.row_scale > _HIDDEN
     weights = coordinates.project(problem.domain, coordinates.to_weights(found))
     message = HIDDEN_ADVICE if hidden else CLIPPED_ADVICE if _biased(problem, phase.s, descent.inverse_rows) else ""
     estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
-    if halted:
+    if aborted:
         weights, message, estimate = problem.start, unusable_advice(), problem.loss_at_zero
-    return Result(weights, halted, message, plan.n_gradients, estimate, tuple(done))
+    return Result(weights, aborted, message, plan.n_gradients, estimate, tuple(done))
 
 
 def _after(descent: _Descent, n_users: int, problem: Problem) -> float:

@@ -165,7 +165,7 @@ class OnePassSGD:
         if not (math.isfinite(self.step_size) and self.step_size > 0):
             raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
         if not 0 <= self.average_from <= 1:
-            raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the share of steps left out.")
+            raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the fraction of steps left out.")
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
         object.__setattr__(self, "basis", _square_basis(self.basis))

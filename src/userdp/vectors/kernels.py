@@ -483,7 +483,7 @@ def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
 def clipped(
     vectors: np.ndarray, directions: np.ndarray | None, clip: float, longest: float, mark: float, n_sizes: int
 ) -> np.ndarray:
-    """Each vector, in these directions, shortened to `clip`, followed by `mark` at its size, zeros at the others.
+    """Each vector, in these directions, clipped to `clip`, followed by `mark` at its size, zeros at the others.
 
     Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry marks
     vectors that are not finite. By the same operations for each vector, wherever it stands: of a vector between two

@@ -57,14 +57,14 @@ class SecondMoment:
 
 @dataclass(frozen=True)
 class SecondMomentShape:
-    """Second moment of each user's rows divided by its length, followed by that length as a share of `largest`.
+    """Second moment of each user's rows divided by its length, followed by that length as a fraction of `largest`.
 
     With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
     shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
     scale counts more than another's; the second part tells how long moments are on average.
 
     Guarantee: vector j is a function of user users[j]'s rows. Its length is at most sqrt(2), unless rows are so tiny
-    that squares of their squares underflow; the mechanism shortens it then.
+    that squares of their squares underflow; the mechanism clips it then.
     """
 
     needs_targets: ClassVar[bool] = False

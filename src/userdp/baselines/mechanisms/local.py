@@ -68,7 +68,7 @@ class _Votes(SessionOnAll):
         record = self._record
         values, coordinates = own_values(vectors, record.n_vectors)
         own, n_bins = bins_of(values, radius, record.n_bins), record.n_bins
-        honest = self._noise.coins(np.full(len(own), record.truth))
+        honest = self._noise.poisson_mask(np.full(len(own), record.truth))
         said = np.where(honest, own, self._noise.integers(len(own), n_bins))
         votes = np.bincount(coordinates * n_bins + said, minlength=vectors.shape[1] * n_bins)
         winner = np.argmax(votes.reshape(-1, n_bins), axis=1)

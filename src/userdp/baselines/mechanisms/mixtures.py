@@ -4,8 +4,8 @@ In units of one row's largest contribution, a round on data with the user, again
 
     P = sum over k of P(Bin(m, q) = k) N(k, z^2)   against   Q = N(0, z^2)
 
-in both directions, and a swap is a removal followed by an addition: docs/proofs.md, section 20. Divergences of the pair
-are computed here; dp-accounting composes them over the rounds, by its pessimistic connect-the-dots.
+in both directions, and a replacement is a removal followed by an addition: docs/proofs.md, section 20. Divergences of
+the pair are computed here; dp-accounting composes them over the rounds, by its pessimistic connect-the-dots.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Numbers = NDArray[np.float64]
 _FAR = 10.0  # standard deviations that hold all but 1e-22
 _RARE = 1e-20  # chance of numbers of rows that are not looked at, but charged
 _LOG_RARER = 48.0  # 2 e^-48 < 3e-21
-_SPLITS = np.linspace(0.1, 0.95, 35)  # shares of epsilon for the removal
+_SPLITS = np.linspace(0.1, 0.95, 35)  # fractions of epsilon for the removal
 _CELLS = 1 << 12  # of privacy loss in one round: instead of more of them, wider ones, which costs epsilon only
 LEAST_MULTIPLIER = 1e-3  # in units of all rows of a user: less noise is asked for by no budget
 MOST_MULTIPLIER = 1e9
@@ -35,12 +35,12 @@ _LARGEST_EPSILON = 50.0
 _RESERVE = 4e-9  # of epsilon: more than the accountant holds back
 
 
-def swap_delta(rows_per_user: int, probability: float, multiplier: float, rounds: int, epsilon: float) -> float:
-    """An upper bound on delta at `epsilon` for swapping a user, over all rounds.
+def replace_one_delta(rows_per_user: int, probability: float, multiplier: float, rounds: int, epsilon: float) -> float:
+    """An upper bound on delta at `epsilon` for replacing a user, over all rounds.
 
     `multiplier` is the noise's standard deviation / the most that one row contributes.
 
-    >>> 0.126936 < swap_delta(1, 1.0, 2.0, 1, 1.0) < 0.2  # a swap is then a Gaussian of mu = 1
+    >>> 0.126936 < replace_one_delta(1, 1.0, 2.0, 1, 1.0) < 0.2  # a replacement is then a Gaussian of mu = 1
     True
     """
     epsilon = min(epsilon, _LARGEST_EPSILON)  # what holds there holds beyond
@@ -64,7 +64,7 @@ def row_multiplier(budget: Budget, rows_per_user: int, probability: float, round
     epsilon, allowed = claimed_epsilon(budget), 0.999 * budget.delta
 
     def fits(multiplier: float) -> bool:
-        return swap_delta(rows_per_user, probability, multiplier, rounds, epsilon) <= allowed
+        return replace_one_delta(rows_per_user, probability, multiplier, rounds, epsilon) <= allowed
 
     if budget.delta == 0 or not fits(MOST_MULTIPLIER):
         raise BudgetExceeded(
@@ -86,7 +86,7 @@ def likely_multiplier(budget: Budget, rows_per_user: int, probability: float, ro
     """About what `row_multiplier` gives, at once: by the central limit theorem for the privacy loss.
 
     With J and K rows in two independent draws E exp(JK/z^2) - 1 is the variance of P/Q; over all rounds it is to be the
-    mu^2 of half a swap.
+    mu^2 of half a replacement.
     """
     target = 1 / (4 * gaussian_multiplier(budget) ** 2 * rounds)
     counts, chances, _ = _kept_rows(rows_per_user, probability)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted, SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Vectors, settle
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, Gate, laplace_tail
 from userdp.privacy.noise import Noise
 
@@ -67,7 +67,7 @@ class PaperOutlierRemoval:
         return Cost(gaussian, (pure,), failure=failure)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """How far a swap moves the mean, except with probability `selection_failure`; the weights' radius is 2 tau."""
+        """How far a user moves the mean, except with probability `selection_failure`; the weights' radius is 2 tau."""
         exact = c.random_selection_sensitivity(self.n_vectors, 2 * radius, self.selection_failure)
         return c.rounded_sensitivity(exact, self.n_vectors, dimension, 2 * radius)
 
@@ -94,11 +94,11 @@ class _Session(SessionOnAll):
         rows = c.comparable(vectors, 2 * radius)
         near = c.neighbour_counts(rows, c.score_radius(2 * radius, rows.shape[1]))
         if not self._gate.passes(int(near.sum())):
-            raise Halted
+            raise Aborted
         self._rounds_left = left
         counts = c.neighbour_counts(rows, 2 * radius)
         ramp = c.paper_ramp(n_vectors)
-        selected = self._noise.coins(ramp.weights(counts))
+        selected = self._noise.poisson_mask(ramp.weights(counts))
         mean = c.filtered_mean(rows, counts, ramp, selected)
         # The noise is the printed one, whatever part of the budget that is: its multiplier is what was charged.
         sensitivity = record.sensitivity(radius, rows.shape[1])

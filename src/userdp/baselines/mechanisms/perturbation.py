@@ -1,4 +1,4 @@
-"""Output perturbation: noise on one vector that its statistic promises cannot move far."""
+"""Output perturbation: noise on one vector that its statistic guarantees cannot move far."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Perturbation:
     """One release of one vector + N(0, (noise_multiplier * r)^2 I), r the radius at release time.
 
     Here r is how far the vector may move when one user's whole data is replaced. Nothing is clipped or tested: unlike
-    in all other mechanisms privacy rests on the statistic. It must promise a finite vector and state how far that can
-    move, for any data, as its `swap_sensitivity`; the curator refuses it if it does not, or if that is above r.
+    in all other mechanisms privacy rests on the statistic. It must guarantee a finite vector and state how far that can
+    move, for any data, as its `replace_one_sensitivity`; the curator refuses it if it does not, or if that is above r.
 
-    Guarantee: 1 / noise_multiplier^2 (Gaussian), for statistics that keep their promise. Proof: docs/proofs.md,
+    Guarantee: 1 / noise_multiplier^2 (Gaussian), for statistics that keep their guarantee. Proof: docs/proofs.md,
     section 17.
     """
 
@@ -54,6 +54,6 @@ class _Session(SessionOnAll):
         self._open = False
         if len(vectors) != 1:
             raise ValueError("Expected one vector, as was priced.")
-        # A statistic that keeps its promise never gives anything else: the noise refuses NaN by an exception.
+        # A statistic that keeps its guarantee never gives anything else: the noise refuses NaN by an exception.
         finite = np.where(np.isfinite(vectors[0]), vectors[0], 0.0)
         return self._noise.gaussian(finite, radius, self._record.noise_multiplier)

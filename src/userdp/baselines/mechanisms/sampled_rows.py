@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.baselines.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, swap_delta
+from userdp.baselines.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, replace_one_delta
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms.base import Users, Vectors, settle
-from userdp.privacy.mechanisms.clip import shortened_sum
+from userdp.privacy.mechanisms.clip import clipped_sum
 from userdp.privacy.noise import Noise
 
 _COINS = 1 << 20  # drawn at once, which is about memory only
@@ -23,15 +23,15 @@ class SampledRows:
     """`rounds` releases of a mean over sampled rows of all users, with noise.
 
     Each of a user's first `rows_per_user` rows is kept with `sampling_probability`, by coins that the session tosses. A
-    user gives one vector, made of its kept rows; the session shortens it to (number of its kept rows) * r, with r the
+    user gives one vector, made of its kept rows; the session clips it to (number of its kept rows) * r, with r the
     radius at release time, whatever the statistic did. The sum is divided by the expected number of rows, which is
     public, and gets N(0, (row_multiplier * r / that number)^2 I). Users without a kept row are not asked. A vector
-    that is not finite counts as 0. Vectors come in `block` at a time. There is no test, so nothing ever halts.
+    that is not finite counts as 0. Vectors come in `block` at a time. There is no test, so nothing ever aborts.
 
     Guarantee: (epsilon, failure)-DP for a whole user, for any vectors; `epsilon` is what the record claims, and the
     failure follows from it. Proof: docs/proofs.md, section 20.
     Paper: Charles et al. 2024 ("ELS"), accounted as mixtures of Gaussians (Choquette-Choo et al. 2024).
-    Differs: users are swapped, not added or removed; and the cap on rows is on the first rows of a user.
+    Differs: users are replaced, not added or removed; and the cap on rows is on the first rows of a user.
     """
 
     n_vectors: int
@@ -54,13 +54,13 @@ class SampledRows:
         if not LEAST_MULTIPLIER * self.rows_per_user <= self.row_multiplier <= MOST_MULTIPLIER:
             raise ValueError(
                 f"Expected row_multiplier={self.row_multiplier} from {LEAST_MULTIPLIER} rows_per_user to "
-                f"{MOST_MULTIPLIER:g}: it is the noise in units of one row's share."
+                f"{MOST_MULTIPLIER:g}: it is the noise in units of one row's fraction."
             )
 
     @cached_property
     def cost(self) -> Cost:
         row = (self.rows_per_user, self.sampling_probability, self.row_multiplier)
-        return Cost(pure=(self.epsilon,), failure=swap_delta(*row, self.rounds, self.epsilon))
+        return Cost(pure=(self.epsilon,), failure=replace_one_delta(*row, self.rounds, self.epsilon))
 
     @property
     def expected_rows(self) -> float:
@@ -68,10 +68,10 @@ class SampledRows:
         return self.sampling_probability * self.n_vectors * self.rows_per_user
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """One row's share r / (expected rows), and what rounding may add: to lengths, and to the sums."""
-        shortening = 2.0**-50 * (dimension + 8)
+        """One row's fraction r / (expected rows), and what rounding may add: to lengths, and to the sums."""
+        clipping = 2.0**-50 * (dimension + 8)
         summing = 2.0**-50 * self.n_vectors**2 * self.rows_per_user
-        return radius / self.expected_rows * (1 + shortening + summing)
+        return radius / self.expected_rows * (1 + clipping + summing)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -93,7 +93,7 @@ class _Session:
         kept = self._coins()
         some = np.asarray(kept.any(axis=1))
         if not some.any():
-            some[0] = True  # someone must give a vector, to tell its length; it is shortened to nothing
+            some[0] = True  # someone must give a vector, to tell its length; it is clipped to nothing
         self.kept_rows = kept[some]
         self._lengths = self.kept_rows.sum(axis=1)
         self._seen, self._total, self._radius, self._open = 0, np.zeros(1), math.nan, True
@@ -106,7 +106,7 @@ class _Session:
         for first in range(0, n_users, size):
             last = min(first + size, n_users)
             chances = np.full((last - first) * n_rows, self._record.sampling_probability)
-            kept[first:last] = self._noise.coins(chances).reshape(last - first, n_rows)
+            kept[first:last] = self._noise.poisson_mask(chances).reshape(last - first, n_rows)
         return kept
 
     def add(self, vectors: Vectors, radius: float) -> None:
@@ -122,7 +122,7 @@ class _Session:
             raise ValueError("Expected one vector for each user with a kept row.")
         self._seen, self._radius = self._seen + len(vectors), radius
         for length in np.unique(lengths):
-            self._total = self._total + shortened_sum(vectors[lengths == length], radius * float(length))
+            self._total = self._total + clipped_sum(vectors[lengths == length], radius * float(length))
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._rounds_left == 0:

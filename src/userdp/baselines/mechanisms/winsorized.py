@@ -21,7 +21,7 @@ class Winsorized:
     highest, widened by one bin on both sides (within the range), is the coordinate's interval. Values are clipped to
     it; their offsets from its middle are added up, divided by sampling_probability * n_vectors, and get noise. The
     multipliers are of all coordinates together, in units of replacing a user or, for samples, of adding one. With
-    sampling_probability < 1 every round takes a fresh Poisson sample of the users. Nothing halts: if values are not
+    sampling_probability < 1 every round takes a fresh Poisson sample of the users. Nothing aborts: if values are not
     concentrated, the interval is a poor one.
 
     Guarantee: with 1/z^2 = 1/count_multiplier^2 + 1/mean_multiplier^2 the cost is rounds / z^2 (Gaussian), or for
@@ -64,7 +64,7 @@ class Winsorized:
         return Cost(subsampled=(part,), failure=min(1.0, alone * (1 + 1e-9)))
 
     def count_sensitivity(self, dimension: int) -> float:
-        """Of all counts: a swap moves one vote between two bins in each coordinate, a new user adds one vote."""
+        """Of all counts: a replacement moves one vote between two bins in each coordinate, a new user adds one vote."""
         votes = 1 if self.samples_users else 2
         return math.nextafter(math.sqrt(votes * dimension), math.inf)
 
@@ -87,7 +87,7 @@ class _Session(SessionOnAll):
     def choose(self, users: Users) -> Users:
         if not self._record.samples_users:
             return users
-        return users[self._noise.coins(np.full(len(users), self._record.sampling_probability))]
+        return users[self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))]
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         record = self._record

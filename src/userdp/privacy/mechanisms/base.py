@@ -30,7 +30,7 @@ _NOT_CONCENTRATED = (
 )
 
 
-class Halted(RuntimeError):
+class Aborted(RuntimeError):
     """A private test failed: nothing more is released here. It carries no number, only that the noisy test said no."""
 
     def __init__(self, reason: str = _NOT_CONCENTRATED) -> None:
@@ -93,7 +93,7 @@ class Session(Protocol):
         """Take in a block of vectors of the next round; only asked of mechanisms that have a `block`."""
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
-        """The next releasable vector; raises `Halted` if the test fails."""
+        """The next releasable vector; raises `Aborted` if the test fails."""
 
 
 class Mechanism(Protocol):
@@ -109,7 +109,7 @@ class Mechanism(Protocol):
 
     @property
     def trusts_statistic(self) -> bool:
-        """Whether privacy rests on the statistic's `swap_sensitivity`, which then must be at most the radius."""
+        """Whether privacy rests on the statistic's `replace_one_sensitivity`, which then must be at most the radius."""
 
     @property
     def block(self) -> int | None:

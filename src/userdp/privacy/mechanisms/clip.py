@@ -1,4 +1,4 @@
-"""Clipping: each vector is shortened to a given length, then all are averaged with Gaussian noise."""
+"""Clipping: each vector is clipped to a given length, then all are averaged with Gaussian noise."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two 
 
 @dataclass(frozen=True)
 class Clip:
-    """`rounds` releases of the mean of `n_vectors` vectors, each shortened to length r (the radius at release time).
+    """`rounds` releases of the mean of `n_vectors` vectors, each clipped to length r (the radius at release time).
 
     (1/K) sum of min(1, r/|x_j|) x_j + N(0, (noise_multiplier * 2r/K)^2 I). A vector that is not finite counts as 0.
-    Vectors come in `block` at a time, which is about memory only. There is no test, so nothing ever halts; where
+    Vectors come in `block` at a time, which is about memory only. There is no test, so nothing ever aborts; where
     vectors are long compared with how far they are apart, `OutlierRemoval` adds less noise.
 
     With `acute` the noise is noise_multiplier * sqrt(2) r/K: two vectors of length at most r whose angle is at most 90
@@ -49,9 +49,9 @@ class Clip:
 
     def sensitivity(self, radius: float, dimension: int) -> float:
         """2r/K, or sqrt(2) r/K, and what rounding may add: to a vector's length and angles, and to the sums."""
-        shortening = 2.0**-50 * (dimension + 8)
+        clipping = 2.0**-50 * (dimension + 8)
         apart = math.sqrt(2 + _ROUNDED_ANGLE) if self.acute else 2
-        return apart * radius / self.n_vectors * (1 + shortening + 2.0**-50 * self.n_vectors**2)
+        return apart * radius / self.n_vectors * (1 + clipping + 2.0**-50 * self.n_vectors**2)
 
     def noise_std(self, radius: float, dimension: int) -> float:
         """Of a mean's coordinate."""
@@ -75,13 +75,13 @@ class _Session:
         return users
 
     def add(self, vectors: Vectors, radius: float) -> None:
-        """Add up a block of shortened vectors."""
+        """Add up a block of clipped vectors."""
         if self._seen and radius != self._radius:
             raise ValueError("Expected one radius for all blocks of a round.")
         if self._seen and vectors.shape[1] != self._total.size:
             raise ValueError("Expected vectors of one length in all blocks of a round.")
         self._seen, self._radius = self._seen + len(vectors), radius
-        self._total = self._total + shortened_sum(vectors, radius)
+        self._total = self._total + clipped_sum(vectors, radius)
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._rounds_left == 0:
@@ -96,12 +96,12 @@ class _Session:
         return self._noise.gaussian(total / record.n_vectors, sensitivity, record.noise_multiplier)
 
 
-def shortened_sum(vectors: Vectors, radius: float) -> Vectors:
+def clipped_sum(vectors: Vectors, radius: float) -> Vectors:
     """Sum of min(1, r/|x|) x over the rows; one that is not finite adds nothing.
 
     Rows whose squares could over- or underflow are divided by their largest entry first.
 
-    >>> shortened_sum(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0)
+    >>> clipped_sum(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0)
     array([0.6, 1.3])
     """
     squares = np.einsum("ij,ij->i", vectors, vectors)

@@ -10,7 +10,7 @@ Three variants, with K = n_vectors (docs/proofs.md, sections 1 to 4):
     tight       (K+1)/2 .. K-M-1            h-index Q >= K-M    2r/(K-M) (1 + M/((K-3)/2 - M))
     paper       (K+1)/2 .. 2K/3             score s >= 2K/3     3r/K (1 + 6(K-1)/(K-3)), or with random selection
                                             at radius r/2       3r/K (1 + k), k a binomial quantile
-    minibatch   share B + 1 .. B-M-1        deficit B-Q <= M    see `added_user_sensitivity`
+    minibatch   fraction B + 1 .. B-M-1        deficit B-Q <= M    see `added_user_sensitivity`
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from userdp.privacy.mechanisms.neighbours import neighbour_counts
 __all__ = [
     "Ramp",
     "added_user_sensitivity",
-    "best_share",
+    "best_fraction",
     "check_factors",
     "check_radius",
     "comparable",
@@ -106,13 +106,13 @@ def score_radius(radius: float, dimension: int) -> float:
     return radius / 2 * (1 - (dimension + 4) * 2.0**-50)
 
 
-def minibatch_ramp(batch: int, slack: int, share: float) -> Ramp:
-    """From share * B + 1 to B-M-1, for a Poisson batch of B users; 1/2 <= share < 1."""
-    return Ramp(share * batch + 1, batch - slack - 1)
+def minibatch_ramp(batch: int, slack: int, fraction: float) -> Ramp:
+    """From fraction * B + 1 to B-M-1, for a Poisson batch of B users; 1/2 <= fraction < 1."""
+    return Ramp(fraction * batch + 1, batch - slack - 1)
 
 
 def h_index(counts: Counts) -> int:
-    """Largest k such that at least k vectors have at least k neighbours. Swapping one vector changes it by at most 1.
+    """Largest k such that at least k vectors have at least k neighbours. Replacing one vector changes it by at most 1.
 
     >>> h_index(np.array([3, 3, 3, 1]))
     3
@@ -122,7 +122,7 @@ def h_index(counts: Counts) -> int:
 
 
 def score(counts: Counts) -> float:
-    """The paper's concentration score, the mean count. Swapping one of K vectors changes it by at most 2(K-1)/K.
+    """The paper's concentration score, the mean count. Replacing one of K vectors changes it by at most 2(K-1)/K.
 
     Paper: Alg. 1, line 10; Alg. 2, line 6.
 
@@ -194,7 +194,7 @@ def check_factors(factors: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def sensitivity(n_vectors: int, slack: int, radius: float) -> float:
-    """How far swapping one of K vectors moves the tight mean when the h-index is at least K - M in one data set.
+    """How far replacing one of K vectors moves the tight mean when the h-index is at least K - M in one data set.
 
     (2r/(K-M)) (1 + M/((K-3)/2 - M)); 2r/K at M = 0. Proof: docs/proofs.md, section 3.
 
@@ -234,29 +234,29 @@ def random_selection_sensitivity(n_vectors: int, radius: float, failure: float) 
     return 3 * radius / n_vectors * (1 + float(changed))
 
 
-def added_user_sensitivity(batch: int, slack: int, radius: float, share: float) -> float:
+def added_user_sensitivity(batch: int, slack: int, radius: float, fraction: float) -> float:
     """How far adding one user to a batch of at least B users moves the mean when the deficit B-Q is at most M.
 
     (r/(B-M)) (1 + (B+1-low)/(B-M)) (1 + M/(high-low)) with the ramp of `minibatch_ramp`; it falls with B.
     Proof: docs/proofs.md, section 4.
     """
-    if not 0.5 <= share < 1:
-        raise ValueError(f"Expected 0.5 <= share={share} < 1.")
-    ramp = minibatch_ramp(batch, slack, share)
+    if not 0.5 <= fraction < 1:
+        raise ValueError(f"Expected 0.5 <= fraction={fraction} < 1.")
+    ramp = minibatch_ramp(batch, slack, fraction)
     kept = batch - slack
     return radius / kept * (1 + (batch + 1 - ramp.low) / kept) * (1 + slack / (ramp.high - ramp.low))
 
 
-def best_share(batch: int, slack: int) -> float:
-    """The share (a multiple of 1/200) with the smallest `added_user_sensitivity`.
+def best_fraction(batch: int, slack: int) -> float:
+    """The fraction (a multiple of 1/200) with the smallest `added_user_sensitivity`.
 
-    >>> best_share(1000, 0)
+    >>> best_fraction(1000, 0)
     0.995
     """
     feasible = [s for s in np.arange(100, 200) / 200 if s * batch + 1 < batch - slack - 1]
     if not feasible:
         raise ValueError(f"Expected batch={batch} > 2 (slack={slack} + 2): use larger batches, or a smaller slack.")
-    return float(min(feasible, key=lambda share: added_user_sensitivity(batch, slack, 1.0, share)))
+    return float(min(feasible, key=lambda fraction: added_user_sensitivity(batch, slack, 1.0, fraction)))
 
 
 def rounded_sensitivity(exact: float, n_vectors: int, dimension: int, radius: float) -> float:

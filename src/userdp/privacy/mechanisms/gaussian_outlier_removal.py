@@ -20,8 +20,8 @@ class GaussianOutlierRemoval(TightMean):
     """`rounds` adaptive releases of filtered means of `n_vectors` vectors, each behind its own test of the h-index Q.
 
     A round passes if Q + N(0, test_std^2) >= K - slack + margin; the first that does not ends the session. The margin
-    makes it unlikely (`failure`) that a round with Q < K - slack ever passes; the slack makes a halt with
-    Q >= K - `outliers`, in any round, have probability at most `false_halt`. What passes is the tight filtered mean +
+    makes it unlikely (`failure`) that a round with Q < K - slack ever passes; the slack makes an abort with
+    Q >= K - `outliers`, in any round, have probability at most `false_abort`. What passes is the tight filtered mean +
     N(0, (noise_multiplier * sensitivity(K, slack, radius))^2 I).
 
     Every round's test costs 1 / test_std^2, where `OutlierRemoval` pays for all tests once; but Gaussian tails are
@@ -37,12 +37,12 @@ class GaussianOutlierRemoval(TightMean):
     noise_multiplier: float
     test_std: float
     failure: float
-    false_halt: float = 1e-3
+    false_abort: float = 1e-3
     rounds: int = 1
     outliers: int = 0
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_std"), chances=("failure", "false_halt"))
+        settle(self, ("noise_multiplier", "test_std"), chances=("failure", "false_abort"))
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         self.check_size(f"tests with test_std={self.test_std:g}, failure={self.failure:g}", "a smaller test_std")
 
@@ -53,8 +53,8 @@ class GaussianOutlierRemoval(TightMean):
 
     @cached_property
     def reach(self) -> int:
-        """How far the noise may lower the h-index: P(N(0, test_std^2) >= reach) <= false_halt / rounds."""
-        return max(0, math.ceil(self.test_std * float(norm.isf(self.false_halt / self.rounds))))
+        """How far the noise may lower the h-index: P(N(0, test_std^2) >= reach) <= false_abort / rounds."""
+        return max(0, math.ceil(self.test_std * float(norm.isf(self.false_abort / self.rounds))))
 
     @property
     def cost(self) -> Cost:

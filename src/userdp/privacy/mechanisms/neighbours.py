@@ -26,9 +26,9 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 U64, U32 = 2.0**-53, 2.0**-24  # Unit roundoffs of float64 and float32.
-BAND_SHARE = 1 / 64  # A GEMM is used only where its error band is at most this share of the squared radius.
+BAND_FRACTION = 1 / 64  # A GEMM is used only where its error band is at most this fraction of the squared radius.
 # The rest cannot alter a count, only its cost.
-CROWD_SHARE = 1 / 16  # A tile with more than this share of its pairs in the band is computed canonically.
+CROWD_FRACTION = 1 / 16  # A tile with more than this fraction of its pairs in the band is computed canonically.
 MAX_CROWDS = 6  # At most 2^6 - 1 tiles are decided without trying a GEMM again: performance only.
 LANES = 16  # Sums that run side by side in a norm.
 SEGMENT = 128  # Columns that the direct kernel advances together: they fit a cache.
@@ -194,7 +194,7 @@ class _Tiles:
         for single in (True, False):
             # The tile's largest column norm bounds them all; norms are sorted.
             width = _band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
-            if not width[-1] <= BAND_SHARE * limit:
+            if not width[-1] <= BAND_FRACTION * limit:
                 continue
             if self.resting[single] > 0:
                 self.resting[single] -= 1
@@ -204,7 +204,7 @@ class _Tiles:
             bias = self.norms[start:stop] / 2 - limit / 4
             column_bias = (self.norms[first:last] / 2 - limit / 4).astype(dtype)
             surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
-            crowd = int(CROWD_SHARE * products.size)
+            crowd = int(CROWD_FRACTION * products.size)
             band = (surely, maybe, column_bias, crowd)
             if _tally(products, *band, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
                 self.crowds[single] = 0
@@ -228,7 +228,7 @@ class _Tiles:
         return np.concatenate([rows for rows, _ in parts]), np.sum([columns for _, columns in parts], axis=0)
 
     def _products(self, start: int, stop: int, first: int, last: int, single: bool) -> NDArray[Any]:
-        """Inner products of centred rows, in a buffer that tiles share: fresh pages cost as much as a small GEMM."""
+        """Inner products of centred rows, in a buffer that tiles fraction: fresh pages cost as much as a small GEMM."""
         shape = (stop - start, last - first)
         if self.buffer.size < shape[0] * shape[1]:
             self.buffer = np.empty(shape[0] * shape[1])
@@ -270,7 +270,7 @@ _compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
 
 @_compiled
 def _term(a: float, b: float, scale: float) -> float:
-    """One coordinate's share of the canonical squared distance: ((a - b) scale)^2.
+    """One coordinate's fraction of the canonical squared distance: ((a - b) scale)^2.
 
     Scaling the difference, not the coordinates, keeps duplicates of huge vectors at distance 0.
     """

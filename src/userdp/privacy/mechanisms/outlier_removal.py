@@ -29,8 +29,8 @@ class OutlierRemoval(TightMean):
 
     Q is the largest number such that Q of the K = `n_vectors` vectors have at least Q vectors within the radius, so
     K if all are close together. A round passes if Q + noise >= K - slack + margin. The margin makes a pass with
-    Q < K - slack have probability at most `failure`; the slack makes a halt with Q >= K - `outliers`, in any round,
-    have probability at most `false_halt`. What passes is the tight filtered mean +
+    Q < K - slack have probability at most `failure`; the slack makes an abort with Q >= K - `outliers`, in any round,
+    have probability at most `false_abort`. What passes is the tight filtered mean +
     N(0, (noise_multiplier * sensitivity(K, slack, radius))^2 I).
 
     n_vectors: how many vectors, one a user or one a group of users;
@@ -51,17 +51,17 @@ class OutlierRemoval(TightMean):
     noise_multiplier: float
     test_epsilon: float
     failure: float
-    false_halt: float = 1e-3
+    false_abort: float = 1e-3
     rounds: int = 1
     outliers: int = 0
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_epsilon"), chances=("failure", "false_halt"))
+        settle(self, ("noise_multiplier", "test_epsilon"), chances=("failure", "false_abort"))
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.test_epsilon < _LEAST_TEST_EPSILON:
             raise ValueError(f"Expected test_epsilon={self.test_epsilon:g} >= {_LEAST_TEST_EPSILON:g}.")
         self.check_size(
-            f"a test with test_epsilon={self.test_epsilon:g}, failure={self.failure:g}, false_halt={self.false_halt:g}",
+            f"test_epsilon={self.test_epsilon:g}, failure={self.failure:g}, false_abort={self.false_abort:g}",
             "a larger test_epsilon",
         )
 
@@ -72,8 +72,8 @@ class OutlierRemoval(TightMean):
 
     @cached_property
     def reach(self) -> int:
-        """How far the noise may lower the h-index: P(noise >= reach + 1) <= false_halt / rounds."""
-        return least_excess(self._tail, self.test_epsilon, self.false_halt / self.rounds) - 1
+        """How far the noise may lower the h-index: P(noise >= reach + 1) <= false_abort / rounds."""
+        return least_excess(self._tail, self.test_epsilon, self.false_abort / self.rounds) - 1
 
     @property
     def _tail(self) -> Tail:

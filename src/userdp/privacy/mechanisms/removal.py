@@ -1,4 +1,4 @@
-"""What outlier removals on all vectors share: the threshold of their test, their sensitivity, and the noisy mean."""
+"""What outlier removals on all vectors fraction: the threshold of their test, their sensitivity, and the noisy mean."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted, SessionOnAll, Vectors
+from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Vectors
 from userdp.privacy.mechanisms.tests import Gate
 from userdp.privacy.noise import Noise
 
@@ -76,7 +76,7 @@ class TightSession(SessionOnAll):
         rows = c.comparable(vectors, radius)
         counts = c.neighbour_counts(rows, radius)
         if not self._gate.passes(c.h_index(counts)):
-            raise Halted
+            raise Aborted
         return noisy_mean(self._record, self._noise, rows, counts, radius)
 
 

@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted, SessionOnAll, Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Users, Vectors, settle
 from userdp.privacy.mechanisms.tests import gaussian_margin, noisy
 from userdp.privacy.noise import Noise
 
@@ -23,8 +23,8 @@ class SampledOutlierRemoval:
     A user gives one vector, so `n_vectors` is the number of users, which is public. A step releases the deficit
     B - Q + N(0, deficit_std^2) of its batch of B users and, if that is at most slack - margin, the filtered mean +
     N(0, (added_user_multiplier * added_user_sensitivity)^2 I): together one Gaussian release of multiplier z with
-    1/z^2 = 1/deficit_std^2 + 1/added_user_multiplier^2, in units of adding one user. The first halt ends the session.
-    The slack makes a halt with a deficit of at most `outliers`, in any round, have probability at most `false_halt`.
+    1/z^2 = 1/deficit_std^2 + 1/added_user_multiplier^2, in units of adding one user. The first abort ends the session.
+    The slack makes an abort with a deficit of at most `outliers`, in any round, have probability at most `false_abort`.
 
     Guarantee: the cost is `rounds` Poisson-sampled Gaussian steps of multiplier z, and `failure`: half for passing
     with a deficit above the slack (not multiplied by the rounds), half for a batch below `smallest_batch` in any
@@ -39,7 +39,7 @@ class SampledOutlierRemoval:
     added_user_multiplier: AddedUserMultiplier
     deficit_std: float
     failure: float
-    false_halt: float = 1e-3
+    false_abort: float = 1e-3
     rounds: int = 1
     outliers: int = 0
 
@@ -54,7 +54,7 @@ class SampledOutlierRemoval:
                 "to use all users in each round, use OutlierRemoval."
             )
         settle(
-            self, ("sampling_probability", "added_user_multiplier", "deficit_std"), chances=("failure", "false_halt")
+            self, ("sampling_probability", "added_user_multiplier", "deficit_std"), chances=("failure", "false_abort")
         )
         settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.smallest_batch < 2 * self.slack + 6:
@@ -79,13 +79,13 @@ class SampledOutlierRemoval:
     @cached_property
     def slack(self) -> int:
         """Largest deficit the mean's sensitivity is computed for: the M of the proofs."""
-        reach = float(self.deficit_std * norm.isf(self.false_halt / self.rounds))
+        reach = float(self.deficit_std * norm.isf(self.false_abort / self.rounds))
         return math.ceil(self.margin + reach) + self.outliers
 
     @cached_property
-    def share(self) -> float:
-        """Where the ramp starts, as a share of the batch."""
-        return c.best_share(self.smallest_batch, self.slack)
+    def fraction(self) -> float:
+        """Where the ramp starts, as a fraction of the batch."""
+        return c.best_fraction(self.smallest_batch, self.slack)
 
     @property
     def joint_multiplier(self) -> AddedUserMultiplier:
@@ -100,7 +100,7 @@ class SampledOutlierRemoval:
 
     def sensitivity(self, radius: float, dimension: int) -> float:
         """What the noise of a mean is proportional to: the same for every batch, so that it does not tell its size."""
-        exact = c.added_user_sensitivity(self.smallest_batch, self.slack, radius, self.share)
+        exact = c.added_user_sensitivity(self.smallest_batch, self.slack, radius, self.fraction)
         return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
 
     def noise_std(self, radius: float, dimension: int) -> float:
@@ -117,22 +117,22 @@ class _Session(SessionOnAll):
         self._open = True
 
     def choose(self, users: Users) -> Users:
-        coins = self._noise.coins(np.full(len(users), self._record.sampling_probability))
+        coins = self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))
         return users[coins]
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if not self._open:
-            raise RuntimeError("This session has halted and releases nothing more.")
+            raise RuntimeError("This session has aborted and releases nothing more.")
         self._open = False
         record, batch = self._record, len(vectors)
         if batch < record.smallest_batch:
             # Coins alone decide this, and its probability is part of `failure`.
-            raise Halted("A random batch was too small, which is rare and not due to the data.")
+            raise Aborted("A random batch was too small, which is rare and not due to the data.")
         rows = c.comparable(vectors, radius)
         counts = c.neighbour_counts(rows, radius)
         deficit = batch - c.h_index(counts)
         if noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
-            raise Halted
+            raise Aborted
         self._open = True
-        mean = c.filtered_mean(rows, counts, c.minibatch_ramp(batch, record.slack, record.share))
+        mean = c.filtered_mean(rows, counts, c.minibatch_ramp(batch, record.slack, record.fraction))
         return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.added_user_multiplier)

@@ -10,7 +10,7 @@ import numpy as np
 
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Halted, SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Vectors, settle
 from userdp.privacy.mechanisms.removal import TightMean, noisy_mean
 from userdp.privacy.mechanisms.tests import gaussian_margin, noisy
 from userdp.privacy.noise import Noise
@@ -28,7 +28,7 @@ class SearchedOutlierRemoval(TightMean):
     if its h-index Q has Q + N(0, test_std^2) >= K - slack + margin. The margin makes it unlikely (`failure`, over all
     probes) that a radius with Q < K - slack passes; the slack lets one with Q >= K - `outliers` pass mostly. At the
     smallest radius r that passed, the tight filtered mean + N(0, (noise_multiplier * sensitivity(K, slack, r))^2 I)
-    is released, followed by r itself as one more number. If none passed, it halts.
+    is released, followed by r itself as one more number. If none passed, it aborts.
 
     Guarantee: probes / test_std^2 + 1 / noise_multiplier^2 (Gaussian) and `failure`, for any vectors, each depending on
     one user or on disjoint groups of users. Proof: docs/proofs.md, section 14.
@@ -100,6 +100,6 @@ class _Session(SessionOnAll):
             else:
                 low = middle + 1
         if passed is None:
-            raise Halted
+            raise Aborted
         found, rows, counts = passed
         return np.append(noisy_mean(record, self._noise, rows, counts, found), found)

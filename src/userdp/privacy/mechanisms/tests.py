@@ -1,6 +1,6 @@
 """Noisy tests that decide whether a mean may be released.
 
-The tested value is an integer that a swapped user changes little (the h-index by at most 1), so discrete Laplace noise
+The tested value is an integer that a replaced user changes little (the h-index by at most 1), so discrete Laplace noise
 makes the answers pure DP without any rounding. Gaussian noise costs more an answer but has lighter tails. Thresholds
 are set from tails of the noise, computed exactly or from above.
 """
@@ -96,7 +96,7 @@ class AboveThreshold:
     """Says of a stream of values whether value + Lap(scale) is above threshold + Lap(scale/2), until one is not.
 
     Guarantee: 4 D / scale (pure) for any number of adaptively chosen integer values of sensitivity D.
-    Paper: Alg. 4, with the halting direction that Alg. 2 uses (pass while above, halt at the first below).
+    Paper: Alg. 4, with the aborting direction that Alg. 2 uses (pass while above, abort at the first below).
     Differs: the threshold's noise is drawn once, before the stream, as Alg. 4 does and Alg. 2 (line 4, inside its
     loop) does not; the noise is discrete.
     """
@@ -110,7 +110,7 @@ class AboveThreshold:
     def passes(self, value: int) -> bool:
         """Whether the stream goes on; the first no is the last answer."""
         if not self._open:
-            raise RuntimeError("This test has halted and gives no more answers.")
+            raise RuntimeError("This test has aborted and gives no more answers.")
         self._open = self._noise.integer_laplace(value, self._scale) >= self._threshold
         return self._open
 
