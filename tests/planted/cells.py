@@ -97,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "classes of CSV read off its cells",
-        "cli/labels.py",
+        "cli/tables.py",
         "        if is_boolean(column):\n            return [False, True]\n",
         '        if is_boolean(column) or set(column.cells.to_pylist()) <= {"true", "false"}:\n'
         "            return [False, True]\n",

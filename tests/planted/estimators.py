@@ -12,7 +12,7 @@ MUTANTS = [
     ),
     Mutant(
         "estimator: rows without owners are everybody's own",
-        "models/reading.py",
+        "models/conventions.py",
         '    if groups is None and privacy_unit == "user":\n',
         '    if groups is None and privacy_unit == "nobody":\n',
         "test_estimators.py::test_groups_dropped_on_the_way_are_missed",
