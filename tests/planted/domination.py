@@ -13,7 +13,7 @@ MUTANTS = [
         "                self._filter.certify(total)\n",
         "            for cost in plan.costs if before else ():\n"
         "                for (text,) in db.execute('SELECT costs FROM runs').fetchall():\n"
-        "                    cost = cost + _read_costs(text)[0]\n"
+        "                    cost = cost + _read(Cost, text)[0]\n"
         "                if epsilon_at(cost, self.budget.delta) > self.budget.epsilon:\n"
         "                    plan.certify(Budget(1e-9, 0.0))\n",
         _ADVERSARY + "test_a_second_run_that_is_chosen_by_the_first_release",
@@ -121,8 +121,8 @@ MUTANTS = [
     Mutant(
         "of a run's sampled parts only the first is charged",
         "privacy/domination.py",
-        "cost = Cost(subsampled=parts)",
-        "cost = Cost(subsampled=parts[:1])",
+        "least_mu(Cost(subsampled=parts), failure)",
+        "least_mu(Cost(subsampled=parts[:1]), failure)",
         _CURVES + "test_all_sampled_parts_of_a_run_are_charged",
     ),
     Mutant(
@@ -149,8 +149,8 @@ MUTANTS = [
     Mutant(
         "the first run forgotten when a second comes",
         "privacy/ledger.py",
-        "return [_read_dominating(priced) for (priced,) in runs]",
-        "return [_read_dominating(priced) for (priced,) in runs][1:]",
+        "return [_read(Dominating, priced) for (priced,) in runs]",
+        "return [_read(Dominating, priced) for (priced,) in runs][1:]",
         _ADVERSARY + "test_the_first_run_may_cost_all_of_the_budget_and_then_nothing_more_fits",
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         "old ledger: runs are free",
         "privacy/ledger.py",
-        "before.append(_priced(_read_costs(costs), _totals(before), held))",
+        "before.append(_priced(_read(Cost, costs), _totals(before), held))",
         "before.append((Dominating(),))",
         "privacy/test_ledger_formats.py::test_an_old_file_is_brought_up_to_date_with_nothing_forgotten",
     ),
@@ -178,8 +178,8 @@ MUTANTS = [
     Mutant(
         "ledger: a damaged price is free",
         "privacy/ledger.py",
-        '        raise ValueError("no price")\n',
-        "        return (Dominating(),)\n",
+        '        raise ValueError("no record")\n',
+        "        return (kind(),)\n",
         "privacy/test_ledger_formats.py::test_damaged_prices_are_not_free",
     ),
 ]

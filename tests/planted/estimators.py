@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant(
         "ledger: copies have a budget of their own",
         "privacy/ledger.py",
-        "        return self\n\n    def __copy__",
-        "        return Ledger(self.budget)\n\n    def __copy__",
+        "        return self\n\n    __copy__",
+        "        return Ledger(self.budget)\n\n    __copy__",
         "privacy/test_ledger.py::test_copies_are_the_ledger_itself",
     ),
     Mutant(

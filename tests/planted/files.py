@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "ledger: a damaged run is free",
         "privacy/ledger.py",
-        "    if not costs:\n",
+        "    if not records:\n",
         "    if False:\n",
         "hostile/test_fuzz.py::test_what_was_found",
     ),
