@@ -50,7 +50,9 @@ def test_lines_of_prose_are_short(page):
     assert [line for line in prose(page) if len(line) > 120] == []
 
 
-SOURCES = [path for folder in ("src", "tests", "docs", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+SOURCES = [
+    path for folder in ("src", "tests", "docs", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+]
 
 
 def of_now(page):
