@@ -115,15 +115,15 @@ MUTANTS = [
     Mutant(
         "blocks get the coins of the first users",
         "privacy/curator.py",
-        "statistic.keeping(kept[first:last])",
-        "statistic.keeping(kept[: last - first])",
+        "statistic.keeping(session.kept_rows[first:last])",
+        "statistic.keeping(session.kept_rows[: last - first])",
         _TESTS + "test_the_curator_hands_each_user_its_own_coins",
     ),
     Mutant(
         "statistics that know of no kept rows",
         "privacy/curator.py",
-        "        if sampled and not isinstance(statistic, RowStatistic):\n",
-        "        if False:\n",
+        "    if mechanism.samples_rows and not isinstance(statistic, RowStatistic):\n",
+        "    if False:\n",
         _TESTS + "test_a_statistic_that_cannot_be_told_which_rows_to_keep_is_refused_before_the_round",
     ),
     Mutant(

@@ -44,15 +44,15 @@ MUTANTS = [
     Mutant(
         "any statistic may be taken for acute",
         "privacy/curator.py",
-        "            _check_acute(statistic, label)\n",
-        "            pass\n",
+        "if mechanism.acute and type(statistic)",
+        "if False and type(statistic)",
         _ACUTE + "test_acute_steps_take_no_statistic_but_those_proven",
     ),
     Mutant(
         "subclasses are taken for acute",
         "privacy/curator.py",
-        "if type(statistic) not in _ACUTE:",
-        "if not isinstance(statistic, _ACUTE):",
+        "mechanism.acute and type(statistic) not in _ACUTE:",
+        "mechanism.acute and not isinstance(statistic, _ACUTE):",
         _ACUTE + "test_acute_steps_take_no_statistic_but_those_proven",
     ),
     Mutant(

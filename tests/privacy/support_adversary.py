@@ -13,25 +13,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass
-from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit, log_ndtr
 
 from userdp.privacy.accounting import BudgetExceeded, Cost, Subsampled
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import Mechanism
 from userdp.privacy.plan import Plan, Step
 
 
 @dataclass(frozen=True)
-class Priced:
+class Priced(Mechanism):
     """A mechanism that is nothing but its cost."""
 
-    kind: ClassVar[str] = "priced"
+    kind = "priced"
+    cost = None  # set from the price: it is no field, which files would hold
     price: InitVar[Cost]
     n_vectors: int = 10
     rounds: int = 1
-    samples_users = False
+
+    def start(self, noise):
+        raise NotImplementedError
 
     def __post_init__(self, price):
         object.__setattr__(self, "cost", price)

@@ -121,10 +121,13 @@ class Tradeoff:
     def from_dict(record: dict[str, Any]) -> Tradeoff:
         """The record that `to_dict` made this of; raises on what are no numbers."""
         return Tradeoff(
+            right_guess=float(record["right_guess"]),
             points=tuple((float(alarm), float(miss)) for alarm, miss in record["points"]),
+            mu=_number(record["mu"]),
+            mu_failure=float(record["mu_failure"]),
+            failure=float(record["failure"]),
             epsilons=tuple((float(delta), _number(epsilon)) for delta, epsilon in record["epsilons"]),
-            **{name: float(record[name]) for name in ("right_guess", "mu_failure", "failure")},
-            **{name: _number(record[name]) for name in ("mu", "added_epsilon")},
+            added_epsilon=_number(record["added_epsilon"]),
         )
 
 

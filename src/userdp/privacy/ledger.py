@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
@@ -416,7 +416,7 @@ def _read(kind: type[_Priced], text: str) -> tuple[_Priced, ...]:
     records = tuple(kind.from_json(record) for record in json.loads(text))
     if not records:
         raise ValueError("no record")
-    return cast(tuple[_Priced, ...], records)
+    return records
 
 
 def _read_step(label: object, mechanism: str, start: object, stop: object) -> ChargedStep:

@@ -38,7 +38,7 @@ _MECHANISMS = {
     "radius-search": "Noisy counts of how many contributions are close together, at one distance after another.",
     "outlier-removal": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
     "gaussian-outlier-removal": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
-    "sampled-outlier-removal": "On random samples of people: far-off contributions left out, a test, then a noisy mean.",
+    "sampled-outlier-removal": "Random samples of people: far-off contributions left out, a test, then a noisy mean.",
     "searched-outlier-removal": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
     "winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
     "local-votes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
