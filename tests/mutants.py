@@ -115,7 +115,7 @@ class Group:
         self._sound = False
 
     def notices(self, mutant: Mutant, planted: Planted) -> bool:
-        """Whether its tests fail with this bug, by an exchange of code. Without any bug, those of all bugs must pass."""
+        """Whether its tests fail with this bug, by an exchange of code. Without any bug, all of the group must pass."""
         if not self._sound:
             tests = sorted({name for m in MUTANTS if m.test_files == self.test_files for name in m.tests.split()})
             code = self._ask(tests, None)

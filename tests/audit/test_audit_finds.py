@@ -84,7 +84,7 @@ def test_halved_noise_is_found_out(key):
     if key[0] in ("SampledRows", "SampledClip"):
 
         class Halved(HalvedNoise):
-            coins = SeededNoise.coins  # these are samples, not noise
+            poisson_mask = SeededNoise.poisson_mask  # these are samples, not noise
 
         source = Halved(6)
     else:

@@ -2,8 +2,6 @@
 
 from planted.mutant import Mutant
 
-_MECHANISM, _CURATOR = "baselines/mechanisms/perturbation.py", "privacy/curator.py"
-_PASSES, _STEPS = "baselines/safe_passes.py", "baselines/safe_steps.py"
 _ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
 _ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
 _BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"

@@ -121,8 +121,8 @@ MUTANTS = [
     ),
     Mutant(
         "statistics that know of no kept rows",
-        "Curator._check",
-        "sampled and not isinstance(statistic, RowStatistic)",
+        "_check_fits",
+        "mechanism.samples_rows and not isinstance(statistic, RowStatistic)",
         "False",
         _TESTS + "test_a_statistic_that_cannot_be_told_which_rows_to_keep_is_refused_before_the_round",
     ),

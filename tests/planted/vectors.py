@@ -40,28 +40,28 @@ MUTANTS = [
     ),
     Mutant(
         "arrays stay in records",
-        "settle",
+        "check_record",
         "object.__setattr__(record, name, number)",
         "",
         "privacy/test_mechanism.py::test_reals_become_plain_floats_of_the_same_value",
     ),
     Mutant(
         "narrow integers stay in records",
-        "settle",
+        "check_record",
         "object.__setattr__(record, name, count)",
         "",
         "privacy/test_mechanism.py::test_narrow_integers_do_not_wrap_around_in_costs",
     ),
     Mutant(
         "records take what is no number",
-        "settle",
+        "check_record",
         "not isinstance(value, (int, float, np.floating, np.integer))",
         "False",
         "privacy/test_mechanism.py::test_what_could_change_or_is_no_number_is_refused_as_a_real",
     ),
     Mutant(
         "records take what is not positive",
-        "settle",
+        "check_record",
         "if not (math.isfinite(number) and number > 0):\n"
         '            raise ValueError(f"Expected {name}={number} to be finite and > 0.")\n'
         "        if not _SMALLEST <= number <= _LARGEST:",

@@ -19,17 +19,21 @@ from scipy.special import expit, log_ndtr
 
 from userdp.privacy.accounting import BudgetExceeded, Cost, Subsampled
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import Mechanism
 from userdp.privacy.plan import Plan, Step
 
 
 @dataclass(frozen=True)
-class Priced:
+class Priced(Mechanism):
     """A mechanism that is nothing but its cost."""
 
-    cost: Cost
+    kind = "priced"
+    cost: Cost = None
     n_vectors: int = 10
     rounds: int = 1
-    samples_users = False
+
+    def start(self, noise):
+        raise NotImplementedError
 
 
 def plan(*costs):

@@ -14,7 +14,7 @@ from userdp.privacy.tradeoff import Tradeoff, in_percent, right_guess, tradeoff
 COVERS = "this fit alone, with its hyperparameters taken as public"
 NOT_COVERED = (
     "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
-    "and a ledger that all of them fraction keeps count.",
+    "and a ledger that all of them share keeps count.",
     "Choosing hyperparameters by looking at the data is not covered, unless that look was itself private.",
     "Adding or removing a person is not covered by replacement with a public number of users.",
 )
@@ -41,6 +41,17 @@ class Part:
     releases: int
     epsilon_alone: float
     fraction: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, in which `fraction` is called share, as in the files of 0.1.0."""
+        record = asdict(self)
+        return record | {"share": record.pop("fraction")}
+
+    @staticmethod
+    def from_dict(record: dict[str, Any]) -> Part:
+        """The part that `to_dict` made this of."""
+        fields = dict(record)
+        return Part(fraction=fields.pop("share"), **fields)
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,7 @@ class Statement:
                 "spent_epsilon": self.spent_epsilon if math.isfinite(self.spent_epsilon) else None,
                 "spent_epsilon_is": ODOMETER,
             },
-            "mechanisms": [asdict(part) for part in self.parts],
+            "mechanisms": [part.to_dict() for part in self.parts],
             "n_users": self.n_users,
         }
 
@@ -112,7 +123,7 @@ class Statement:
         ledger, spent = record["ledger"], record["ledger"]["spent_epsilon"]
         found = record.get("tradeoff")
         return Statement(
-            parts=tuple(Part(**part) for part in record["mechanisms"]),
+            parts=tuple(Part.from_dict(part) for part in record["mechanisms"]),
             ledger_path=ledger["path"],
             ledger_epsilon=ledger["epsilon"],
             ledger_delta=ledger["delta"],

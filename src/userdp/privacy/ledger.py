@@ -34,7 +34,7 @@ _FORMAT = 2
 _FIRST_FORMAT = 1  # of 0.1.0: without fractions of delta, and without what runs are charged as
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
-    "identity TEXT NOT NULL, failure_fraction REAL NOT NULL)",
+    "identity TEXT NOT NULL, failure_share REAL NOT NULL)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
     "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
@@ -42,7 +42,7 @@ _TABLES = (
     f"PRAGMA user_version = {_FORMAT}",
 )
 _NEW_COLUMNS = (
-    f"ALTER TABLE budget ADD COLUMN failure_fraction REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
+    f"ALTER TABLE budget ADD COLUMN failure_share REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
     "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
     f"PRAGMA user_version = {_FORMAT}",
 )
@@ -354,7 +354,7 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
     if version == _FIRST_FORMAT:
         _migrate(db, path)
-    row = db.execute("SELECT epsilon, delta, failure_fraction, identity FROM budget").fetchone()
+    row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
     with _undamaged(path):
         return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
 
