@@ -3,7 +3,7 @@
     python benchmarks/independent_audit.py [--runs 20000] [--json docs/independent-audit.json]
 
 Needs an environment with userdp and jax_privacy; `make audit` makes one. Attacks run the shipped code with the shipped
-noise on two data sets that differ in one made-up user, and give one number a run; what these numbers prove about
+noise on two data sets that differ in one generated user, and give one number per run; what these numbers prove about
 epsilon is computed by `jax_privacy.auditing`, which we did not write. A mechanism with half of its noise is audited
 too: the auditor has to find it out.
 """

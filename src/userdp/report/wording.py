@@ -43,7 +43,7 @@ _MECHANISMS = {
     "winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
     "local-votes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
     "local-reports": "Each person tells one number with noise of its own, before anyone adds up.",
-    "output-perturbation": "One vector that no person can move far, whatever their data; released with noise.",
+    "output-perturbation": "One vector: no person can move it far, whatever their data; released with noise.",
     "sampled-rows": "Random rows of all people; what a person adds is clipped to its rows taken, then a noisy sum.",
     "paper-outlier-removal": "Outlier removal, test and noise as the paper prints them.",
 }
