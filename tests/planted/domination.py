@@ -12,7 +12,7 @@ MUTANTS = [
         "for total in _totals([*before, new]) if before else ():\n    self._filter.certify(total)",
         "for cost in plan.costs if before else ():\n"
         "    for (text,) in db.execute('SELECT costs FROM runs').fetchall():\n"
-        "        cost = cost + _read_costs(text)[0]\n"
+        "        cost = cost + _read(Cost, text)[0]\n"
         "    if epsilon_at(cost, self.budget.delta) > self.budget.epsilon:\n"
         "        plan.certify(Budget(1e-9, 0.0))",
         _ADVERSARY + "test_a_second_run_that_is_chosen_by_the_first_release",
@@ -149,8 +149,8 @@ MUTANTS = [
     Mutant(
         "the first run forgotten when a second comes",
         "_charged",
-        "[_read_dominating(priced) for (priced,) in runs]",
-        "[_read_dominating(priced) for (priced,) in runs][1:]",
+        "[_read(Dominating, priced) for (priced,) in runs]",
+        "[_read(Dominating, priced) for (priced,) in runs][1:]",
         _ADVERSARY + "test_the_first_run_may_cost_all_of_the_budget_and_then_nothing_more_fits",
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         "old ledger: runs are free",
         "_migrate",
-        "_priced(_read_costs(costs), _totals(before), held)",
+        "_priced(_read(Cost, costs), _totals(before), held)",
         "(Dominating(),)",
         "privacy/test_ledger_formats.py::test_an_old_file_is_brought_up_to_date_with_nothing_forgotten",
     ),
@@ -176,9 +176,9 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a damaged price is free",
-        "_read_dominating",
-        'raise ValueError("no price")',
-        "return (Dominating(),)",
+        "ledger._read",
+        'raise ValueError("no record")',
+        "return (kind(),)",
         "privacy/test_ledger_formats.py::test_damaged_prices_are_not_free",
     ),
 ]

@@ -5,8 +5,8 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "ledger: a damaged run is free",
-        "_read_costs",
-        "not costs",
+        "ledger._read",
+        "not records",
         "False",
         "hostile/test_fuzz.py::test_what_was_found",
     ),
