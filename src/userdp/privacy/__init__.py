@@ -5,3 +5,7 @@ Read in this order: `accounting` (what a release costs), `noise` (what is drawn)
 `domination` and `ledger` (what was spent, however it was chosen), `curator` (the gate). The proofs are in
 docs/proofs.md.
 """
+
+import userdp
+
+__getattr__ = userdp._names_of(__name__)
