@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import userdp
-from userdp.data.atomic_files import check_place, whole_file
+from userdp.data.tables import check_place, whole_file
 
 FORMAT = "userdp bench 1"
 NOTE = "NOT PRIVATE: runs were seeded and scored on the data itself. For data that may be published."

@@ -26,7 +26,7 @@ from userdp.bench.cells import REPOSITORY, Cell, Record
 from userdp.bench.real import best_scores, measure_real
 from userdp.bench.solving import mean_and_spread
 from userdp.bench.tasks import Task
-from userdp.data.atomic_files import whole_file
+from userdp.data.tables import whole_file
 
 _WANTED = ("log_loss", "auc", "seconds")
 

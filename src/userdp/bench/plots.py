@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from userdp.bench.cells import Record
 from userdp.bench.solving import NON_PRIVATE, ORACLE, entries
 from userdp.bench.table import NON_SMOOTH
-from userdp.data.atomic_files import whole_file
+from userdp.data.tables import whole_file
 from userdp.report.pictures import COLOURS
 
 _FLOOR = 1e-6  # excess below this, or below 0, is drawn here
