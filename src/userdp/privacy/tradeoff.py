@@ -31,7 +31,7 @@ _SMALLEST_MU = 1e-4  # as in the accountant
 _PRECISION = 1e-6  # of mu
 
 # How far adding a user moves a clipped total / how far replacing one does. Others, tests above all, have no such ratio.
-_ADDED = {"Clip": 0.5, "SampledClip": 0.5}
+_ADDED = {"Clip": 0.5}
 _ADDED_ACUTE = math.sqrt(0.5)
 
 
