@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 
 from userdp import Budget, Clip, Curator, Ledger, Plan, SampledClip, Step, UserData, UserMean
 from userdp import plan as compare
-from userdp.auditing.planted import edge_features, made_up, training
+from userdp.auditing.trainings import edge_features, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.tradeoff import tradeoff
 from userdp.vectors.moments import MomentShape
@@ -91,7 +91,7 @@ def of_curator(plan: Plan, budget: Budget, runs: int) -> Scores:
 def of_training(solver: str, budget: Budget, runs: int) -> tuple[Plan, Scores]:
     """Trainings with one user at an edge in every release; what is seen of the steps is weighed by a discriminant."""
     run = training(solver, "tight", budget, n_features=2)
-    data = made_up(run)
+    data = run.generated_users()
     seen = [np.array([edge_features(run, data, sign, None) for _ in range(runs)]) for sign in (1, -1)]
     first = int(LEARN * runs)
     labels = np.repeat([1, 0], first)

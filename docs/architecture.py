@@ -46,7 +46,7 @@ def picture() -> str:
 
 
 def table() -> str:
-    """One row a part."""
+    """One row per part."""
     rows = ["| part | what it is | imports |", "|---|---|---|"]
     for part in (*STREET, *BESIDE):
         others = ", ".join(sorted(imported(part))) or "nothing"
