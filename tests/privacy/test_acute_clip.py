@@ -96,11 +96,12 @@ def test_the_sensitivity_is_attained_by_short_rows_or_long_ones():
 
 @pytest.mark.parametrize(("size", "dimension"), [(1, 1), (100, 3), (10**6, 1000)])
 def test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding(size, dimension):
-    """Angles of 2^34 / sqrt(features) rows, a vector's length, and sums of so many vectors in two data sets."""
+    """Angles of 2^34 / sqrt(features) rows, a vector's length, the grid, and dividing totals of two data sets."""
     turned = 2 * 2.0**-53 * (2.0**34 + 8 * math.sqrt(400))
     apart = math.sqrt(2 * (1 + turned + turned**2))
-    longer, summed = (dimension + 8) * 2.0**-52, 2 * math.sqrt(2) * size**2 * 2.0**-53
-    assert Clip(size, 5.0, acute=True).sensitivity(1.0, dimension) >= apart / size * (1 + longer + summed)
+    apart = math.sqrt(apart**2 + 4 * math.sqrt(dimension) * 2.0 ** -clip.grid_bits(size))  # rounding to the grid
+    longer, divided = (dimension + 8) * 2.0**-52, 6 * size * 2.0**-53
+    assert Clip(size, 5.0, acute=True).sensitivity(1.0, dimension) >= apart / size * (1 + longer + divided)
 
 
 def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_shape(monkeypatch):
