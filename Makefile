@@ -45,7 +45,7 @@ check: lint types
 # First the privacy core with its coverage: compiled kernels as plain Python, which is how their branches are seen, and no
 # threads, because coverage's tracer cannot be installed in two at once. Then everything else.
 test: lint types
-	NUMBA_DISABLE_JIT=1 $(DEV)/bin/python -m pytest --quiet --cov --cov-report= tests/privacy/test_neighbours.py
+	NUMBA_DISABLE_JIT=1 $(DEV)/bin/python -m pytest --quiet --cov --cov-report= tests/privacy/test_neighbours.py tests/privacy/test_clip.py
 	NUMBA_NUM_THREADS=1 $(DEV)/bin/python -m pytest --quiet --numprocesses=2 -m "not threads" --cov --cov-append --cov-report= tests/privacy
 	$(DEV)/bin/python -m coverage report --include='src/userdp/privacy/*,src/userdp/baselines/mechanisms/*' --fail-under=100
 	$(DEV)/bin/python -m pytest --quiet -m threads tests/privacy

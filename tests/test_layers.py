@@ -29,7 +29,7 @@ PRIVACY_LAYERS = [
     ["accounting", "domination", "noise", "warnings_off"],
     ["mechanisms"],
     ["plan"],
-    ["ledger", "tradeoff"],
+    ["ledger"],
     ["curator", "guarantee"],
 ]
 MECHANISM_LAYERS = [

@@ -104,6 +104,20 @@ def test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding(size, dimen
     assert Clip(size, 5.0, acute=True).sensitivity(1.0, dimension) >= apart / size * (1 + longer + divided)
 
 
+def test_rounding_to_a_coarse_grid_is_paid_for():
+    """2^50 vectors on a grid of 11 bits: right angles become blunt by rounding, up to what is charged."""
+    record = Clip(2**50, 5.0, acute=True)
+    assert record.bits == 11
+    charged = 4 * math.sqrt(20) * 2.0**-11
+    assert (record.sensitivity(1.0, 20) * 2**50) ** 2 >= 2 + ROOM + charged
+    cosines = []
+    for seed in range(100):
+        right, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(20, 2)))
+        one, other = (record.contribution(v[None], 1.0)[:-1] * 2.0**-11 for v in right.T)
+        cosines.append(one @ other)
+    assert 0 > min(cosines) >= -charged / 2
+
+
 def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_shape(monkeypatch):
     assert kernels._MOST_TURNED == 2.0**34
     monkeypatch.setattr(kernels, "_MOST_TURNED", 4.0)  # two rows of four features
