@@ -10,19 +10,19 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.auditing import AuditReport, Finding, audit
     from userdp.data.users import UserData
     from userdp.domains import Ball, Box
-    from userdp.models.base import UtilityWarning
+    from userdp.models.conventions import PrivacyWarning
     from userdp.models.estimators import (
         HuberRegressor,
         LinearRegression,
         LinearSVC,
         LogisticRegression,
         QuantileRegressor,
+        UtilityWarning,
     )
     from userdp.models.files import load_model, save_model
     from userdp.models.fitting import minimize
     from userdp.models.private_mean import MeanResult, private_mean
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
-    from userdp.models.searches import PrivacyWarning
     from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
     from userdp.privacy.curator import Curator
     from userdp.privacy.ledger import Ledger
@@ -46,13 +46,15 @@ _PUBLIC = {
     "auditing": ("AuditReport", "Finding", "audit"),
     "data.users": ("UserData",),
     "domains": ("Ball", "Box"),
-    "models.base": ("UtilityWarning",),
-    "models.estimators": ("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
+    "models.estimators": (
+        *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
+        "UtilityWarning",
+    ),
     "models.files": ("load_model", "save_model"),
     "models.fitting": ("minimize",),
     "models.private_mean": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
-    "models.searches": ("PrivacyWarning",),
+    "models.conventions": ("PrivacyWarning",),
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),

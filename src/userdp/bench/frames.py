@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from userdp.bench.entries import entries
 from userdp.bench.real import OPEN, ORACLE
 from userdp.bench.store import Record
-from userdp.data.atomic_files import whole_file
+from userdp.data.tables import whole_file
 
 YARD = "yard"
 _COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")

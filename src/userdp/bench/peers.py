@@ -27,7 +27,7 @@ from userdp.bench.real import best_scores, measure_real
 from userdp.bench.solving import mean_and_spread
 from userdp.bench.store import Cell, Record
 from userdp.bench.tasks import Task
-from userdp.data.atomic_files import whole_file
+from userdp.data.tables import whole_file
 
 _WANTED = ("log_loss", "auc", "seconds")
 

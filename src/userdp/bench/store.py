@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import userdp
-from userdp.data.atomic_files import check_place, whole_file
+from userdp.data.tables import check_place, whole_file
 
 FORMAT = "userdp bench 1"
 NOTE = "NOT PRIVATE: runs were seeded and scored on the data itself. For data that may be published."
