@@ -41,7 +41,6 @@ MECHANISM_LAYERS = [
         "gaussian_outlier_removal",
         "searched_outlier_removal",
         "sampled_outlier_removal",
-        "sampled_clip",
     ],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
