@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
     from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
     from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
-    from userdp.privacy.mechanisms.sampled_clip import SampledClip
     from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
     from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
     from userdp.privacy.plan import Plan, Step
@@ -64,7 +63,6 @@ _PUBLIC = {
     "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
     "privacy.mechanisms.radius": ("RadiusSearch", "radius_grid"),
-    "privacy.mechanisms.sampled_clip": ("SampledClip",),
     "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
     "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
     "privacy.plan": ("Plan", "Step"),
@@ -105,7 +103,6 @@ __all__ = [
     "QuantileRegressor",
     "RadiusSearch",
     "Result",
-    "SampledClip",
     "SampledOutlierRemoval",
     "SearchedOutlierRemoval",
     "SecondMoment",
