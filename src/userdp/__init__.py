@@ -27,19 +27,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.fitting import minimize
     from userdp.models.private_mean import MeanResult, private_mean
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
-    from userdp.privacy.accounting import (
-        Budget,
-        BudgetExceeded,
-    )
-    from userdp.privacy.accounting import (
-        Cost as Cost,
-    )
-    from userdp.privacy.accounting import (
-        gaussian_multiplier as gaussian_multiplier,
-    )
-    from userdp.privacy.accounting import (
-        subsampled_multiplier as subsampled_multiplier,
-    )
+    from userdp.privacy.accounting import Budget, BudgetExceeded
+    from userdp.privacy.accounting import Cost as Cost
+    from userdp.privacy.accounting import gaussian_multiplier as gaussian_multiplier
+    from userdp.privacy.accounting import subsampled_multiplier as subsampled_multiplier
     from userdp.privacy.curator import Curator as Curator
     from userdp.privacy.ledger import Ledger
     from userdp.privacy.mechanisms.base import Aborted
@@ -48,7 +39,6 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval as OutlierRemoval
     from userdp.privacy.mechanisms.radius import RadiusSearch as RadiusSearch
     from userdp.privacy.mechanisms.radius import radius_grid as radius_grid
-    from userdp.privacy.mechanisms.sampled_clip import SampledClip as SampledClip
     from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval as SampledOutlierRemoval
     from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval as SearchedOutlierRemoval
     from userdp.privacy.plan import Plan as Plan
@@ -57,15 +47,9 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.problem import Problem as Problem
     from userdp.solvers.problem import Result
-    from userdp.vectors.gradients import (
-        MeanGradient as MeanGradient,
-    )
-    from userdp.vectors.gradients import (
-        OnePassSGD as OnePassSGD,
-    )
-    from userdp.vectors.gradients import (
-        UserGradients as UserGradients,
-    )
+    from userdp.vectors.gradients import MeanGradient as MeanGradient
+    from userdp.vectors.gradients import OnePassSGD as OnePassSGD
+    from userdp.vectors.gradients import UserGradients as UserGradients
     from userdp.vectors.moments import SecondMoment as SecondMoment
     from userdp.vectors.moments import UserMean as UserMean
 
@@ -92,7 +76,6 @@ _PUBLIC = {
     "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
     "privacy.mechanisms.radius": ("RadiusSearch", "radius_grid"),
-    "privacy.mechanisms.sampled_clip": ("SampledClip",),
     "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
     "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
     "privacy.plan": ("Plan", "Step"),

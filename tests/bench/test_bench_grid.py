@@ -8,10 +8,9 @@ import pytest
 from support_cli import run
 
 from userdp.bench import generated
-from userdp.bench.generated import draw_users, fresh_rows, true_weights
+from userdp.bench.generated import LOSSES, QUICK, SCENARIOS, Scenario, draw_users, fresh_rows, true_weights, with_sizes
 from userdp.bench.grid import grid_cells, measure_grid
 from userdp.bench.references import each_value
-from userdp.bench.scenarios import LOSSES, QUICK, SCENARIOS, Scenario, with_sizes
 from userdp.bench.summary import grid_rows, verdicts
 
 
@@ -111,6 +110,7 @@ def test_units_change_no_score():
     assert other["slope"] == pytest.approx(one["slope"], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows-3", "squared-1", "huber-1", "multinomial-1", "odd-units", "unequal"])
 def test_without_privacy_the_excess_is_the_yard(name):
     """The yardstick's part for the data, rho^2/(2n), is what the optimum of n users costs."""
@@ -119,6 +119,7 @@ def test_without_privacy_the_excess_is_the_yard(name):
     assert 0.6 < result["excess"]["mean"] / result["yard"] < 1.6
 
 
+@pytest.mark.slow
 def test_a_quick_grid(tmp_path, monkeypatch):
     for name in QUICK:
         monkeypatch.setitem(SCENARIOS, name, replace(SCENARIOS[name], users=(400, 500)))
@@ -153,7 +154,7 @@ def test_verdicts_count_cells():
     found = [
         record(0.001, 1.04, 0.002),
         record(0.0045, 0.93, 0.002),
-        record(0.1, 0.5, 0.0001, s=0.03, aborted=2),
+        record(0.1, 0.5, 0.0001, s=0.03, halted=2),
         record(0.0005, 1.2, 0.01, warned=True),
         {"settings": {"command": "grid"}, "result": {"yard": 0.001, "s": 0.01, "refusal": "needs users"}},
     ]

@@ -18,14 +18,14 @@ import os
 import subprocess
 import venv
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from userdp.bench.provenance import REPOSITORY
+from userdp.bench.cells import REPOSITORY, Cell, Record
 from userdp.bench.real import best_scores, measure_real
 from userdp.bench.solving import mean_and_spread
-from userdp.bench.store import Cell, Record
 from userdp.bench.tasks import Task
 from userdp.data.tables import whole_file
 
@@ -57,16 +57,11 @@ def peer_cells(
     """Every peer at every epsilon. A peer whose files changed is run again."""
     context = {"path": str(task.path), "envs": str(envs), "timeout": timeout}
     size = {"command": "peers", "data": task.settings(), "delta": delta, "repeats": repeats, "passes": passes}
-    size |= {"set": more}
-    return [
-        Cell(
-            size | {"users": n, "epsilon": epsilon, "peer": name, "files": _digest(folder)},
-            context | {"folder": str(folder)},
-        )
-        for n in users
-        for epsilon in epsilons
-        for name, folder in peers.items()
-    ]
+    cells = []
+    for n, epsilon, (name, folder) in product(users, epsilons, peers.items()):
+        settings = {"set": more, "users": n, "epsilon": epsilon, "peer": name, "files": _digest(folder)}
+        cells.append(Cell(size | settings, context | {"folder": str(folder)}))
+    return cells
 
 
 def measure_peers(settings: Record, context: Record) -> Record:
@@ -158,7 +153,7 @@ def _arrays(task: Task, n_users: int | None, seed: int, envs: Path) -> Path:
 
 
 def _digest(folder: Path) -> str:
-    """Of all files of the peer, and of those that peers fraction."""
+    """Of all files of the peer, and of those that peers share."""
     digest = hashlib.sha256()
     own = [path for path in folder.rglob("*") if path.suffix in (".py", ".txt")]
     for path in sorted([*own, *folder.parent.glob("*.py")]):

@@ -6,16 +6,16 @@ import functools
 import math
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from userdp.bench.entries import entries, fits_gradients
+from userdp.bench.cells import Cell, Record
 from userdp.bench.oracle import oracle
 from userdp.bench.references import Yardstick, user_optimum, yardstick
 from userdp.bench.scoring import HeldOut, collect
-from userdp.bench.solving import mean_and_spread, solve_all
-from userdp.bench.store import Cell, Record
+from userdp.bench.solving import NON_PRIVATE, ORACLE, entries, fits_gradients, mean_and_spread, solve_all
 from userdp.bench.tasks import Task
 from userdp.data.users import UserData
 from userdp.domains import Ball
@@ -23,13 +23,12 @@ from userdp.privacy.accounting import Budget
 from userdp.solvers.choose import default_radius
 from userdp.solvers.problem import Problem
 
-ORACLE, OPEN = "oracle", "not-private"
 _RIDGE = 1e-6  # of the model without privacy, for few users
 
 
 def competitors() -> list[str]:
     """Everybody who can be asked for."""
-    return [OPEN, ORACLE, *entries()]
+    return [NON_PRIVATE, ORACLE, *entries()]
 
 
 def real_cells(
@@ -46,26 +45,22 @@ def real_cells(
     Who cannot fit a plan into a limit is run once for all limits. Numbers that a data set does not have are left out,
     and so is the tuned reference where the task is regression.
     """
-    asked = [name for name in competitors() if name in set(solvers)]
-    cells = []
+    asked, cells = [name for name in competitors() if name in set(solvers)], {}
+    limits = sorted(set(passes), key=lambda p: -1 if p is None else p)
     for task in tasks:
-        known, everyone = task.settings(), task.n_users
+        everyone = task.n_users
+        sizes = [n for n in dict.fromkeys(None if n == everyone else n for n in users) if n is None or n <= everyone]
         chosen = [name for name in asked if name != ORACLE or task.loss.classifies]
-        for n_users in dict.fromkeys(None if n == everyone else n for n in users):
-            if n_users is not None and n_users > everyone:
-                continue
-            size = {"command": "real", "data": known, "users": n_users}
-            for limit in sorted(set(passes), key=lambda p: -1 if p is None else p):
-                for epsilon in epsilons:
-                    for name in chosen:
-                        settings = size | {"epsilon": epsilon, "delta": delta, "passes": limit, "solver": name}
-                        if name == OPEN:
-                            settings |= {"epsilon": None, "delta": None, "passes": None}
-                        elif name != ORACLE and not fits_gradients(name):
-                            settings |= {"passes": None}
-                        cells.append(Cell(settings | {"repeats": repeats}, {"path": str(task.path)}))
-    unique = list({cell.key: cell for cell in cells}.values())
-    return sorted(unique, key=lambda cell: cell.settings["users"] or math.inf)
+        size = {"command": "real", "data": task.settings(), "delta": delta, "repeats": repeats}
+        for n_users, limit, epsilon, name in product(sizes, limits, epsilons, chosen):
+            settings = size | {"users": n_users, "epsilon": epsilon, "passes": limit, "solver": name}
+            if name == NON_PRIVATE:
+                settings |= {"epsilon": None, "delta": None, "passes": None}
+            elif name != ORACLE and not fits_gradients(name):
+                settings |= {"passes": None}
+            cell = Cell(settings, {"path": str(task.path)})
+            cells[cell.key] = cell
+    return sorted(cells.values(), key=lambda cell: cell.settings["users"] or math.inf)
 
 
 def measure_real(settings: Record, context: Record) -> Record:
@@ -78,7 +73,7 @@ def measure_real(settings: Record, context: Record) -> Record:
     n_users, name, limit = settings["users"], settings["solver"], settings["passes"]
     parts = [task.load(seed, n_users)[0] for seed in range(settings["repeats"])]
     test, best = held_out(task), best_scores(task.uncapped)
-    budget = None if name == OPEN else Budget(settings["epsilon"], settings["delta"])
+    budget = None if name == NON_PRIVATE else Budget(settings["epsilon"], settings["delta"])
     if budget is None:
         result = _timed(
             lambda: {"scores": [test.score(user_optimum(task.loss, part, _RIDGE)) for part in parts]}, len(parts)
@@ -113,7 +108,7 @@ def _private(name: str, task: Task, parts: list[UserData], budget: Budget, limit
 
 
 def _timed(work: Any, runs: int) -> Record:
-    """With the seconds a run, where it is told as for solvers."""
+    """With the seconds per run, where it is told as for solvers."""
     started = time.perf_counter()
     result: Record = work()
     return result | {"seconds": [(time.perf_counter() - started) / runs] * runs}
@@ -126,7 +121,7 @@ def held_out(task: Task) -> HeldOut:
 
 @functools.lru_cache(maxsize=4)
 def _best(task: Task) -> np.ndarray:
-    """The model of all training users that protects nobody; `task` is uncapped."""
+    """The non-private model of all training users; `task` is uncapped."""
     return user_optimum(task.loss, task.load_train())
 
 
@@ -139,7 +134,7 @@ def best_scores(task: Task) -> Record:
 
 @functools.lru_cache(maxsize=16)
 def _cut_loss(task: Task) -> float:
-    """Loss of the model of all training users, with as many rows as the task keeps, that protects nobody."""
+    """Loss of the non-private model of all training users, with as many rows as the task keeps."""
     return float(held_out(task).score(user_optimum(task.loss, task.load_train()))["loss"])
 
 

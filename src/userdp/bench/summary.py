@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from userdp.bench.entries import fits_gradients
-from userdp.bench.real import OPEN, ORACLE
-from userdp.bench.store import Record
+from userdp.bench.cells import Record
+from userdp.bench.solving import NON_PRIVATE, ORACLE, fits_gradients
+from userdp.bench.table import NON_SMOOTH
 
 Rows = list[list[str]]
 _NEAR, _EASY, _PRECISE = 4.0, 0.02, 0.002  # of excess / yard, of s, of excess: where verdicts are told
@@ -26,14 +26,15 @@ def figure(value: Any, name: str = "excess") -> str:
 
 
 def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a solver: measured exponents with the theorem's in brackets."""
+    """One row per solver: measured exponents with the theorem's in brackets."""
     found = {_key(r, "solver", "loss", "against"): r["result"] for r in records if r["settings"]["part"] == "slopes"}
     columns = list(dict.fromkeys((loss, against) for _, loss, against in found))
     rows = []
     for solver in dict.fromkeys(solver for solver, _, _ in found):
         results = [found.get((solver, *column), {}) for column in columns]
         rows.append([solver, *map(_exponent, results)])
-    return ["solver", *(f"{loss}, {against}" for loss, against in columns)], rows
+    heads = [f"{'non-smooth' if loss == NON_SMOOTH else loss}, {against}" for loss, against in columns]
+    return ["solver", *heads], rows
 
 
 def _exponent(result: Record) -> str:
@@ -48,14 +49,13 @@ def _exponent(result: Record) -> str:
 
 
 def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a solver and size: excess risk by loss, gradients, seconds, assumptions of its theorem."""
+    """One row per solver and size: excess risk by loss, gradients, seconds, assumptions of its theorem."""
     chosen = [r for r in records if r["settings"]["part"] == "risk"]
     losses = list(dict.fromkeys(r["settings"]["loss"] for r in chosen))
     groups: dict[tuple[Any, ...], dict[str, Record]] = {}
     for r in chosen:
-        groups.setdefault(_key(r, "users", "rows", "features", "epsilon", "solver"), {})[r["settings"]["loss"]] = r[
-            "result"
-        ]
+        key = _key(r, "users", "rows", "features", "epsilon", "solver")
+        groups.setdefault(key, {})[r["settings"]["loss"]] = r["result"]
     rows = []
     for (n, m, d, epsilon, solver), results in groups.items():
         ran = [result for result in results.values() if "n_gradients" in result]
@@ -67,21 +67,10 @@ def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         words = same.pop() if len(same) == 1 else words
         yard = "".join(f"{r['yard']:.2g}" for r in [results.get("logistic", {})] if "yard" in r)
         size = [f"{n:,}", f"{m:,}", f"{d:,}", f"{epsilon:g}"]
-        rows.append(
-            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), yard, work, seconds, words]
-        )
-    return [
-        "solver",
-        "users",
-        "rows",
-        "weights",
-        "eps",
-        *losses,
-        "yard, logistic",
-        "gradients",
-        "seconds",
-        "assumptions",
-    ], rows
+        figures = [figure(results[loss]) if loss in results else "" for loss in losses]
+        rows.append([solver, *size, *figures, yard, work, seconds, words])
+    head = ["solver", "users", "rows", "weights", "eps", *losses, "yard, logistic", "gradients", "seconds"]
+    return [*head, "assumptions"], rows
 
 
 def refusals(records: Sequence[Record]) -> list[str]:
@@ -92,7 +81,7 @@ def refusals(records: Sequence[Record]) -> list[str]:
 
 
 def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a cell: excess beside the yardstick, order and calibration."""
+    """One row per cell: excess beside the yardstick, order and calibration."""
     head = ["data", "rows", "users", "eps", "passes", "solver", "excess", "yard", "ratio"]
     head += ["AUC", "slope", "mean", "above cut"]
     rows = []
@@ -100,7 +89,7 @@ def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         settings, result = r["settings"], r["result"]
         limit = "any" if settings["passes"] is None else f"{settings['passes']:,}"
         solver = settings["solver"]
-        if solver not in (OPEN, ORACLE) and not fits_gradients(solver):
+        if solver not in (NON_PRIVATE, ORACLE) and not fits_gradients(solver):
             limit = f"{result['passes']:.2g}" if "passes" in result else "own"
         n = "all" if settings["users"] is None else f"{settings['users']:,}"
         size = [f"{settings['data']['cap']}", n, _epsilon(settings), limit, solver]
@@ -111,7 +100,7 @@ def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
 
 
 def grid_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a cell: excess beside the yardstick, calibration, and what the plan had estimated."""
+    """One row per cell: excess beside the yardstick, calibration, and what the plan had estimated."""
     head = ["scenario", "users", "rows", "weights", "eps", "solver", "excess", "yard", "ratio", "slope", "estimate"]
     rows = []
     for r in [r for r in records if r["settings"]["command"] == "grid"]:
@@ -172,17 +161,15 @@ def _against_yard(result: Record) -> list[str]:
 
 
 def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a peer and epsilon, ours among them."""
+    """One row per peer and epsilon, ours among them."""
     rows = []
     for r in records:
         settings, result = r["settings"], r["result"]
         name = settings.get("peer") or f"userdp, {settings['solver']}"
-        epsilon = _epsilon(settings)
-        ran = "seconds" in result
-        auc = f"{result['auc']['mean']:.4f}" if ran else ""
-        seconds = f"{min(result['seconds']):.2g}" if ran else ""
+        seconds = f"{min(result['seconds']):.2g}" if "seconds" in result else ""
         version = str(result.get("peer_version") or (r["version"] if "solver" in settings else ""))
-        rows.append([name, version, epsilon, figure(result, "row_excess"), auc, seconds])
+        told = [figure(result, "row_excess"), _mean_of(result, "auc", ".4f"), seconds]
+        rows.append([name, version, _epsilon(settings), *told])
     return ["peer", "version", "eps", "excess log loss", "AUC", "seconds"], rows
 
 
