@@ -19,7 +19,8 @@ _OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("created", "solver", "mode", "message", "loss"), ""),
     **dict.fromkeys(("features", "classes", "rows_per_user", "n_gradients", "loss_at_zero")),
     **dict.fromkeys(("bound", "bound_is_estimate", "estimate")),
-    "phases": [], "versions": {},
+    "phases": [],
+    "versions": {},
 }
 _OPTIONAL_PRIVACY = {"neighbours": "", "insecure_seed": None, "warning": "", "ledger": None, "tradeoff": None}
 _KINDS: tuple[tuple[str, Any, str], ...] = (
