@@ -26,7 +26,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "domination", "noise", "warnings_off"],
+    ["accounting", "domination", "noise"],
     ["mechanisms"],
     ["plan"],
     ["ledger"],

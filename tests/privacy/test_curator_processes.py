@@ -85,6 +85,16 @@ class WarningOnData(UserMean):
         return super().__call__(data, users, n_groups)
 
 
+def test_warnings_stay_off_until_the_last_one_has_left():
+    off = module.WarningsOff()
+    with off:
+        with off:
+            warnings.warn("first", UserWarning, stacklevel=1)
+        warnings.warn("second", UserWarning, stacklevel=1)  # an error, were it not ignored
+    with pytest.warns(UserWarning, match="third"):
+        warnings.warn("third", UserWarning, stacklevel=1)
+
+
 @pytest.mark.threads
 def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
     """Filters are the process's: the release that ends first must not restore them under the other one."""
