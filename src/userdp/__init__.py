@@ -35,12 +35,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.ledger import Ledger
     from userdp.privacy.mechanisms.base import Aborted
     from userdp.privacy.mechanisms.clip import Clip as Clip
-    from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval as GaussianOutlierRemoval
     from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval as OutlierRemoval
-    from userdp.privacy.mechanisms.radius import RadiusSearch as RadiusSearch
-    from userdp.privacy.mechanisms.radius import radius_grid as radius_grid
-    from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval as SampledOutlierRemoval
-    from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval as SearchedOutlierRemoval
+    from userdp.privacy.mechanisms.outlier_removal import RadiusSearch as RadiusSearch
+    from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval as SampledOutlierRemoval
+    from userdp.privacy.mechanisms.outlier_removal import radius_grid as radius_grid
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
     from userdp.solvers.choose import plan
@@ -73,11 +71,7 @@ _PUBLIC = {
     "privacy.ledger": ("Ledger",),
     "privacy.mechanisms.base": ("Aborted",),
     "privacy.mechanisms.clip": ("Clip",),
-    "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
-    "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
-    "privacy.mechanisms.radius": ("RadiusSearch", "radius_grid"),
-    "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
-    "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
+    "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),

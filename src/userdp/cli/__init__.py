@@ -49,7 +49,7 @@ def top(
 def demo(
     folder: Annotated[Path, typer.Option(help="Folder to write models and reports to.")] = Path("userdp-demo"),
 ) -> None:
-    """Train private models on public and generated data, beside models that are not private.
+    """Train private models on public and generated data, beside non-private ones.
 
     Protected: nobody has to be, the data is public or generated; it is done as if it were not.
 
