@@ -13,8 +13,8 @@ MUTANTS = [
     Mutant(
         "statistics: users see how much others hold",
         "vectors/gradients.py",
-        "kernels.mean_gradients(*users_rows, weights, slopes, shifts)\n",
-        "kernels.mean_gradients(*users_rows, weights * (1 + 1e-9 * len(data.rows)), slopes, shifts)\n",
+        "        weights = self.weights.reshape(n_outputs, data.n_features)\n",
+        "        weights = self.weights.reshape(n_outputs, data.n_features) * (1 + 1e-9 * len(data.rows))\n",
         "hostile/test_hostile_solvers.py::test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else",
     ),
 ]

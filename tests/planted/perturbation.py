@@ -3,14 +3,14 @@
 from planted.mutant import Mutant
 
 _MECHANISM, _CURATOR = "baselines/mechanisms/perturbation.py", "privacy/curator.py"
-_PASSES, _STEPS = "baselines/safe_passes.py", "baselines/safe_steps.py"
-_ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
-_ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
-_BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
-_FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
-_ALTERED = "test_safe_passes_limits.py::test_altered_losses_are_refused"
-_FEW_BITS = "test_safe_passes_limits.py::test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them"
-_SAFE_ROW = "test_safe_passes_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
+_PASSES = "baselines/stable_sgd.py"
+_ATTAINED = "test_stable_sgd.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
+_ALL_ROWS = "test_stable_sgd.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
+_BATCH = "test_stable_sgd.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
+_FILTERED = "test_stable_sgd.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
+_ALTERED = "test_stable_sgd_limits.py::test_altered_losses_are_refused"
+_FEW_BITS = "test_stable_sgd_limits.py::test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them"
+_SAFE_ROW = "test_stable_sgd_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
 
 MUTANTS = [
     Mutant(
@@ -84,25 +84,25 @@ MUTANTS = [
         _ALL_ROWS,
     ),
     Mutant(
-        "the walk goes on by rows, not by slots",
-        _STEPS,
-        "            _project(w, center, radius, low, high)\n        total += w\n    total /= len(slots)",
-        "            _project(w, center, radius, low, high)\n            total += w\n    total /= len(slots)",
+        "the pass goes on by rows, not by slots",
+        _PASSES,
+        "            _project(w, region)\n        total += w\n    total /= len(slots)",
+        "            _project(w, region)\n            total += w\n    total /= len(slots)",
         _ATTAINED,
     ),
     Mutant(
-        "steps that drive walks apart",
+        "steps that drive trajectories apart",
         _PASSES,
         "if not self.step_size * self.smoothness <= 2:",
         "if self.step_size * self.smoothness > 4:",
-        "test_safe_passes_limits.py::test_impossible_passes_are_refused",
+        "test_stable_sgd_limits.py::test_impossible_passes_are_refused",
     ),
     Mutant(
         "any loss will do",
         _PASSES,
         "    found = losses.known(loss)\n",
         "    found = loss if loss.compiled else None\n",
-        "test_safe_passes_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
+        "test_stable_sgd_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
     ),
     Mutant(
         "a known slope is enough, whatever is said of it",
@@ -120,11 +120,11 @@ MUTANTS = [
         _ALTERED,
     ),
     Mutant(
-        "the walk takes the loss as given",
+        "a pass takes the loss as given",
         _PASSES,
         'object.__setattr__(self, "loss", check_loss(self.loss))',
         "check_loss(self.loss)",
-        "test_safe_passes_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
+        "test_stable_sgd_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
     ),
     Mutant(
         "products of narrow floats stay narrow",
@@ -155,57 +155,57 @@ MUTANTS = [
         "solvers/test_output_perturbation.py::test_counts_of_few_bits_do_not_wrap_around",
     ),
     Mutant(
-        "a walk's vectors can be changed after pricing",
-        _PASSES,
-        "    copy.flags.writeable = False\n",
+        "a pass's vectors can be changed after pricing",
+        "vectors/gradients.py",
+        "    vector.flags.writeable = False\n",
         "",
-        "test_safe_passes_limits.py::test_a_pass_keeps_its_own_vectors",
+        "test_stable_sgd_limits.py::test_a_pass_keeps_its_own_vectors",
     ),
     Mutant(
         "other users than the sensitivity is for",
         _PASSES,
         "if users.size != self.n_users or n_groups != 1:",
         "if n_groups != 1:",
-        "test_safe_passes_limits.py::test_other_users_than_the_sensitivity_is_for_are_refused",
+        "test_stable_sgd_limits.py::test_other_users_than_the_sensitivity_is_for_are_refused",
     ),
     Mutant(
         "rounding of a pass not paid for",
         _PASSES,
         "(moved + 2 * n_steps * step) * (1 + 2.0**-40)",
         "moved * (1 + 2.0**-40)",
-        "test_safe_passes_limits.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
+        "test_stable_sgd_limits.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
     ),
     Mutant(
         "a long row is not clipped",
-        _STEPS,
+        _PASSES,
         "                out[k] = out[k] / largest * most\n",
         "                out[k] = out[k] * 1.0\n",
         _SAFE_ROW,
     ),
     Mutant(
         "a long row is clipped in each coordinate only",
-        _STEPS,
+        _PASSES,
         "most = longest / math.sqrt(square)",
         "most = longest",
         _SAFE_ROW,
     ),
     Mutant(
         "a row of missing values is kept",
-        _STEPS,
+        _PASSES,
         "        usable = usable and math.isfinite(out[k])\n",
         "",
         _SAFE_ROW,
     ),
     Mutant(
         "targets are not clipped",
-        _STEPS,
+        _PASSES,
         "return target if labels > 0 else min(max(target, -largest_target), largest_target)",
         "return target",
         _SAFE_ROW,
     ),
     Mutant(
         "labels that are no class",
-        _STEPS,
+        _PASSES,
         "usable = target == -1.0 or target == 0.0 or target == 1.0",
         "usable = math.isfinite(target)",
         _SAFE_ROW,
@@ -226,7 +226,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody is left out",
-        _STEPS,
+        _PASSES,
         "near = square <= reach * reach",
         "near = square >= 0.0",
         _FILTERED,
@@ -243,13 +243,13 @@ MUTANTS = [
         _PASSES,
         "min(difference, 2 * (near + self.smoothness * away))",
         "min(difference, 2 * near)",
-        "test_safe_passes.py::test_gradients_change_along_a_filtered_walk",
+        "test_stable_sgd.py::test_gradients_change_along_a_filtered_walk",
     ),
     Mutant(
         "who counts is asked anew at every step",
-        _STEPS,
-        "_add_gradient(rows, targets, first, last, bounds, start, slopes, predictions, x, own)",
-        "_add_gradient(rows, targets, first, last, bounds, w, slopes, predictions, x, own)",
-        "test_safe_passes.py::test_who_counts_is_settled_at_the_start",
+        _PASSES,
+        "_mean_gradient(data, first, last, bounds, start, slopes, predictions, x, own)",
+        "_mean_gradient(data, first, last, bounds, w, slopes, predictions, x, own)",
+        "test_stable_sgd.py::test_who_counts_is_settled_at_the_start",
     ),
 ]

@@ -30,8 +30,9 @@ from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.gradients import MeanGradient, OnePassSGD
+from userdp.vectors.gradients import MeanGradient
 from userdp.vectors.moments import UserMean
+from userdp.vectors.sgd import OnePassSGD
 
 # --- charges ----------------------------------------------------------------------------------------------------------
 
