@@ -34,6 +34,7 @@ N_SIZES = 12
 _QUANTILES = 4097
 
 
+@runtime_checkable
 class Statistic(Protocol):
     """A callable from users to vectors; see the module's guarantee."""
 
@@ -57,6 +58,15 @@ class RowStatistic(Statistic, Protocol):
 
     def keeping(self, kept: np.ndarray) -> Statistic:
         """The same of the kept rows: one row of the mask per user that is asked."""
+
+
+@runtime_checkable
+class BoundedStatistic(Statistic, Protocol):
+    """A statistic of which it is proven how far its vector moves when one user is replaced, whatever the data."""
+
+    @property
+    def replace_one_sensitivity(self) -> float:
+        """How far, at most, in l2 norm."""
 
 
 class PerUser:

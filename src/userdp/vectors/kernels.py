@@ -326,7 +326,7 @@ def mean_curvatures(
 # --- bases, lengths and clipping --------------------------------------------------------------------------------------
 
 
-@_inlined
+@compiled
 def square_norm(vector: np.ndarray) -> float:
     total = 0.0
     for k in range(len(vector)):
@@ -334,7 +334,7 @@ def square_norm(vector: np.ndarray) -> float:
     return total
 
 
-@_inlined
+@compiled
 def dot(w: np.ndarray, x: np.ndarray) -> float:
     total = 0.0
     for k in range(len(x)):
@@ -342,7 +342,7 @@ def dot(w: np.ndarray, x: np.ndarray) -> float:
     return total
 
 
-@_inlined
+@compiled
 def norm(vector: np.ndarray) -> float:
     return math.sqrt(square_norm(vector))
 
