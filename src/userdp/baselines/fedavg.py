@@ -87,7 +87,7 @@ def plan_fedavg(
     mean = sampled_clip(n_users, budget, q, rounds, ratio)
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
     plan.certify(budget)
-    step, bound = _step_and_bound(problem, n_users, rows_per_user, rounds, q, mean.added_user_multiplier)
+    step, bound = _step_and_bound(problem, n_users, rows_per_user, rounds, q, 2 * mean.noise_multiplier)
     noise_ratio = mean.noise_std(1.0, problem.dimension)
     phase = Phase("gradients", n_users, rounds, q, _FIRST_CLIP * problem.lipschitz, noise_ratio, step)
     return SolverPlan(plan, (phase,), gradients_of_samples(n_users, rows_per_user, q, rounds), bound)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
+from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers.mean_plans import sampled_multiplier
 
 
@@ -19,18 +19,19 @@ def likely_multiplier(precision: float, q: float, rounds: int) -> float:
 
 def sampled_clip(
     n_users: int, budget: Budget, q: float, rounds: int, fraction_ratio: float, other: Cost | None = None
-) -> SampledClip:
+) -> Clip:
     """Means and fractions that cost, besides `other`, what the budget allows.
 
     `fraction_ratio` (> 1) is the fraction's multiplier over that of both together.
     """
     if q == 1.0:
-        joint = 2 * gaussian_multiplier(budget, rounds, other)  # a replacement is a removal and an addition
-    else:
-        joint = subsampled_multiplier(budget, q, rounds, other)
+        joint = gaussian_multiplier(budget, rounds, other)
+    else:  # a replacement is a removal and an addition
+        joint = subsampled_multiplier(budget, q, rounds, other) / 2
     joint *= 1 + 1e-9  # rounding
-    of_mean = AddedUserMultiplier(joint / math.sqrt(1 - fraction_ratio**-2))
-    return SampledClip(n_users, q, of_mean, rounds, AddedUserMultiplier(fraction_ratio * joint))
+    of_mean = joint / math.sqrt(1 - fraction_ratio**-2)
+    of_fraction = fraction_ratio * joint
+    return Clip(n_users, of_mean, rounds, sampling_probability=q, fraction_multiplier=of_fraction)
 
 
 def next_radius(radius: float, fraction: float, quantile: float, rate: float) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from userdp.data.atomic_files import check_place, whole_file
+from userdp.data.tables import check_place, whole_file
 from userdp.report import sections, wording
 from userdp.report.markup import banner, text
 from userdp.report.record import checked, clean, number

@@ -252,7 +252,14 @@ def purpose(step: Mapping[str, Any]) -> str:
 
 def how(step: Mapping[str, Any]) -> str:
     """How a step's mechanism protects."""
-    return _MECHANISMS.get(kind_of_class(str(step.get("mechanism", ""))), "See the record below.")
+    return _MECHANISMS.get(_kind(step), "See the record below.")
+
+
+def _kind(step: Mapping[str, Any]) -> str:
+    """A mechanism's kind; clipping on samples of people has words of its own."""
+    kind, record = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
+    sampled = isinstance(record, Mapping) and record.get("sampling_probability", 1.0) < 1
+    return "sampled-clip" if kind == "clip" and sampled else kind
 
 
 def in_one_line(record: object) -> str:
@@ -264,7 +271,7 @@ def in_one_line(record: object) -> str:
 
 def radius_in_words(record: Mapping[str, Any]) -> str:
     """What the radius of a phase is: where outliers begin, or the length that contributions are clipped to."""
-    kinds = [kind_of_class(str(step.get("mechanism", ""))) for step in record["privacy"]["mechanisms"]]
+    kinds = [_kind(step) for step in record["privacy"]["mechanisms"]]
     if kinds and all(kind in ("clip", "sampled-clip") for kind in kinds):
         return "Radius: the length that contributions are clipped to, chosen from public numbers and earlier releases."
     return (

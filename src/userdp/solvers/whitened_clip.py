@@ -29,10 +29,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp.losses import Loss, smoothed
-from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, calibrate, gaussian_multiplier
+from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.outcome import CLIPPED_ADVICE, HIDDEN_ADVICE, summary, unusable_advice
 from userdp.solvers.phased_sgd import Progress
@@ -193,9 +192,9 @@ def _steps(
     for step in first:
         other = other + step.mechanism.cost
 
-    def means(z: float) -> dict[str, SampledClip]:
+    def means(added: float) -> dict[str, Clip]:  # in units of adding one user, half of a replacement
         return {
-            label: SampledClip(n_users, sampled, AddedUserMultiplier(z * math.sqrt(rounds / fraction)), rounds)
+            label: Clip(n_users, added * math.sqrt(rounds / fraction) / 2, rounds, sampling_probability=sampled)
             for label, (rounds, fraction) in layout.parts.items()
         }
 
@@ -213,7 +212,7 @@ def n_recalibrated(problem: Problem) -> int:
 
 def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Phase:
     mechanism = step.mechanism
-    assert isinstance(mechanism, Clip | SampledClip)
+    assert isinstance(mechanism, Clip)
     longest = layout.longest * math.sqrt(problem.n_features)
     if step.label == RECALIBRATION:
         longest = 1.5 * math.sqrt(n_recalibrated(problem))
@@ -423,7 +422,7 @@ def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
 
 def _noise_ratio(step: Step, problem: Problem) -> float:
     mechanism = step.mechanism
-    assert isinstance(mechanism, Clip | SampledClip)
+    assert isinstance(mechanism, Clip)
     return mechanism.noise_std(1.0, problem.dimension + N_SIZES + 1)
 
 
