@@ -6,6 +6,8 @@ import pytest
 from userdp import load_model
 from userdp.cli import demonstration as demo
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_prints_both_models_and_what_was_guaranteed(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "flights", lambda: None)
