@@ -239,10 +239,15 @@ def how(step: Mapping[str, Any]) -> str:
 
 
 def _kind(step: Mapping[str, Any]) -> str:
-    """A mechanism's kind; clipping on samples of people has words of its own."""
-    kind, record = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
-    sampled = isinstance(record, Mapping) and record.get("sampling_probability", 1.0) < 1
-    return "sampled-clip" if kind == "clip" and sampled else kind
+    """A mechanism's kind, or what it was called when its variants were mechanisms of their own."""
+    kind, numbers = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
+    if not isinstance(numbers, Mapping):
+        return kind
+    if kind == "clip" and numbers.get("sampling_probability", 1.0) < 1:
+        return "sampled-clip"
+    if kind == "outlier-removal" and numbers.get("test_std") is not None:
+        return "searched-outlier-removal" if numbers.get("radii") else "gaussian-outlier-removal"
+    return kind
 
 
 def in_one_line(record: object) -> str:
