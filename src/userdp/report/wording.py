@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import right_guess
+from userdp.privacy.guarantee import NOT_COVERED, right_guess
 from userdp.privacy.ledger import kind_of_class
 from userdp.report.record import clean, number, positive, power, real
 
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _UP = 1 + 1e-12  # what floats may have lost
+RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
 _STEPS = "The training steps: each releases where people's data, on average, pulls the model."
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
@@ -174,6 +175,17 @@ def error_in_words(record: Mapping[str, Any]) -> str:
         "the best model, in the worst case, if the declared numbers are right."
         + (" As so often, the worst case is too pessimistic to tell anything." if useless else "")
     )
+
+
+def not_covered(privacy: Mapping[str, Any]) -> list[str]:
+    """What the guarantee does not protect."""
+    return [
+        "What many people have in common. That is what is learned, and it can be applied to anybody.",
+        f"The number of {privacy['unit']}s, names and types of columns and all parameters; how long training took and "
+        "how much memory; the machine and its files.",
+        "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
+        *NOT_COVERED,
+    ]
 
 
 def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
