@@ -12,8 +12,7 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
 from userdp.privacy.domination import Dominating, Filter, dominating
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 

@@ -25,7 +25,7 @@ from functools import lru_cache
 
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.removal import TightMean
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
 from userdp.solvers.accelerated_tight import OUTLIERS, RADII
 from userdp.solvers.descent import sgd_excess, sgd_step
@@ -69,7 +69,7 @@ def plan_asi_liu(
     plan = plan_means(n_users, budget, n_steps, outliers=OUTLIERS, radii=RADII)
     plan.certify(budget)
     mean = plan.steps[-1].mechanism
-    assert isinstance(mean, TightMean)
+    assert isinstance(mean, OutlierRemoval)
     phase = Phase(
         "mean",
         n_users,

@@ -43,9 +43,7 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.mechanisms.concentration import added_user_sensitivity
-from userdp.privacy.mechanisms.radius import radius_grid
-from userdp.privacy.mechanisms.removal import TightMean
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.accelerated import AcceleratedPlan, Phase
 from userdp.solvers.descent import steadied
@@ -266,7 +264,7 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> Ac
     plan = Plan(n_users, (*first, *steps))
     plan.certify(budget)
     mean = steps[-1].mechanism
-    assert isinstance(mean, TightMean | SampledOutlierRemoval)
+    assert isinstance(mean, OutlierRemoval | SampledOutlierRemoval)
     noise_ratio = mean.noise_std(1.0, problem.dimension)
     geometry = choice.geometry
     phase = Phase(

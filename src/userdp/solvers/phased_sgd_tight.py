@@ -28,7 +28,7 @@ from scipy.stats import norm
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.phased_sgd import Phase, PhasedPlan
 from userdp.solvers.preconditioning import MOST_FEATURES, moment_error, moment_step, whitened_distance
@@ -236,13 +236,14 @@ def _bound(
 def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> PhasedPlan:
     """Records of the chosen numbers."""
     setting, mechanism, n_groups = choice.setting, choice.mechanism, choice.n_groups
-    removal = SearchedOutlierRemoval(
+    removal = OutlierRemoval(
         n_groups,
-        _radii(mechanism.radii),
         mechanism.noise_multiplier * (1 + 1e-9),  # rounding of the fractions
-        mechanism.test_std * (1 + 1e-9),
+        None,
         _FAILURE_FRACTION * budget.delta,
-        _outliers(n_groups),
+        outliers=_outliers(n_groups),
+        test_std=mechanism.test_std * (1 + 1e-9),
+        radii=_radii(mechanism.radii),
     )
     steps: list[Step] = []
     error = None
