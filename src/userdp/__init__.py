@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
     from userdp.solvers.choose import plan
+<<<<<<< HEAD
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.problem import Problem as Problem
     from userdp.solvers.problem import Result
@@ -50,6 +51,13 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.vectors.gradients import UserGradients as UserGradients
     from userdp.vectors.moments import SecondMoment as SecondMoment
     from userdp.vectors.moments import UserMean as UserMean
+=======
+    from userdp.solvers.mean_plans import plan_means
+    from userdp.solvers.problem import Problem, Result
+    from userdp.vectors.gradients import MeanGradient, UserGradients
+    from userdp.vectors.moments import SecondMoment, UserMean
+    from userdp.vectors.sgd import OnePassSGD
+>>>>>>> house
 
 __version__ = "0.1.0"
 
@@ -76,8 +84,9 @@ _PUBLIC = {
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem", "Result"),
-    "vectors.gradients": ("MeanGradient", "OnePassSGD", "UserGradients"),
+    "vectors.gradients": ("MeanGradient", "UserGradients"),
     "vectors.moments": ("SecondMoment", "UserMean"),
+    "vectors.sgd": ("OnePassSGD",),
 }
 _PACKAGES = ("auditing", "data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(
         "default delta: without a limit",
         "default_delta",
-        "_LARGEST_DEFAULT_DELTA",
+        "1e-6",
         "0.5",
         _TRADEOFF + "test_the_default_delta_is_far_below_one_over_the_users",
     ),
