@@ -42,22 +42,14 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
     from userdp.solvers.choose import plan
-<<<<<<< HEAD
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.problem import Problem as Problem
     from userdp.solvers.problem import Result
     from userdp.vectors.gradients import MeanGradient as MeanGradient
-    from userdp.vectors.gradients import OnePassSGD as OnePassSGD
     from userdp.vectors.gradients import UserGradients as UserGradients
     from userdp.vectors.moments import SecondMoment as SecondMoment
     from userdp.vectors.moments import UserMean as UserMean
-=======
-    from userdp.solvers.mean_plans import plan_means
-    from userdp.solvers.problem import Problem, Result
-    from userdp.vectors.gradients import MeanGradient, UserGradients
-    from userdp.vectors.moments import SecondMoment, UserMean
-    from userdp.vectors.sgd import OnePassSGD
->>>>>>> house
+    from userdp.vectors.sgd import OnePassSGD as OnePassSGD
 
 __version__ = "0.1.0"
 
