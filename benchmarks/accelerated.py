@@ -38,7 +38,7 @@ from userdp.solvers.accelerated import run
 from userdp.solvers.accelerated_tight import plan_accelerated
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.gradients import BallSmoothing
 
 DELTA = 1e-6
 console = Console()

@@ -13,8 +13,7 @@ from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers import accelerated
 from userdp.solvers.descent import ACSA
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.gradients import BallSmoothing, MeanGradient
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ def charged(plan, budget, seed=None):
     return statement(plan, budget, ledger, seed)
 
 
-def test_fractions_are_those_of_the_precision():
+def test_fractions_are_those_of_mu_squared():
     plan = Plan(100, (Step("a", 0, 100, Clip(100, 10.0)), Step("b", 0, 100, Clip(100, 20.0, rounds=4))))
     parts = charged(plan, Budget(1.0, 1e-6)).parts
     assert [part.fraction for part in parts] == pytest.approx([0.5, 0.5], rel=1e-3)

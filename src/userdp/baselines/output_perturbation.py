@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar
 
-from userdp.baselines.safe_passes import SafeRows, check_loss
+from userdp.baselines.stable_sgd import SafeRows, check_loss
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.solvers.plans import SolverPlan
 from userdp.solvers.problem import Problem

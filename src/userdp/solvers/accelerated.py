@@ -23,8 +23,7 @@ from userdp.solvers.outcome import abort_advice, summary
 from userdp.solvers.phased_sgd import Progress
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.gradients import BallSmoothing, MeanGradient
 
 
 @dataclass(frozen=True)

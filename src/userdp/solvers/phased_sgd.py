@@ -21,7 +21,7 @@ from userdp.privacy.plan import Plan
 from userdp.solvers.outcome import abort_advice, summary
 from userdp.solvers.preconditioning import LABEL, Whitening, release_whitening
 from userdp.solvers.problem import Problem, Result
-from userdp.vectors.gradients import OnePassSGD
+from userdp.vectors.sgd import OnePassSGD
 
 
 @dataclass(frozen=True)

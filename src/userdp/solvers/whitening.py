@@ -21,8 +21,8 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.preconditioning import Whitening
+from userdp.vectors.gradients import RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
-from userdp.vectors.row_weights import RowWeights
 
 MOST_FEATURES = 400  # second moments have d^2/2 entries
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
