@@ -35,9 +35,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
     from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
     from userdp.privacy.plan import Plan, Step
+    from userdp.solvers.base import Result
     from userdp.solvers.choose import plan
     from userdp.solvers.mean_plans import plan_means
-    from userdp.solvers.problem import Problem, Result
+    from userdp.solvers.problem import Problem
     from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
     from userdp.vectors.moments import SecondMoment, UserMean
 
@@ -66,9 +67,10 @@ _PUBLIC = {
     "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
     "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
     "privacy.plan": ("Plan", "Step"),
+    "solvers.base": ("Result",),
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
-    "solvers.problem": ("Problem", "Result"),
+    "solvers.problem": ("Problem",),
     "vectors.gradients": ("MeanGradient", "OnePassSGD", "UserGradients"),
     "vectors.moments": ("SecondMoment", "UserMean"),
 }

@@ -62,8 +62,8 @@ MUTANTS = [
     Mutant(
         "estimator: the seed is not confessed",
         "models/fitting.py",
-        "guarantee = statement(option.plan.plan, curator.budget, ledger, seed)",
-        "guarantee = statement(option.plan.plan, curator.budget, ledger)",
+        "guarantee = statement(option.plan.certified, curator.budget, ledger, seed)",
+        "guarantee = statement(option.plan.certified, curator.budget, ledger)",
         "test_estimators.py::test_a_seeded_model_says_that_it_is_not_private",
     ),
     Mutant(

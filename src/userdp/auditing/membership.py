@@ -42,7 +42,7 @@ def audit_membership(
         data, losses = UserData(rows, targets, base.offsets), []
         for k in range(trainings):
             curator = Curator(
-                data, run.plan.plan, Ledger(budget), insecure_seed=_seed(insecure_seed, 1 - 2 * version, k)
+                data, run.plan.certified, Ledger(budget), insecure_seed=_seed(insecure_seed, 1 - 2 * version, k)
             )
             losses.append([_loss_difference(run, curator, rows[0])])
         seen.append(np.array(losses))

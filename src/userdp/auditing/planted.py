@@ -21,6 +21,8 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors
 from userdp.privacy.plan import Step
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.base import run as solve
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 from userdp.vectors.gradients import Statistic
@@ -39,12 +41,12 @@ class Training:
     mode: str
     problem: Problem
     n_users: int
-    plan: Any
+    plan: SolverPlan
     budget: Budget
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        steps: tuple[Step, ...] = self.plan.plan.steps
+        steps: tuple[Step, ...] = self.plan.certified.steps
         return steps
 
     @property
@@ -55,7 +57,7 @@ class Training:
     @property
     def cost(self) -> Cost:
         """What the attacked users pay, over all steps they are in."""
-        cost: Cost = self.plan.plan.cost_of(self.target.start)
+        cost: Cost = self.plan.certified.cost_of(self.target.start)
         return cost
 
     def _epsilon(self, cost: Cost) -> float:
@@ -63,7 +65,7 @@ class Training:
 
     def run(self, curator: Curator) -> NDArray[np.float64]:
         """Train once; the weights."""
-        weights: NDArray[np.float64] = SOLVERS[self.solver, self.mode].run(self.problem, self.plan, curator).weights
+        weights: NDArray[np.float64] = solve(self.problem, self.plan, curator).weights
         return weights
 
 
@@ -151,7 +153,7 @@ def releases(training: Training, data: Any, signs: NDArray[np.int64], insecure_s
     """Train once with users planted at the first places of the attacked step."""
     engine = PlantedEngine(np.zeros(0, dtype=np.int64), signs)
     ledger = Ledger(training.budget)
-    curator = OpenCurator(data, training.plan.plan, ledger, engine=engine, insecure_seed=insecure_seed)
+    curator = OpenCurator(data, training.plan.certified, ledger, engine=engine, insecure_seed=insecure_seed)
     start = training.target.start
     places = np.linspace(start, training.target.stop - 1, len(signs)).astype(np.int64)
     engine.users = curator.order[places]

@@ -14,9 +14,9 @@ from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.solvers.base import run
 from userdp.solvers.choose import advice_on
 from userdp.solvers.problem import Problem
-from userdp.solvers.registry import SOLVERS
 
 
 def solve_all(
@@ -39,10 +39,10 @@ def solve_all(
     planned = time.perf_counter() - started
     if not option.feasible:
         return refusal_of(option)
-    run, found, seconds, aborted, told = SOLVERS[option.solver, option.mode].run, [], [], 0, []
+    found, seconds, aborted, told = [], [], 0, []
     for seed, data in enumerate(parts):
         started = time.perf_counter()
-        curator = Curator(data, option.plan.plan, Ledger(budget), insecure_seed=seed)
+        curator = Curator(data, option.plan.certified, Ledger(budget), insecure_seed=seed)
         result = run(problem, option.plan, curator)
         seconds.append(time.perf_counter() - started)
         aborted += result.aborted

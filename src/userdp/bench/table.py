@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH, assumptions
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -83,7 +83,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float = 4.0) -> Any:
+def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float = 4.0) -> SolverPlan:
     """The solver's plan at epsilon = L = R = 1 with as many weights as users.
 
     Where the planner has a tolerance: the fewest gradients for at most twice the least estimate of the risk.

@@ -15,7 +15,7 @@ from userdp.data.atomic_files import check_place, whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
 from userdp.solvers import choose
-from userdp.solvers.problem import PROVEN
+from userdp.solvers.base import PROVEN
 
 _PICTURES = (".svg", ".png", ".pdf")
 _BOUNDS = (

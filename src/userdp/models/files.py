@@ -16,7 +16,7 @@ from userdp.models import estimators
 from userdp.models.base import FORMAT, NOT_KEPT, LinearModel
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import Statement
-from userdp.solvers.problem import Result
+from userdp.solvers.base import Result
 
 ESTIMATORS = {
     name: getattr(estimators, name)
