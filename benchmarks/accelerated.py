@@ -1,6 +1,6 @@
 """The accelerated solver: gradients and risk against the theorems' exponents, Lemma 3.5, real users, few users.
 
-- gradients: how many the tight plans take against n, m and beta, beside the theorems' exponents; Asi and Liu's, too.
+- gradients: how many calibrated plans take against n, m and beta, beside the theorems' exponents; Asi and Liu's too.
 - risk: excess on generated users against n and m, beside the plan's bound and the theorem's exponents.
 - variance: of the filtered minibatch gradient, beside Lemma 3.5's L^2 ln(ndm) / (K m).
 - smoothing: closed form beside draws from the paper's ball, at equal steps and noise.

@@ -1,4 +1,4 @@
-"""What benchmarks fraction: their command line, real data when it is there, results as JSON."""
+"""What benchmarks have in common: their command line, real data when it is there, results as JSON."""
 
 from __future__ import annotations
 

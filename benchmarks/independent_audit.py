@@ -3,7 +3,7 @@
     python benchmarks/independent_audit.py [--runs 20000] [--json docs/independent-audit.json]
 
 Needs an environment with userdp and jax_privacy; `make audit` makes one. Attacks run the shipped code with the shipped
-noise on two data sets that differ in one made-up user, and give one number a run; what these numbers prove about
+noise on two data sets that differ in one generated user, and give one number per run; what these numbers prove about
 epsilon is computed by `jax_privacy.auditing`, which we did not write. A mechanism with half of its noise is audited
 too: the auditor has to find it out.
 """
@@ -26,12 +26,12 @@ import numpy as np
 from jax_privacy import auditing
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import roc_auc_score
+from userdp.privacy.tradeoff import tradeoff
 
 from userdp import Budget, Clip, Curator, Ledger, Plan, SampledClip, Step, UserData, UserMean
 from userdp import plan as compare
-from userdp.auditing.planted import edge_features, made_up, training
+from userdp.auditing.trainings import edge_features, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.tradeoff import tradeoff
 from userdp.vectors.moments import MomentShape
 
 CONFIDENCE = 0.95
@@ -91,7 +91,7 @@ def of_curator(plan: Plan, budget: Budget, runs: int) -> Scores:
 def of_training(solver: str, budget: Budget, runs: int) -> tuple[Plan, Scores]:
     """Trainings with one user at an edge in every release; what is seen of the steps is weighed by a discriminant."""
     run = training(solver, "tight", budget, n_features=2)
-    data = made_up(run)
+    data = run.generated_users()
     seen = [np.array([edge_features(run, data, sign, None) for _ in range(runs)]) for sign in (1, -1)]
     first = int(LEARN * runs)
     labels = np.repeat([1, 0], first)

@@ -37,7 +37,7 @@ SECTIONS = {
 
 def page() -> str:
     """The page's text."""
-    parts = ["# API", "Made of the docstrings by `python docs/api.py`. Losses are in `userdp.losses`."]
+    parts = ["# API", "Generated from the docstrings by `python docs/api.py`. Losses are in `userdp.losses`."]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")
         for name in names:
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def _signature(name: str, thing: Callable[..., object]) -> str:
-    """One argument a line if they are many."""
+    """One argument per line if they are many."""
     signature = inspect.signature(thing)
     short = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=short, return_annotation=inspect.Signature.empty))

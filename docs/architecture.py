@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import itertools
+import graphlib
 import re
 from pathlib import Path
 
 PAGE = Path(__file__).parent / "architecture.md"
 SOURCE = Path(__file__).parent.parent / "src" / "userdp"
 # The order in which data flows, and beside it what only looks on.
-STREET = ("data", "vectors", "privacy", "solvers", "models", "report", "cli")
-BESIDE = ("losses", "domains", "engines", "baselines", "auditing", "bench")
+STREET = ("data", "vectors", "engines", "privacy", "solvers", "models", "report", "cli")
+BESIDE = ("losses", "domains", "baselines", "auditing", "bench")
 
 
 def files(part: str) -> list[Path]:
@@ -38,15 +38,21 @@ def purpose(part: str) -> str:
 
 
 def picture() -> str:
-    """The street and who imports whom, as a diagram; what all of the street uses is left to the table."""
-    lines = ["```mermaid", "flowchart LR", "  table([table]) --> data"]
-    lines += [f"  {one} --> {other}" for one, other in itertools.pairwise(STREET)]
-    lines += ["  engines -.-> privacy", "  baselines -.by name.-> solvers", "  auditing -.attacks.-> privacy", "```"]
-    return "\n".join(lines)
+    """Who builds on whom, as a diagram; what follows from other arrows is left out, and bold is the way of the data."""
+    uses = {part: imported(part) for part in (*STREET, *BESIDE)}
+    below: dict[str, set[str]] = {}
+    for part in graphlib.TopologicalSorter(uses).static_order():
+        below[part] = uses[part].union(*(below[other] for other in uses[part]))
+    lines = ["```mermaid", "flowchart LR", "  table([table]) ==> data"]
+    for part in (*STREET, *BESIDE):
+        between = uses[part] & {*STREET} if part in STREET else uses[part]
+        direct = {other for other in uses[part] if not any(other in below[third] for third in between)}
+        lines += [f"  {other} {'==>' if {part, other} <= {*STREET} else '-->'} {part}" for other in sorted(direct)]
+    return "\n".join([*lines, "  solvers -. load by name .-> baselines", "```"])
 
 
 def table() -> str:
-    """One row a part."""
+    """One row per part."""
     rows = ["| part | what it is | imports |", "|---|---|---|"]
     for part in (*STREET, *BESIDE):
         others = ", ".join(sorted(imported(part))) or "nothing"

@@ -13,7 +13,7 @@ import userdp
 def main() -> None:
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(5_000), rng.integers(1, 60, 5_000))  # who owns which day
-    habit = rng.gamma(4.0, 10.0, 5_000)  # minutes a day, different for everyone
+    habit = rng.gamma(4.0, 10.0, 5_000)  # minutes per day, different for everyone
     minutes = rng.gamma(4.0, habit[person] / 4)
     minutes[person == 17] = 1e9  # a broken phone, or somebody who wants to spoil it
 

@@ -19,7 +19,7 @@ from userdp.report import write_report
 
 
 def write_visits(path: Path) -> None:
-    """Made-up visits of 8,000 people to a shop; some cells are missing."""
+    """Generated visits of 8,000 people to a shop; some cells are missing."""
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(8_000), rng.integers(1, 40, 8_000))
     age, income, visits = rng.uniform(-1, 1, (3, len(person)))
@@ -32,6 +32,7 @@ def write_visits(path: Path) -> None:
 
 
 def main(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     path = folder / "visits.parquet"
     write_visits(path)
 

@@ -224,7 +224,7 @@ REGRESSION = changed(
 )
 
 ABORTED = changed(
-    aborted=True,
+    halted=True,
     message="A private test failed: too many users' gradients are far from the others. The result is the start. "
     "What you can do, with a new budget: fill missing values and check that targets are coded as the loss expects (a "
     "user with one NaN is an outlier), or raise row_norm if rows are longer than declared. The budget of this run is "
@@ -266,7 +266,7 @@ HOSTILE = changed(
     coef=[[1.0, -2.0, math.nan, math.inf, -math.inf, 1e-320, 1e308, -1e308, 0.0, 5e-9, 0.25, None]],
     classes=[SCRIPT, f"</style>{SCRIPT}"],
     message=SCRIPT,
-    aborted=True,
+    halted=True,
     solver=SCRIPT,
     mode=SCRIPT,
     loss=SCRIPT,

@@ -1,5 +1,6 @@
-"""Every Python block in the README and the docs runs, top to bottom, page by page."""
+"""The docs stay true: Python blocks run, links and names exist, generated pages are up to date, lines are short."""
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import userdp
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 
@@ -28,10 +29,68 @@ def test_code_blocks_run(page):
         exec(compile(block, page.name, "exec"), names)
 
 
+def headings(page):
+    """How links name the page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not heading or heading in headings(file), heading
+
+
+def prose(page):
+    """The lines that are neither code nor tables."""
+    fenced = False
+    for line in page.read_text().splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("    ") and not re.fullmatch(r"\|.*\|", line):
+            yield line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_lines_of_prose_are_short(page):
+    assert [line for line in prose(page) if len(line) > 120] == []
+
+
+SOURCES = [
+    path for folder in ("src", "tests", "docs", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+]
+
+
+def of_now(page):
+    """The page's text; of the changelog without the names that 0.1.0 had (the first column of its table)."""
+    text = page.read_text()
+    return re.sub(r"^\|[^|]*\|", "|", text, flags=re.MULTILINE) if page.name == "CHANGELOG.md" else text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_that_are_named_exist(page):
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in SOURCES]
+    for name in re.findall(r"[\w./-]*\w\.py\b", of_now(page)):
+        assert any(file.endswith("/" + name.lstrip("./")) for file in files), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_modules_and_public_names_that_are_named_exist(page):
+    for name in re.findall(r"\buserdp((?:\.\w+)+)", re.sub(r"[\w./-]*/[\w./-]*", " ", of_now(page))):
+        found = userdp
+        for part in name.split(".")[1:]:
+            if not hasattr(found, part):
+                importlib.import_module(f"{found.__name__}.{part}")
+            found = getattr(found, part)
+
+
+def test_code_that_the_proofs_name_exists():
+    words = set(re.findall(r"\w+", " ".join(path.read_text() + path.stem for path in SOURCES)))
+    text = (ROOT / "docs" / "proofs.md").read_text()
+    named = re.findall(r"`[\w.]*?(\w+)(?:\([^`]*\))?`", text.replace(".py`", "`"))
+    assert {name for name in named if name not in words} == set()
 
 
 def test_the_api_page_is_up_to_date():

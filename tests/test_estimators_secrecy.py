@@ -126,7 +126,7 @@ def test_a_list_of_truths_is_no_declared_type():
 def test_a_warning_that_is_an_error_does_not_take_the_model_away():
     X, y, users = made(LogisticRegression())
     model = ready(LogisticRegression, delta=0.01, solver="phased-sgd")
-    with pytest.raises(UtilityWarning, match=r"delta=0\.01 is not below 1 / 3000"):
+    with pytest.raises(UtilityWarning, match=r"delta=0\.01 is not below 1 over the 3000 users"):
         model.fit(X, y, groups=users)
     assert model.score(X, y) > 0.7
 

@@ -29,7 +29,7 @@ PRIVACY_LAYERS = [
     ["accounting", "domination", "noise", "warnings_off"],
     ["mechanisms"],
     ["plan"],
-    ["ledger", "tradeoff"],
+    ["ledger"],
     ["curator", "guarantee"],
 ]
 MECHANISM_LAYERS = [
@@ -46,11 +46,11 @@ MECHANISM_LAYERS = [
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
 # grouping: the cap on rows acts within one user and costs no privacy whatever it picks.
-# bench: for data that may be published; made-up users, splits and the tuned reference are drawn from seeds.
-# audit: made-up users, and the coins that decide which version of them is planted; noise is the shipped one.
+# bench: for data that may be published; generated users, splits and the tuned reference are drawn from seeds.
+# audit: generated users, and the coins that decide which version of them is planted; noise is the shipped one.
 MAY_DRAW = {
     *("privacy/noise.py", "data/grouping.py", "bench/generated.py", "bench/tasks.py", "bench/oracle.py"),
-    "auditing/generated.py",
+    "auditing/trainings.py",
 }
 
 

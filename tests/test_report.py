@@ -135,7 +135,7 @@ def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
 
 def test_tests_that_may_err_are_told(pages):
     text = Outline(pages["tested"]).text
-    assert "With a chance of 5·10⁻⁸ at most, counted in δ: nothing is guaranteed of such events." in text
+    assert "With a chance of 5·10⁻⁸ at most, counted in δ: nothing is guaranteed then." in text
     assert "but for events of chance 6·10⁻⁸" in text
     assert "none: tests may err more often" in text
     assert "adding or removing a user" not in text
@@ -296,7 +296,7 @@ def test_the_message_of_an_abort_is_shown():
     assert "The privacy guarantee holds all the same." in text
     assert "no phase got that far" in text
     assert "nothing to draw" in text
-    assert "A private test failed" in Outline(report_html(changed(aborted=True))).text
+    assert "A private test failed" in Outline(report_html(changed(halted=True))).text
 
 
 def test_everything_from_the_record_is_escaped(pages):

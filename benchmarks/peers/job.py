@@ -55,7 +55,7 @@ class Job:
 
     @property
     def add_or_remove(self) -> tuple[float, float]:
-        """The (epsilon, delta) for adding or removing a user that makes a replacement (epsilon, delta).
+        """The (epsilon, delta) for adding or removing a user that makes replacing one user (epsilon, delta).
 
         A replacement is a removal and then an addition: twice the epsilon, and delta times 1 + exp(half the epsilon).
         """
@@ -67,7 +67,7 @@ class Job:
         return np.arange(len(self.users)) - np.searchsorted(self.users, self.users)
 
     def blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One block of max_rows_per_user rows a user, padded with zeros: rows, targets, and weights 1 / own rows."""
+        """One block of max_rows_per_user rows per user, padded with zeros: rows, targets, and weights 1 / own rows."""
         rows = np.zeros((self.n_users, self.max_rows_per_user, self.X.shape[1]), np.float32)
         targets = np.zeros(rows.shape[:2], np.float32)
         weights = np.zeros(rows.shape[:2], np.float32)

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from userdp.auditing import pairs
-from userdp.auditing.attack import attacked
-from userdp.auditing.canaries import audit_canaries
-from userdp.auditing.membership import audit_edges, audit_membership
-from userdp.auditing.planted import PlantedEngine, made_up, training
+from userdp.auditing.trainings import PlantedEngine, audit_canaries, audit_edges, audit_membership, training
 from userdp.privacy import noise
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms import clip
@@ -25,8 +22,7 @@ KEY = ("whitened-clip", "tight")
 
 def found(attack, runs, alpha=0.001):
     (pair,) = (p for p in pairs.mechanism_pairs(BUDGET) if (p.what, p.attack) == ("Clip, acute vectors", attack))
-    names = (pair.what, pair.mode, pair.attack)
-    return attacked(names, pair.cost, pair.play, SeededNoise(5), runs, BUDGET.delta, alpha)
+    return pair.attacked(SeededNoise(5), runs, BUDGET.delta, alpha)
 
 
 def test_most_of_the_claim_is_found_and_no_more():
@@ -48,7 +44,7 @@ def test_noise_of_one_radius_is_found_out(monkeypatch):
 def test_planted_users_never_point_apart_where_that_is_guaranteed(n_planted):
     """Otherwise the audit would find more than is claimed, of vectors that no data has."""
     run = training(*KEY, BUDGET, n_features=4)
-    data, users = made_up(run), np.arange(run.n_users)
+    data, users = run.generated_users(), np.arange(run.n_users)
     versions = []
     for signs in itertools.product((1, -1), repeat=n_planted):
         engine = PlantedEngine(users[:n_planted], np.array(signs), Clip(run.n_users, 1.0, acute=True))
@@ -60,7 +56,7 @@ def test_planted_users_never_point_apart_where_that_is_guaranteed(n_planted):
 
 def test_an_edge_is_at_a_right_angle_to_the_other():
     run = training(*KEY, BUDGET, n_features=4)
-    data, users = made_up(run), np.arange(run.n_users)
+    data, users = run.generated_users(), np.arange(run.n_users)
     for acute, product in ((True, 0.0), (False, -1.0)):
         engines = [PlantedEngine(users[:1], np.array([s]), Clip(run.n_users, 1.0, acute=acute)) for s in (1, -1)]
         one, other = (e.vectors(MomentShape(np.eye(4)), data, users, len(users))[0] for e in engines)

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from userdp.auditing import pairs, priced
-from userdp.auditing.attack import attacked
-from userdp.auditing.canaries import audit_canaries
-from userdp.auditing.membership import audit_edges, audit_membership
+from userdp.auditing.trainings import audit_canaries, audit_edges, audit_membership
 from userdp.privacy import noise
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms import concentration
@@ -49,10 +47,7 @@ class HalvedNoise(SeededNoise):
 
 
 def found(key, source, runs, alpha=0.001):
-    pair = PAIRS[key]
-    names = (pair.what, pair.mode, pair.attack)
-    with pairs.remembered_counts():
-        return attacked(names, pair.cost, pair.play, source, runs, BUDGET.delta, alpha)
+    return PAIRS[key].attacked(source, runs, BUDGET.delta, alpha)
 
 
 def test_remembered_counts_are_the_counts():
@@ -84,7 +79,7 @@ def test_halved_noise_is_found_out(key):
     if key[0] in ("SampledRows", "SampledClip"):
 
         class Halved(HalvedNoise):
-            coins = SeededNoise.coins  # these are samples, not noise
+            poisson_mask = SeededNoise.poisson_mask  # these are samples, not noise
 
         source = Halved(6)
     else:

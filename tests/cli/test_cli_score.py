@@ -13,7 +13,7 @@ from support_cli import BUDGET, COLUMNS, people, run
 import userdp
 from userdp import Budget, Ledger
 from userdp.data.tables import open_table, write_table
-from userdp.report import plan_plot
+from userdp.report import pictures
 
 PUBLIC = ("--rows-per-user", "30", "--features", "5", "--epsilon", "1", "--delta", "1e-6")
 
@@ -147,9 +147,9 @@ def test_wrong_evaluations(files, arguments, message):
 
 
 def test_plans_and_their_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_plot, "plot_plan", functools.partial(plan_plot.plot_plan, n_epsilons=3))
-    quick = {which: solver for which, solver in plan_plot.SOLVERS.items() if which != ("accelerated", "tight")}
-    monkeypatch.setattr(plan_plot, "SOLVERS", quick)
+    monkeypatch.setattr(pictures, "plot_plan", functools.partial(pictures.plot_plan, n_epsilons=3))
+    quick = {which: solver for which, solver in pictures.SOLVERS.items() if which != ("accelerated", "tight")}
+    monkeypatch.setattr(pictures, "SOLVERS", quick)
     result = run("plan", "--users", "20000", *PUBLIC, "--plot", tmp_path / "plan.svg")
     assert result.exit_code == 0, result.output
     assert "->" in result.stdout

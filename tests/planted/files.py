@@ -5,16 +5,16 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "ledger: a damaged run is free",
-        "privacy/ledger.py",
-        "    if not costs:\n",
-        "    if False:\n",
+        "ledger._read",
+        "not records",
+        "False",
         "hostile/test_fuzz.py::test_what_was_found",
     ),
     Mutant(
         "statistics: users see how much others hold",
-        "vectors/gradients.py",
-        "kernels.mean_gradients(*users_rows, weights, slopes, shifts)\n",
-        "kernels.mean_gradients(*users_rows, weights * (1 + 1e-9 * len(data.rows)), slopes, shifts)\n",
+        "MeanGradient._gradients",
+        "(*users_rows, weights, slopes, shifts)",
+        "(*users_rows, weights * (1 + 1e-9 * len(data.rows)), slopes, shifts)",
         "hostile/test_hostile_solvers.py::test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else",
     ),
 ]

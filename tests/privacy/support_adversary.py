@@ -12,24 +12,32 @@ which is computed by quadrature over L.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 from scipy.special import expit, log_ndtr
 
 from userdp.privacy.accounting import BudgetExceeded, Cost, Subsampled
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import Mechanism
 from userdp.privacy.plan import Plan, Step
 
 
 @dataclass(frozen=True)
-class Priced:
+class Priced(Mechanism):
     """A mechanism that is nothing but its cost."""
 
-    cost: Cost
+    kind = "priced"
+    cost = None  # set from the price: it is no field, which files would hold
+    price: InitVar[Cost]
     n_vectors: int = 10
     rounds: int = 1
-    samples_users = False
+
+    def start(self, noise):
+        raise NotImplementedError
+
+    def __post_init__(self, price):
+        object.__setattr__(self, "cost", price)
 
 
 def plan(*costs):
@@ -105,20 +113,20 @@ class Failure(Atoms):
 
 
 class Sampled(Atoms):
-    """One Poisson-sampled Gaussian step, its noise given by its inverse."""
+    """One Poisson-sampled Gaussian step; mu is what adding a user moves it by, in units of the noise."""
 
     largest = 3.0
     probability = 0.01
 
-    def __init__(self, precision):
-        self.precision = precision
+    def __init__(self, mu):
+        self.mu = mu
 
     @property
     def cost(self):
-        return Cost(subsampled=(Subsampled(self.probability, 1 / self.precision, 1),))
+        return Cost(subsampled=(Subsampled(self.probability, 1 / self.mu, 1),))
 
     def losses(self, nodes):
-        q, mu = self.probability, self.precision
+        q, mu = self.probability, self.mu
         x = np.linspace(-13.0 - mu, 13.0 + mu, nodes)  # in units of the noise
         with np.errstate(under="ignore"):
             log_p = np.logaddexp(math.log1p(-q) - x**2 / 2, math.log(q) - (x - mu) ** 2 / 2)

@@ -9,7 +9,7 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -204,19 +204,6 @@ costs = st.builds(
 @given(costs, costs, st.floats(0, 3))
 def test_more_releases_cost_more(one, other, epsilon):
     assert a.delta_at(one + other, epsilon) >= a.delta_at(one, epsilon) * (1 - 1e-9)
-
-
-@settings(deadline=None)
-@given(costs, costs, st.floats(0, 3))
-def test_the_worst_of_two_costs_is_above_both(one, other, epsilon):
-    worst = Cost.worst((one, other))
-    assert a.delta_at(worst, epsilon) >= max(a.delta_at(one, epsilon), a.delta_at(other, epsilon)) * (1 - 1e-9)
-
-
-def test_the_worst_keeps_every_different_sampled_part():
-    one, two = Subsampled(0.1, 2.0, 10), Subsampled(0.2, 2.0, 10)
-    worst = Cost.worst((Cost(subsampled=(one, one)), Cost(subsampled=(one, two))))
-    assert sorted(worst.subsampled, key=lambda s: s.sampling_probability) == [one, one, two]
 
 
 @given(costs)

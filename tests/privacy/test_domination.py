@@ -61,7 +61,7 @@ def test_the_gaussian_curve_and_the_failure_are_above_a_sampled_run(run, failure
     priced = dominating(run.cost, failure)
     assert priced.failure == failure
     mu = math.sqrt(priced.mu_squared)
-    assert mu < 2 * run.precision, "sampling does amplify"
+    assert mu < 2 * run.mu, "sampling does amplify"
     losses, weights = run.losses(200_001)
     exact = np.array([-np.expm1(np.minimum(0.0, at - losses)) @ weights for at in EPSILONS])
     allowed, lower = (np.array([gaussian_delta(m, at) for at in EPSILONS]) + failure for m in (mu, 0.98 * mu))

@@ -147,8 +147,8 @@ def test_damaged_runs_of_an_old_file_are_not_free(tmp_path, costs):
         """UPDATE runs SET dominating = '[{"mu_squared": -1.0, "pure": null, "failure": 0.0}]'""",
         """UPDATE runs SET dominating = '[{"mu_squared": NaN, "pure": null, "failure": 0.0}]'""",
         """UPDATE runs SET dominating = '[{"mu_squared": 0.1, "failure": 0.0}]'""",
-        "UPDATE budget SET failure_fraction = 1.5",
-        "UPDATE budget SET failure_fraction = 'all'",
+        "UPDATE budget SET failure_share = 1.5",
+        "UPDATE budget SET failure_share = 'all'",
         "UPDATE budget SET identity = x'00'",
     ],
 )
@@ -179,7 +179,7 @@ def test_a_fraction_that_was_changed_meanwhile_is_noticed(tmp_path):
     path = tmp_path / "ledger.db"
     book = Ledger(BUDGET, path)
     db = sqlite3.connect(path)
-    db.execute("UPDATE budget SET failure_fraction = 0.9")
+    db.execute("UPDATE budget SET failure_share = 0.9")
     db.commit()
     db.close()
     with pytest.raises(ValueError, match="another is in its place"):

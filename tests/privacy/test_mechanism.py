@@ -1,13 +1,19 @@
+import importlib
+import json
 import math
-from dataclasses import dataclass
+import pkgutil
+from dataclasses import dataclass, is_dataclass
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
-from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, check_counts, settle
+import userdp.baselines.mechanisms as baseline_mechanisms
+from userdp.privacy import mechanisms
+from userdp.privacy.mechanisms.base import Aborted, Mechanism, check_counts, check_record, described
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.noise import noise_source
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class Record:
     extra: object = 0
 
     def __post_init__(self):
-        settle(self, ("scale",), ("count", "extra"), from_zero="extra")
+        check_record(self, ("scale",), ("count", "extra"), from_zero="extra")
 
 
 @pytest.mark.parametrize(
@@ -113,11 +119,47 @@ def test_what_was_priced_does_not_change_with_what_was_given():
 
 
 def test_a_session_on_all_vectors_takes_no_blocks():
+    session = RadiusSearch(10, (1.0, 2.0), 8, 3.0).start(noise_source(0))
     with pytest.raises(RuntimeError, match="all vectors of a round at once"):
-        SessionOnAll().add(np.zeros((3, 1)), 1.0)
+        session.add(np.zeros((3, 1)), 1.0)
 
 
-def test_a_abort_says_its_reason_and_what_was_spent():
+def mechanism_classes():
+    """All records of the package, from both of its folders of mechanisms."""
+    for package in (mechanisms, baseline_mechanisms):
+        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, type) and issubclass(value, Mechanism) and is_dataclass(value):
+                    yield value
+
+
+def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
+    kinds = {kind.__name__: kind.kind for kind in mechanism_classes()}
+    assert kinds == {
+        "Clip": "clip",
+        "GaussianOutlierRemoval": "gaussian-outlier-removal",
+        "LocalReports": "local-reports",
+        "LocalVotes": "local-votes",
+        "OutlierRemoval": "outlier-removal",
+        "PaperOutlierRemoval": "paper-outlier-removal",
+        "Perturbation": "output-perturbation",
+        "RadiusSearch": "radius-search",
+        "SampledClip": "sampled-clip",
+        "SampledOutlierRemoval": "sampled-outlier-removal",
+        "SampledRows": "sampled-rows",
+        "SearchedOutlierRemoval": "searched-outlier-removal",
+        "Winsorized": "winsorized",
+    }
+    assert len(set(kinds.values())) == len(kinds)
+
+
+def test_a_mechanism_is_described_by_its_kind_and_numbers():
+    words = described(RadiusSearch(np.int8(10), np.array([1.0, 2.0]), 8, 3))
+    assert words == {"kind": "radius-search", "n_vectors": 10, "radii": [1.0, 2.0], "target": 8, "noise_std": 3.0}
+    assert json.loads(json.dumps(words)) == words
+
+
+def test_an_abort_says_its_reason_and_what_was_spent():
     assert Aborted().reason in str(Aborted())
     assert str(Aborted("So.")) == "So. What was released before stands; the budget of this step is spent."
     assert isinstance(Aborted(), RuntimeError)

@@ -21,13 +21,14 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
+from userdp.privacy.domination import least_mu
+from userdp.privacy.guarantee import Tradeoff, right_guess, tradeoff
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.radius import RadiusSearch
 from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.tradeoff import Tradeoff, least_mu, right_guess, tradeoff
 
 
 def whole(*mechanisms):
@@ -105,7 +106,7 @@ MANY = Cost(gaussian=0.04, pure=(0.1,) * 5)
 @pytest.mark.parametrize("cost", [SAMPLED, MIXED, MANY], ids=["sampled", "mixed", "many"])
 @pytest.mark.parametrize("slack", [1e-8, 1e-6])
 def test_the_gaussian_dominates_between_the_points_too_and_no_smaller_one_does(cost, slack):
-    mu = least_mu((cost,), slack)
+    mu = least_mu(cost, slack)
     epsilons = np.linspace(0.0, 6.0, 3001)
     deltas = delta_curve(cost, epsilons) - cost.failure - slack
     assert np.all(deltas <= [gaussian_delta(mu, epsilon) for epsilon in epsilons])

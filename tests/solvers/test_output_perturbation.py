@@ -74,10 +74,10 @@ def test_few_users_are_planned_for(make, n_users):
 
 @PLANS
 def test_kinks_are_rounded_as_steps_need_it_and_smooth_losses_are_not(make):
-    assert make(LOGISTIC, 2000, 5, BUDGET).width is None
+    assert make(LOGISTIC, 2000, 5, BUDGET).schedule.width is None
     hinge = Problem(losses.hinge, Ball(4.0), 10, 2.0)
     made = make(hinge, 2000, 5, BUDGET)
-    curvature = losses.smoothed(losses.hinge, made.width).curvature
+    curvature = losses.smoothed(losses.hinge, made.schedule.width).curvature
     assert made.phases[0].step_size * curvature * 2.0**2 == pytest.approx(2.0)
 
 
@@ -145,4 +145,4 @@ def test_they_are_asked_for_by_name_only():
     result = minimize(
         "logistic", make_users(500), Ball(4.0), 1.0, 1e-6, row_norm=2.5, rows_per_user=12, solver="group-privacy"
     )
-    assert result.privacy.parts[0].mechanism == "Perturbation"
+    assert result.privacy.parts[0].mechanism == "output-perturbation"

@@ -9,14 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from userdp.auditing.bounds import FEW, Scores, best_advantage, best_rates
-from userdp.auditing.shapes import curve_of, least_scale, scale_of_advantage, shaped_epsilon
-from userdp.privacy.accounting import Cost, epsilon_at
-from userdp.privacy.noise import Noise
+from userdp.auditing.bounds import (
+    FEW,
+    Scores,
+    best_advantage,
+    best_rates,
+    curve_of,
+    least_scale,
+    scale_of_advantage,
+    shaped_epsilon,
+)
+from userdp.privacy.accounting import Cost
 
 TRAIN = 0.25  # of the runs, for choosing
 
-Play = Callable[[Noise, int], list[float]]
+Play = Callable[[int, int], list[float]]  # of version and number of the run: what is seen
 
 
 @dataclass(frozen=True)
@@ -55,13 +62,13 @@ class Finding:
 
 
 def attacked(
-    names: tuple[str, str, str], cost: Cost, play: Play, noise: Noise, runs: int, delta: float, alpha: float
+    names: tuple[str, str, str], claim: float, cost: Cost, play: Play, runs: int, delta: float, alpha: float
 ) -> Finding:
     """Play both versions `runs` times each; both bounds together are wrong with a chance of at most `alpha`."""
     began = time.perf_counter()
-    seen = [np.array([play(noise, version) for _ in range(runs)]) for version in (0, 1)]
-    plain, shaped = both_bounds(seen[0], seen[1], cost, delta, alpha)
-    return Finding(*names, epsilon_at(cost, delta), delta, plain, shaped, runs, time.perf_counter() - began)
+    ones, others = (np.array([play(version, k) for k in range(runs)]) for version in (0, 1))
+    bounds = both_bounds(ones, others, cost, delta, alpha)
+    return Finding(*names, claim, delta, *bounds, runs, time.perf_counter() - began)
 
 
 def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: float) -> tuple[float, float]:
@@ -77,7 +84,7 @@ def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: f
 
 
 def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:
-    """One number a run, made of its features by what the first runs teach.
+    """One number per run, made of its features by what the first runs teach.
 
     Features of few values: how much more often these were seen in the one version. Else the linear discriminant.
     """

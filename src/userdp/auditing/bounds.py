@@ -3,26 +3,33 @@
 An attack says of an output "this was D" or "this was D'". If a mechanism is (epsilon, delta)-DP, then
 P(says D | D) <= e^epsilon P(says D | D') + delta, so rates that were counted bound epsilon from below. Which outputs
 count as D is chosen on one part of the runs, and the bound is computed on the rest: choosing costs no confidence.
+
+A claim is a whole curve of (epsilon, delta). Rates that it does not allow refute it, without any assumption. To say by
+how much, the claim is scaled, as if all its noise were 1/s of what it is: the least s that allows the rates gives
+epsilon at any delta. For Gaussian noise that is a bound on mu of mu-GDP (Nasr et al. 2023).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
-from userdp.privacy.accounting import Cost, epsilon_at
+from userdp.privacy.accounting import COARSE_GRID, AddedUserMultiplier, Cost, Subsampled, delta_at, epsilon_at
 
 Scores = NDArray[np.float64]
+Curve = Callable[[float, float], float]  # of scale and epsilon: delta
 FEW = 64  # values: scores that have no more are looked at one by one
 # Where thresholds are tried, as fractions of the pooled scores: both directions are, so tails are on the upper side.
 TAILS = tuple(1 - 0.5 * (k / 40) ** 2 for k in range(4, 41))
 MIDDLE = (0.4, 0.45, 0.5, 0.55, 0.6)
 _LARGEST_EPSILON = 50.0
+_EPSILONS = np.concatenate([np.linspace(0.0, 2.0, 21), np.linspace(2.25, 8.0, 24)])  # where curves are compared
+_SCALES = (0.02, 8.0)
 
 
 @dataclass(frozen=True)
@@ -63,17 +70,12 @@ def rates_above(ones: Scores, others: Scores, cut: float, alpha: float, times: f
 
 
 def best_rates(
-    ones: Scores,
-    others: Scores,
-    alpha: float,
-    value: Callable[[Rates], float],
-    train: float = 0.25,
+    ones: Scores, others: Scores, alpha: float, value: Callable[[Rates], float], train: float = 0.25
 ) -> Rates:
-    """Rates on the later runs of the one-sided threshold that is worth most on the first ones.
+    """Rates on the later runs of the one-sided threshold that is worth most on the first `train` of them.
 
-    `ones` and `others` are scores of outputs on D and on D'. Both directions and both roles are tried: only the
-    choice made on the first `train` of the runs is counted on the rest. A threshold is worth what it would be if the
-    rest were like the first.
+    `ones` and `others` are scores of outputs on D and on D'. Both directions and both roles are tried. A threshold is
+    worth what it would be if the rest were like the first.
     """
     first, second = int(train * len(ones)), int(train * len(others))
     best, chosen = -1.0, (1.0, False, math.inf)
@@ -115,8 +117,7 @@ def _cuts(pooled: Scores, fractions: tuple[float, ...]) -> Scores:
 
 def audited_epsilon(outcomes: Scores, others: Scores, delta: float, confidence: float = 0.999) -> float:
     """Lower bound on epsilon, at this confidence, from two samples of a scalar output on neighbouring data sets."""
-    rates = best_rates(outcomes, others, 1 - confidence, lambda rates: rates.epsilon(delta), train=0.5)
-    return rates.epsilon(delta)
+    return best_rates(outcomes, others, 1 - confidence, lambda rates: rates.epsilon(delta), train=0.5).epsilon(delta)
 
 
 def audited_gaussian_epsilon(outcomes: Scores, others: Scores, delta: float, sigmas: float = 4.0) -> float:
@@ -159,3 +160,65 @@ def _chance_of_guesses(n_coins: int, n_guesses: int, n_right: int, epsilon: floa
     sums = np.cumsum(binom.pmf(n_right - below, n_guesses, chance))
     steepest = float(np.max(sums / below, initial=0.0))
     return min(1.0, float(binom.sf(n_right - 1, n_guesses, chance)) + 2 * n_coins * delta * steepest)
+
+
+def scaled(cost: Cost, scale: float) -> Cost:
+    """What the same releases would cost with noise 1/scale of theirs.
+
+    >>> scaled(Cost(gaussian=1.0, pure=(0.5,)), 2.0)
+    Cost(gaussian=4.0, pure=(1.0,), subsampled=(), failure=0.0)
+    """
+    parts = tuple(
+        Subsampled(part.sampling_probability, AddedUserMultiplier(part.added_user_multiplier / scale), part.steps)
+        for part in cost.subsampled
+    )
+    pure = tuple(scale * part for part in cost.pure)
+    return replace(cost, gaussian=cost.gaussian * scale**2, pure=pure, subsampled=parts)
+
+
+def curve_of(cost: Cost) -> Curve:
+    """The curve of a cost."""
+    return lambda scale, epsilon: delta_at(scaled(cost, scale), epsilon, COARSE_GRID)
+
+
+def allows(curve: Curve, scale: float, rates: Rates) -> bool:
+    """Whether the claim at this scale allows the rates: least <= e^epsilon most + delta(epsilon) at every epsilon.
+
+    The same holds for saying D', whose rates are the complements.
+    """
+    for epsilon in map(float, _EPSILONS):
+        factor, delta = math.exp(epsilon), curve(scale, epsilon)
+        if rates.least > factor * rates.most + delta or 1 - rates.most > factor * (1 - rates.least) + delta:
+            return False
+    return True
+
+
+def least_scale(curve: Curve, rates: Rates, steps: int = 12) -> float:
+    """The least scale at which the claim allows the rates, from below; above 1 the claim itself is refuted."""
+    return _least(lambda scale: allows(curve, scale, rates), steps) if rates.least > rates.most else 0.0
+
+
+def scale_of_advantage(curve: Curve, advantage: float, steps: int = 12) -> float:
+    """The same for a difference of rates: no attack's is above delta at epsilon 0, the total variation."""
+    return _least(lambda scale: advantage <= curve(scale, 0.0), steps) if advantage > 0 else 0.0
+
+
+def _least(allowed: Callable[[float], bool], steps: int) -> float:
+    low, high = _SCALES
+    if allowed(low):
+        return 0.0
+    if allowed(1.0):
+        high = 1.0
+    else:
+        low = 1.0
+        if not allowed(high):
+            return high
+    for _ in range(steps):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if allowed(middle) else (middle, high)
+    return low
+
+
+def shaped_epsilon(cost: Cost, scale: float, delta: float) -> float:
+    """Epsilon at `delta` of a cost at this scale."""
+    return epsilon_at(scaled(cost, scale), delta, COARSE_GRID) if scale > 0 else 0.0

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.auditing import priced
+from userdp.auditing.attack import Finding, attacked
 from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
-from userdp.privacy.accounting import Budget, Cost
+from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
@@ -59,6 +60,12 @@ class Pair:
         """Whether it is the attack that finds most of what this mechanism costs."""
         return self.attack == "edges" or self.what.startswith(("RadiusSearch", "AboveThreshold", "GaussianTest"))
 
+    def attacked(self, noise: Noise, runs: int, delta: float, alpha: float) -> Finding:
+        """Play both versions so often; both bounds together are wrong with a chance of at most `alpha`."""
+        names, claim = (self.what, self.mode, self.attack), epsilon_at(self.cost, delta)
+        with remembered_counts():
+            return attacked(names, claim, self.cost, lambda version, _: self.play(noise, version), runs, delta, alpha)
+
 
 def edge(mechanism: Mechanism, radius: float) -> float:
     """How far from 0 one user's vector may be, and count in full, if the others' are 0."""
@@ -70,7 +77,7 @@ def edge(mechanism: Mechanism, radius: float) -> float:
         return radius / 2
     if hasattr(mechanism, "slack"):  # outlier removals
         return radius * _WITHIN
-    return radius * _FAR  # it clips, or clips, by itself
+    return radius * _FAR  # it clips by itself
 
 
 def play_mechanism(mechanism: Mechanism, versions: tuple[Vectors, Vectors], noise: Noise, version: int) -> list[float]:
@@ -174,7 +181,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
         pairs.append(_flips(f"PaperOutlierRemoval{suffix}", paper, paper.n_vectors - near))
     pairs += tested_pairs("SearchedOutlierRemoval", priced.searched_outlier_removal(budget))
     sampled = priced.sampled_outlier_removal(budget)
-    pairs += [*_means("SampledOutlierRemoval", sampled)]
+    pairs += _means("SampledOutlierRemoval", sampled)
     deficit = round((sampled.slack - sampled.margin) / sampled.sampling_probability)
     pairs.append(_flips("SampledOutlierRemoval", sampled, deficit))
     pairs += _means("Winsorized", priced.winsorized(budget))
@@ -214,10 +221,9 @@ def _sampled_clip(budget: Budget) -> list[Pair]:
     pairs = []
     for fraction, name in ((None, "SampledClip"), (0.3, "SampledClip with its fraction")):
         mechanism = priced.sampled_clip(budget, fraction)
-        one, other = (_others(mechanism, own) for own in (_WITHIN, -_FAR))
-        pairs.append(_of(name, "edges", mechanism, one, other))
-        other = _others(mechanism, math.nan)
-        pairs.append(_of(name, "missing", mechanism, one, other, weight=_SANITY))
+        one, beyond, missing = (_others(mechanism, own) for own in (_WITHIN, -_FAR, math.nan))
+        pairs.append(_of(name, "edges", mechanism, one, beyond))
+        pairs.append(_of(name, "missing", mechanism, one, missing, weight=_SANITY))
     return pairs
 
 

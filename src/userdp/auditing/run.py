@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from userdp.auditing.attack import Finding, attacked
-from userdp.auditing.canaries import audit_canaries
-from userdp.auditing.membership import audit_edges, audit_membership
-from userdp.auditing.pairs import Pair, mechanism_pairs, remembered_counts, tested_pairs
+from userdp.auditing.attack import Finding
+from userdp.auditing.pairs import Pair, mechanism_pairs, tested_pairs
+from userdp.auditing.trainings import audit_canaries, audit_edges, audit_membership
 from userdp.models.private_mean import plan_mean
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
@@ -21,7 +21,7 @@ from userdp.solvers.registry import SOLVERS
 PRIVATE_MEAN = "private_mean"
 _MEAN_USERS = 4000
 _TRAININGS = 0.02  # of the runs
-_SLOW = {("accelerated", "paper"), ("phased-sgd", "paper")}  # 100,000 users a training
+_SLOW = {("accelerated", "paper"), ("phased-sgd", "paper")}  # 100,000 users per training
 _MANY_WEIGHTS = 192
 # Features with which a solver's plan for some thousand users exists: a planted user has one of its own.
 _CANARIES = {"bassily-sun": 32, "bassily-sun-local": 8}
@@ -75,7 +75,7 @@ def audit(
     trainings get fewer; confidence: that no bound of the table is wrong; fast: the strongest attack on each only;
     insecure_seed: repeatable noise instead of that which is shipped, several times as fast.
 
-    A bound above a claim shows a bug. A bound below it proves nothing: attacks may be weak. All data is made up.
+    A bound above a claim shows a bug. A bound below it proves nothing: attacks may be weak. All data is generated.
 
     >>> report = audit(1.0, 1e-2, mechanism="LocalVotes", runs=2000, fast=True)
     >>> report.holds, report.findings[0].bound > 0.5
@@ -84,8 +84,13 @@ def audit(
     check_counts(at_least=100, runs=runs)
     if not 0 < confidence < 1:
         raise ValueError(f"Expected 0 < confidence={confidence} < 1.")
-    budget = Budget(epsilon, delta)
-    jobs = _jobs(budget, solver, mechanism, mode, runs, fast, insecure_seed)
+    if mode not in (None, "tight", "paper"):
+        raise ValueError(f'Expected mode="tight" or "paper", got mode={mode!r}.')
+    budget, jobs = Budget(epsilon, delta), []
+    if solver is None:
+        jobs += _mechanism_jobs(budget, mechanism, mode, runs, fast, insecure_seed)
+    if mechanism is None:
+        jobs += _solver_jobs(budget, solver, mode, runs, fast, insecure_seed)
     findings = []
     for number, (name, job) in enumerate(jobs):
         if progress is not None:
@@ -96,79 +101,53 @@ def audit(
 
 def auditable(epsilon: float = 1.0, delta: float = 1e-2) -> tuple[list[str], list[str]]:
     """Names of solvers, and of mechanisms."""
-    pairs = mechanism_pairs(Budget(epsilon, delta))
-    mechanisms = dict.fromkeys([_plain_name(pair) for pair in pairs] + [PRIVATE_MEAN])
+    mechanisms = dict.fromkeys([_plain_name(pair) for pair in mechanism_pairs(Budget(epsilon, delta))] + [PRIVATE_MEAN])
     return sorted({name for name, _ in SOLVERS}), list(mechanisms)
-
-
-def _jobs(
-    budget: Budget,
-    solver: str | None,
-    mechanism: str | None,
-    mode: str | None,
-    runs: int,
-    fast: bool,
-    seed: int | None,
-) -> list[tuple[str, Job]]:
-    if mode not in (None, "tight", "paper"):
-        raise ValueError(f'Expected mode="tight" or "paper", got mode={mode!r}.')
-    jobs: list[tuple[str, Job]] = []
-    if solver is None:
-        pairs = [pair for pair in _pairs(budget) if mechanism in (None, _plain_name(pair))]
-        if not pairs:
-            names = ", ".join(auditable(budget.epsilon, budget.delta)[1])
-            raise ValueError(f"Expected a mechanism of {names}; got {mechanism!r}.")
-        jobs += [_pair_job(pair, budget, runs, seed) for pair in pairs if _asked(pair, mode, fast)]
-    if mechanism is None:
-        chosen = [key for key in SOLVERS if solver in (None, key[0]) and mode in (None, key[1])]
-        if solver is not None and not chosen:
-            names = ", ".join(sorted({name for name, _ in SOLVERS}))
-            raise ValueError(f"Expected a solver of {names}, in a mode that it has; got {solver!r}, mode={mode!r}.")
-        for key in chosen:
-            jobs += _solver_jobs(key, budget, runs, fast, seed)
-    return jobs
-
-
-def _pairs(budget: Budget) -> list[Pair]:
-    """Attacks on mechanisms, and on `private_mean`, which is one of them as its planner sets it up."""
-    mean = plan_mean(_MEAN_USERS, budget, (1.0, 1.15, 1.3), outliers=0.0)
-    return [*mechanism_pairs(budget), *tested_pairs(PRIVATE_MEAN, mean)]
 
 
 def _plain_name(pair: Pair) -> str:
     return pair.what.split(",")[0].split(" with")[0]
 
 
-def _asked(pair: Pair, mode: str | None, fast: bool) -> bool:
-    return mode in (None, pair.mode) and (not fast or (pair.strongest and pair.weight >= 1))
+def _mechanism_jobs(
+    budget: Budget, mechanism: str | None, mode: str | None, runs: int, fast: bool, seed: int | None
+) -> list[tuple[str, Job]]:
+    """Attacks on mechanisms, and on `private_mean`, which is one of them as its planner sets it up."""
+    mean = plan_mean(_MEAN_USERS, budget, (1.0, 1.15, 1.3), outliers=0.0)
+    pairs = [*mechanism_pairs(budget), *tested_pairs(PRIVATE_MEAN, mean)]
+    pairs = [pair for pair in pairs if mechanism in (None, _plain_name(pair))]
+    if not pairs:
+        names = ", ".join(auditable(budget.epsilon, budget.delta)[1])
+        raise ValueError(f"Expected a mechanism of {names}; got {mechanism!r}.")
 
+    def job(pair: Pair) -> tuple[str, Job]:
+        number = max(100, math.ceil(pair.weight * runs))
+        name = f"{pair.what}: {pair.attack}"
+        return name, lambda alpha: pair.attacked(noise_source(seed), number, budget.delta, alpha)
 
-def _pair_job(pair: Pair, budget: Budget, runs: int, seed: int | None) -> tuple[str, Job]:
-    names, number = (pair.what, pair.mode, pair.attack), max(100, math.ceil(pair.weight * runs))
-
-    def job(alpha: float) -> Finding:
-        with remembered_counts():
-            return attacked(names, pair.cost, pair.play, noise_source(seed), number, budget.delta, alpha)
-
-    return f"{pair.what}: {pair.attack}", job
+    chosen = [pair for pair in pairs if not fast or (pair.strongest and pair.weight >= 1)]
+    return [job(pair) for pair in chosen if mode in (None, pair.mode)]
 
 
 def _solver_jobs(
-    key: tuple[str, str], budget: Budget, runs: int, fast: bool, seed: int | None
+    budget: Budget, solver: str | None, mode: str | None, runs: int, fast: bool, seed: int | None
 ) -> list[tuple[str, Job]]:
     """Canaries, and unless `fast` or slow also repeated trainings with one user at an edge or replaced."""
+    chosen = [key for key in SOLVERS if solver in (None, key[0]) and mode in (None, key[1])]
+    if solver is not None and not chosen:
+        names = ", ".join(sorted({name for name, _ in SOLVERS}))
+        raise ValueError(f"Expected a solver of {names}, in a mode that it has; got {solver!r}, mode={mode!r}.")
     trainings = max(60, math.ceil(_TRAININGS * runs))
-    slow = key in _SLOW
-    weights = 8 if slow else _CANARIES.get(key[0], _MANY_WEIGHTS)
-    few = 1 if slow else math.ceil(trainings / (40 if fast else 8))
-    jobs: list[tuple[str, Job]] = [
-        (f"{key[0]}, {key[1]}: canaries", lambda alpha: audit_canaries(*key, budget, alpha, weights, few, seed))
-    ]
-    if fast or slow:
-        return jobs
-    edges, members = audit_edges, audit_membership
-    jobs.append((f"{key[0]}: edges", lambda alpha: edges(*key, budget, alpha, trainings, seed)))
-    jobs.append((f"{key[0]}: membership", lambda alpha: members(*key, budget, alpha, trainings, seed)))
+    jobs: list[tuple[str, Job]] = []
+    for key in chosen:
+        slow = key in _SLOW
+        weights = 8 if slow else _CANARIES.get(key[0], _MANY_WEIGHTS)
+        few = 1 if slow else math.ceil(trainings / (40 if fast else 8))
+        canaries = partial(audit_canaries, *key, budget, n_canaries=weights, trainings=few, insecure_seed=seed)
+        jobs.append((f"{key[0]}, {key[1]}: canaries", canaries))
+        for name, attack in () if fast or slow else (("edges", audit_edges), ("membership", audit_membership)):
+            repeated = partial(attack, *key, budget, trainings=trainings, insecure_seed=seed)
+            jobs.append((f"{key[0]}: {name}", repeated))
     return jobs
 
 

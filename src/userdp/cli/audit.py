@@ -109,7 +109,7 @@ def _write(report: AuditReport, json: Path | None, plot: Path | None) -> None:
         with whole_file(json) as new:
             Path(new).write_text(json_format.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n")
     if plot is not None:
-        from userdp.auditing.picture import plot_audit
+        from userdp.report.pictures import plot_audit
 
         with whole_file(plot) as new:
             plot_audit(report, new)

@@ -122,8 +122,7 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
             f"\n{number}. {charge.charged_at[:19].replace('T', ' ')} UTC, {charge.purpose or 'no purpose given'}"
         )
         for step in charge.steps:
-            kind = step.mechanism.partition("(")[0]
-            typer.echo(f"   {step.label}: {kind} on users {step.start:,} to {step.stop - 1:,}")
+            typer.echo(f"   {step.label}: {step.mechanism} on users {step.start:,} to {step.stop - 1:,}")
         if not charge.private:
             show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)
     if not private:

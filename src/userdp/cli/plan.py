@@ -82,7 +82,7 @@ def plan(
             l2=l2,
         )
     if plot is not None:
-        from userdp.report.plan_plot import plot_plan
+        from userdp.report.pictures import plot_plan
 
         with show.working("planning at nine epsilons", quiet=False), whole_file(plot) as new:
             plot_plan(comparison, new, max_gradients)

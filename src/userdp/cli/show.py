@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import Statement
-from userdp.privacy.tradeoff import in_percent, right_guess
+from userdp.privacy.guarantee import Statement, in_percent, right_guess
 from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, excess, needs
 
 

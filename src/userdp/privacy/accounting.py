@@ -42,7 +42,7 @@ DELTA_RESERVE = 1e-6
 _EXACT_PURE_PARTS = 10
 
 # The closed form loses digits below this mu, so a smaller one is priced like this one.
-_SMALLEST_MU = 1e-4
+SMALLEST_MU = 1e-4
 
 _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
@@ -50,6 +50,8 @@ _LARGEST_EPSILON = 1e6
 _LARGEST_DEFAULT_DELTA = 1e-6
 _FEW_PURE_PARTS = 3  # whose exact delta is quick to compute at many epsilons
 
+
+Numbers = NDArray[np.float64]
 
 # std / (largest change caused by adding one user). A plain float is std / (largest change caused by replacing one).
 AddedUserMultiplier = NewType("AddedUserMultiplier", float)
@@ -163,25 +165,6 @@ class Cost:
             sum_up(self.failure, other.failure),
         )
 
-    @staticmethod
-    def worst(costs: tuple[Cost, ...]) -> Cost:
-        """A cost at least as high as each of `costs`: what a user pays who is in one of several disjoint sets.
-
-        Part by part the largest, with pure parts paired in order of size. Subsampled parts of different sets cannot
-        be compared by a number, so the distinct ones are all kept.
-        """
-        pure = [sorted(cost.pure, reverse=True) for cost in costs]
-        kept: dict[Subsampled, int] = {}
-        for cost in costs:
-            for part in cost.subsampled:
-                kept[part] = max(kept.get(part, 0), cost.subsampled.count(part))
-        return Cost(
-            max((cost.gaussian for cost in costs), default=0.0),
-            tuple(max(parts) for parts in itertools.zip_longest(*pure, fillvalue=0.0)),
-            tuple(part for part, count in kept.items() for _ in range(count)),
-            max((cost.failure for cost in costs), default=0.0),
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, for the ledger and for reports."""
         return asdict(self)
@@ -189,13 +172,9 @@ class Cost:
     @staticmethod
     def from_json(record: dict[str, Any]) -> Cost:
         """Inverse of `to_json`; also reads records of 0.1.0, which call every multiplier a noise multiplier."""
-        parts = tuple(
-            Subsampled(
-                **{("added_user_multiplier" if name == "noise_multiplier" else name): part[name] for name in part}
-            )
-            for part in record["subsampled"]
-        )
-        return Cost(float(record["gaussian"]), tuple(record["pure"]), parts, float(record["failure"]))
+        renamed = {"noise_multiplier": "added_user_multiplier"}
+        parts = (Subsampled(**{renamed.get(name, name): part[name] for name in part}) for part in record["subsampled"])
+        return Cost(float(record["gaussian"]), tuple(record["pure"]), tuple(parts), float(record["failure"]))
 
 
 def sum_up(a: float, b: float) -> float:
@@ -223,7 +202,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """
     if mu == 0:
         return -math.expm1(min(0.0, epsilon))
-    mu = max(mu, _SMALLEST_MU)
+    mu = max(mu, SMALLEST_MU)
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = float(log_ndtr(-mu / 2 - epsilon / mu))
     return math.exp(upper) * -math.expm1(min(0.0, epsilon + lower - upper))
@@ -240,9 +219,7 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
     0.0
     """
     if _needs_pld(cost):
-        delta = max(
-            0.0, float(_composed(replace(cost, failure=0.0), grid).get_delta_for_epsilon(epsilon))
-        ) + _pld_rounding(cost)
+        delta = float(_pld_delta(cost, epsilon, grid))
     else:
         mu = math.sqrt(cost.gaussian)
         delta = 0.0
@@ -253,11 +230,10 @@ def delta_at(cost: Cost, epsilon: float, grid: float = FINE_GRID) -> float:
     return min(1.0, sum_up(delta, cost.failure))
 
 
-def delta_curve(cost: Cost, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+def delta_curve(cost: Cost, epsilons: Numbers) -> Numbers:
     """`delta_at` at many epsilons, in increasing order, at once: an upper bound at each of them."""
     if cost.subsampled or len(cost.pure) > _FEW_PURE_PARTS:
-        deltas = np.maximum(0.0, _composed(cost, FINE_GRID).get_delta_for_epsilon(epsilons))
-        bounds = deltas + (_pld_rounding(cost) + cost.failure)
+        bounds = _pld_delta(cost, epsilons, FINE_GRID) + cost.failure
         return np.asarray(np.minimum(1.0, np.nextafter(bounds, np.inf)))
     return np.array([delta_at(cost, float(epsilon)) for epsilon in epsilons])
 
@@ -285,6 +261,12 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
         if high > _LARGEST_EPSILON:
             return math.inf
     return bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
+
+
+def _pld_delta(cost: Cost, epsilon: Any, grid: float) -> Any:
+    """delta at one epsilon, or at several, without the cost's failure."""
+    deltas = _composed(replace(cost, failure=0.0), grid).get_delta_for_epsilon(epsilon)
+    return np.maximum(0.0, deltas) + _pld_rounding(cost)
 
 
 def _pld_rounding(cost: Cost) -> float:
@@ -319,11 +301,11 @@ def _excess(cost: Cost, budget: Budget, grid: float) -> float:
     return math.log(max(delta, 1e-300) / (budget.delta * (1 - DELTA_RESERVE)))
 
 
-def certify(cost: Cost, budget: Budget, what: str = "The plan") -> None:
+def certify(cost: Cost, budget: Budget) -> None:
     """Raise `BudgetExceeded` with the figures and the remedy unless `cost` fits into `budget`."""
     if not fits(cost, budget):
         raise BudgetExceeded(
-            f"{what} needs epsilon={epsilon_at(cost, budget.delta):.4g} at delta={budget.delta:g}, expected <= "
+            f"The plan needs epsilon={epsilon_at(cost, budget.delta):.4g} at delta={budget.delta:g}, expected <= "
             f"{budget.epsilon:g}: ask for fewer releases, more noise, or a larger budget. Nothing was spent."
         )
 

@@ -21,10 +21,10 @@ from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.warnings_off import QUIET
-from userdp.vectors.gradients import RowStatistic, Statistic
+from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
-# Statistics whose vectors never point apart: docs/proofs.md, section 22.
+# The statistics whose vectors are proven never to point apart: docs/proofs.md, section 22.
 _ACUTE = (ColumnScales, MomentShape, RowScale)
 
 
@@ -142,12 +142,11 @@ class Curator:
         users = session.choose(self._order[step.start : step.stop])
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
-        kept = getattr(session, "kept_rows", None)  # the session's coins, where rows are sampled
 
         def asked(first: int, last: int) -> Statistic:
-            if kept is None or not isinstance(statistic, RowStatistic):
+            if session.kept_rows is None or not isinstance(statistic, RowStatistic):
                 return statistic
-            return statistic.keeping(kept[first:last])
+            return statistic.keeping(session.kept_rows[first:last])
 
         if step.n_groups is not None or block >= n_groups:
             vectors = self._vectors(asked(0, n_groups), users, n_groups)
@@ -161,30 +160,18 @@ class Curator:
 
     def _check(self, statistic: Statistic, label: str, radius: float) -> None:
         """Find wrong statistics before the round begins, without data."""
-        if isinstance(statistic, type) or not hasattr(statistic, "check"):
+        if isinstance(statistic, type) or not isinstance(statistic, Statistic):
             kind = statistic.__name__ if isinstance(statistic, type) else type(statistic).__name__
             raise TypeError(
                 f"Expected a statistic such as UserMean() or MeanGradient(loss, weights), got {kind}; "
                 "UserGradients(function, weights) makes one of a function."
             )
-        if any(step.label == label and step.mechanism.trusts_statistic for step in self._plan.steps):
-            _check_trusted(statistic, label, radius)
-        if any(step.label == label and getattr(step.mechanism, "acute", False) for step in self._plan.steps):
-            _check_acute(statistic, label)
+        for step in self._plan.steps:
+            if step.label == label:
+                _check_fits(statistic, step, radius)
         if statistic.needs_targets and not self._data.has_targets:
             raise ValueError(
                 "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
-            )
-        grouped = any(step.label == label and step.n_groups is not None for step in self._plan.steps)
-        if grouped and not statistic.takes_groups:
-            raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
-        sampled = any(
-            step.label == label and getattr(step.mechanism, "samples_rows", False) for step in self._plan.steps
-        )
-        if sampled and not isinstance(statistic, RowStatistic):
-            raise TypeError(
-                f"Expected a statistic of sampled rows in step {label!r}, such as ClippedRowGradients, got "
-                f"{type(statistic).__name__}."
             )
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
@@ -217,9 +204,29 @@ class Curator:
         return step, self._session
 
 
+def _check_fits(statistic: Statistic, step: Step, radius: float) -> None:
+    """Refuse a statistic that is not what the step's mechanism is for."""
+    mechanism, label = step.mechanism, step.label
+    if mechanism.trusts_statistic:
+        _check_trusted(statistic, label, radius)
+    if mechanism.acute and type(statistic) not in _ACUTE:  # subclasses of them are refused, too
+        names = ", ".join(kind.__name__ for kind in _ACUTE)
+        raise TypeError(
+            f"Expected one of {names} in step {label!r}: its noise is for vectors that are proven never to point "
+            f"apart; got {type(statistic).__name__}."
+        )
+    if step.n_groups is not None and not statistic.takes_groups:
+        raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
+    if mechanism.samples_rows and not isinstance(statistic, RowStatistic):
+        raise TypeError(
+            f"Expected a statistic of sampled rows in step {label!r}, such as ClippedRowGradients, got "
+            f"{type(statistic).__name__}."
+        )
+
+
 def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
     """Refuse a statistic without proof that it moves by at most the radius, where privacy rests on it."""
-    guaranteed = getattr(statistic, "replace_one_sensitivity", None)
+    guaranteed = statistic.replace_one_sensitivity if isinstance(statistic, BoundedStatistic) else None
     if not isinstance(guaranteed, float):
         raise TypeError(
             f"Expected a statistic with a replace_one_sensitivity in step {label!r}: its mechanism only adds "
@@ -228,16 +235,5 @@ def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
     if not 0 <= guaranteed <= radius:
         raise ValueError(
             f"Expected radius={radius} in step {label!r} to be at least the statistic's "
-            f"replace_one_sensitivity={guaranteed}: "
-            "pass that as the radius."
-        )
-
-
-def _check_acute(statistic: Statistic, label: str) -> None:
-    """Refuse all statistics but those proven to give no two vectors that point apart; subclasses of them, too."""
-    if type(statistic) not in _ACUTE:
-        names = ", ".join(kind.__name__ for kind in _ACUTE)
-        raise TypeError(
-            f"Expected one of {names} in step {label!r}: its noise is for vectors that are proven never to point "
-            f"apart; got {type(statistic).__name__}."
+            f"replace_one_sensitivity={guaranteed}: pass that as the radius."
         )

@@ -1,4 +1,14 @@
-"""What a run guaranteed and what each of its parts cost: public numbers only, to be shown and kept with the model."""
+"""What a run guaranteed, what each of its parts cost, and what its noise really allows an attacker.
+
+Public numbers only, to be shown and kept with the model. An attack on one person errs in two ways: it suspects wrongly
+(a false alarm, with chance a) or overlooks (a missed detection, chance b). delta(epsilon) of the plan, known for all
+epsilon >= 0, allows
+
+    b >= 1 - delta(epsilon) - e^epsilon a   and   a >= 1 - delta(epsilon) - e^epsilon b   for all of them
+
+(Dong, Roth and Su 2022, proposition 2.12). One pair (epsilon, delta) is one of these lines; the curve that was paid for
+is all of them. docs/proofs.md, section 24.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +16,28 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, epsilon_at, gaussian_multiplier, rounded_up
-from userdp.privacy.ledger import ODOMETER, Ledger
-from userdp.privacy.plan import Plan, Step
-from userdp.privacy.tradeoff import Tradeoff, in_percent, right_guess, tradeoff
+import numpy as np
+
+from userdp.privacy.accounting import (
+    Budget,
+    BudgetExceeded,
+    Cost,
+    Numbers,
+    added_epsilon_at,
+    delta_curve,
+    epsilon_at,
+    gaussian_multiplier,
+    rounded_up,
+)
+from userdp.privacy.domination import is_gaussian, least_mu
+from userdp.privacy.ledger import ODOMETER, Ledger, kind_of_class
+from userdp.privacy.mechanisms.base import described
+from userdp.privacy.plan import Plan
 
 COVERS = "this fit alone, with its hyperparameters taken as public"
 NOT_COVERED = (
     "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
-    "and a ledger that all of them fraction keeps count.",
+    "and a ledger that all of them share keeps count.",
     "Choosing hyperparameters by looking at the data is not covered, unless that look was itself private.",
     "Adding or removing a person is not covered by replacement with a public number of users.",
 )
@@ -24,23 +47,88 @@ _SEEDED = (
     "research only: do not publish what came of it."
 )
 
+_PLAIN = ("epsilon", "delta", "unit", "n_users", "insecure_seed", "warning")  # called the same in JSON
+
+OTHER_DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+
+_LINES = 33  # of the curve
+_SLACK = 0.01  # of delta, that may be outside of the dominating Gaussian
+_LARGEST_EXPONENT = 500.0
+
+# How far adding a user moves a clipped total / how far replacing one does. Others, tests above all, have no such ratio.
+_ADDED = {"clip": 0.5, "sampled-clip": 0.5}
+_ADDED_ACUTE = math.sqrt(0.5)
+
 
 @dataclass(frozen=True)
 class Part:
     """One step of the plan: its mechanism and what it costs.
 
-    `epsilon_alone` is what it would cost by itself at the statement's delta. `fraction` is its part of what those who
-    pay most of the users in it pay, counted in mu^2 of the Gaussian mechanism that would cost as much.
+    `mechanism` is its kind, `record` its numbers (text in files of 0.1.0). `epsilon_alone` is what it would cost by
+    itself at the statement's delta. `fraction` is its part of what those who pay most of the users in it pay, counted
+    in mu^2 of the Gaussian mechanism that would cost as much.
     """
 
     step: str
     mechanism: str
-    record: str
+    record: dict[str, Any] | str
     first_user: int
     last_user: int
     releases: int
     epsilon_alone: float
     fraction: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, in which `fraction` is called share, as in the files of 0.1.0."""
+        values = asdict(self)
+        return values | {"share": values.pop("fraction")}
+
+    @staticmethod
+    def from_dict(record: dict[str, Any]) -> Part:
+        """The part that `to_dict`, or 0.1.0, made this of."""
+        values = dict(record) | {"mechanism": kind_of_class(record["mechanism"])}
+        return Part(fraction=values.pop("share"), **values)
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """The errors that every attack on a plan's releases makes, computed from its costs. No data is needed.
+
+    right_guess: how often the best attack is right between two equally likely versions of one person's data;
+    points: (false alarm, missed detection), corners of a polygon that no attack is below: a little below the curve;
+    mu: of the least Gaussian mechanism (mu-GDP) that tells at least as much, but for events of chance `mu_failure`, a
+    part of delta; None if there is none;
+    failure: chance of the events in which nothing is guaranteed (tests that pass by mistake); 0 for Gaussian noise
+    alone; epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;
+    added_epsilon: what accounting for adding or removing a user would print for the same noise, at the same delta. It
+    is smaller and says something else; None where mechanisms have no such number.
+    """
+
+    right_guess: float
+    points: tuple[tuple[float, float], ...]
+    mu: float | None
+    mu_failure: float
+    failure: float
+    epsilons: tuple[tuple[float, float | None], ...]
+    added_epsilon: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        pairs = {"points": [list(point) for point in self.points], "epsilons": [list(pair) for pair in self.epsilons]}
+        return vars(self) | pairs
+
+    @staticmethod
+    def from_dict(record: dict[str, Any]) -> Tradeoff:
+        """The record that `to_dict` made this of; raises on what are no numbers."""
+        return Tradeoff(
+            right_guess=float(record["right_guess"]),
+            points=tuple((float(alarm), float(miss)) for alarm, miss in record["points"]),
+            mu=_number(record["mu"]),
+            mu_failure=float(record["mu_failure"]),
+            failure=float(record["failure"]),
+            epsilons=tuple((float(delta), _number(epsilon)) for delta, epsilon in record["epsilons"]),
+            added_epsilon=_number(record["added_epsilon"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +157,7 @@ class Statement:
 
     @property
     def private(self) -> bool:
-        """False for a seeded run, which protects nobody."""
+        """False for a seeded run, which is non-private."""
         return self.insecure_seed is None
 
     @property
@@ -83,27 +171,18 @@ class Statement:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "unit": self.unit,
-            "neighbours": self.neighbours,
-            "covers": self.covers,
+        return {name: getattr(self, name) for name in (*_PLAIN, "neighbours", "covers", "private")} | {
             "not_covered": list(NOT_COVERED),
             "right_guess_of_epsilon_and_delta_alone": right_guess(self.epsilon, self.delta),
             "tradeoff": None if self.tradeoff is None else self.tradeoff.to_dict(),
-            "private": self.private,
-            "insecure_seed": self.insecure_seed,
-            "warning": self.warning,
             "ledger": {
                 "path": self.ledger_path,
                 "epsilon": self.ledger_epsilon,
                 "delta": self.ledger_delta,
-                "spent_epsilon": self.spent_epsilon if math.isfinite(self.spent_epsilon) else None,
+                "spent_epsilon": _finite(self.spent_epsilon),
                 "spent_epsilon_is": ODOMETER,
             },
-            "mechanisms": [asdict(part) for part in self.parts],
-            "n_users": self.n_users,
+            "mechanisms": [part.to_dict() for part in self.parts],
         }
 
     @staticmethod
@@ -112,13 +191,13 @@ class Statement:
         ledger, spent = record["ledger"], record["ledger"]["spent_epsilon"]
         found = record.get("tradeoff")
         return Statement(
-            parts=tuple(Part(**part) for part in record["mechanisms"]),
+            parts=tuple(Part.from_dict(part) for part in record["mechanisms"]),
             ledger_path=ledger["path"],
             ledger_epsilon=ledger["epsilon"],
             ledger_delta=ledger["delta"],
             spent_epsilon=math.inf if spent is None else spent,
             tradeoff=None if found is None else Tradeoff.from_dict(found),
-            **{name: record[name] for name in ("epsilon", "delta", "unit", "n_users", "insecure_seed", "warning")},
+            **{name: record[name] for name in _PLAIN},
         )
 
     def __str__(self) -> str:
@@ -165,55 +244,130 @@ def statement(
     plan: Plan, budget: Budget, ledger: Ledger, insecure_seed: int | None = None, unit: str = "user", warning: str = ""
 ) -> Statement:
     """What a plan that was charged to `ledger` guarantees within `budget`; reads no data."""
-    squares = {step.label: _square(step, budget) for step in plan.steps}
+    alone = {step.label: epsilon_at(step.mechanism.cost, budget.delta) for step in plan.steps}
+    squares = {label: _square(epsilon, budget.delta) for label, epsilon in alone.items()}
     totals = {
         edge: sum(squares[step.label] for step in plan.steps if step.start <= edge < step.stop)
         for edge in {step.start for step in plan.steps}
     }  # what users pay from there on; it changes upwards only where a step begins
-    parts = []
-    for step in plan.steps:
-        record = repr(step.mechanism)
-        parts.append(
-            Part(
-                step.label,
-                record.split("(")[0],
-                record,
-                step.start,
-                step.stop - 1,
-                step.mechanism.rounds,
-                _alone(step, budget),
-                squares[step.label] / max(total for edge, total in totals.items() if step.start <= edge < step.stop),
-            )
-        )
-    warnings = [_SEEDED] if insecure_seed is not None else []
-    warnings += [warning] if warning else []
-    path = None if ledger.path is None else ledger.path.name  # folders are nobody's business
-    spent = ledger.spent_epsilon()
-    held = ledger.budget
     return Statement(
-        budget.epsilon,
-        budget.delta,
-        unit,
-        plan.n_users,
-        tuple(parts),
-        insecure_seed,
-        " ".join(warnings),
-        path,
-        held.epsilon,
-        held.delta,
-        spent,
-        tradeoff(plan, budget.delta),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        unit=unit,
+        n_users=plan.n_users,
+        parts=tuple(
+            Part(
+                step=step.label,
+                mechanism=described(step.mechanism)["kind"],
+                record=described(step.mechanism),
+                first_user=step.start,
+                last_user=step.stop - 1,
+                releases=step.mechanism.rounds,
+                epsilon_alone=alone[step.label],
+                fraction=squares[step.label] / max(totals[edge] for edge in totals if step.start <= edge < step.stop),
+            )
+            for step in plan.steps
+        ),
+        insecure_seed=insecure_seed,
+        warning=" ".join(([] if insecure_seed is None else [_SEEDED]) + ([warning] if warning else [])),
+        ledger_path=None if ledger.path is None else ledger.path.name,  # folders are nobody's business
+        ledger_epsilon=ledger.budget.epsilon,
+        ledger_delta=ledger.budget.delta,
+        spent_epsilon=ledger.spent_epsilon(),
+        tradeoff=tradeoff(plan, budget.delta),
     )
 
 
-def _alone(step: Step, budget: Budget) -> float:
-    return epsilon_at(step.mechanism.cost, budget.delta)
-
-
-def _square(step: Step, budget: Budget) -> float:
-    """mu^2 of the Gaussian mechanism that costs as much as the step."""
-    epsilon = _alone(step, budget)
+def _square(epsilon: float, delta: float) -> float:
+    """mu^2 of the Gaussian mechanism that costs (epsilon, delta)."""
     try:
-        return 1 / gaussian_multiplier(Budget(max(epsilon, 1e-9), budget.delta)) ** 2
+        return 1 / gaussian_multiplier(Budget(max(epsilon, 1e-9), delta)) ** 2
     except BudgetExceeded:  # so little that no noise the accountant knows costs as little
         return 0.0
+
+
+def tradeoff(plan: Plan, delta: float) -> Tradeoff:
+    """What a plan that was made for this delta allows, for the users who pay most.
+
+    >>> from userdp.privacy.mechanisms.clip import Clip
+    >>> from userdp.privacy.plan import Step
+    >>> found = tradeoff(Plan(10, (Step("mean", 0, 10, Clip(10, 4.225)),)), 1e-6)
+    >>> round(found.right_guess, 3), round(found.mu, 4), round(found.added_epsilon, 3)
+    (0.547, 0.2367, 0.475)
+    """
+    costs, slack = plan.costs, _SLACK * delta
+    mu = max(least_mu(cost, slack) for cost in costs)
+    end = min(_LARGEST_EXPONENT, max(_last_epsilon(cost, delta) for cost in costs))
+    epsilons = np.unique(np.linspace(0.0, end, _LINES))
+    deltas = np.max([delta_curve(cost, epsilons) for cost in costs], axis=0)
+    others = {other: max(epsilon_at(cost, other) for cost in costs) for other in OTHER_DELTAS}
+    failure = max(cost.failure for cost in costs)
+    return Tradeoff(
+        right_guess=float(1 + deltas[0]) / 2,
+        points=_polygon(epsilons, deltas),
+        mu=_finite(mu),
+        mu_failure=failure if all(is_gaussian(cost) for cost in costs) else failure + slack,
+        failure=failure,
+        epsilons=tuple((other, _finite(epsilon)) for other, epsilon in others.items()),
+        added_epsilon=_added_epsilon(plan, delta),
+    )
+
+
+def _last_epsilon(cost: Cost, delta: float) -> float:
+    """Where the curve has come down to what is left out: failures, and a hundredth of delta, or else delta."""
+    rooms = (cost.failure + _SLACK * delta, delta, 1.0)
+    return next(epsilon for room in rooms if math.isfinite(epsilon := epsilon_at(cost, room)))
+
+
+def _polygon(epsilons: Numbers, deltas: Numbers) -> tuple[tuple[float, float], ...]:
+    """Corners of what the lines b = 1 - delta - e^epsilon a, and their mirror images, leave."""
+    slopes = np.exp(epsilons)
+    alarms = np.clip(-np.diff(deltas) / np.diff(slopes), 0.0, 1.0)
+    misses = np.clip(1 - deltas[:-1] - slopes[:-1] * alarms, 0.0, 1.0)
+    half = [(0.0, float(1 - deltas[-1])), *zip(alarms[::-1].tolist(), misses[::-1].tolist(), strict=True)]
+    return (*half, *((b, a) for a, b in reversed(half)))
+
+
+def _added_epsilon(plan: Plan, delta: float) -> float | None:
+    """Epsilon at delta under adding or removing a user, for the users who would then pay most."""
+    added = {}
+    for step in plan.steps:
+        record, cost = described(step.mechanism), step.mechanism.cost
+        ratio = _ADDED_ACUTE if record.get("acute") else _ADDED.get(record["kind"])
+        if ratio is None:
+            return None
+        added[step] = Cost(gaussian=ratio**2 * cost.gaussian, subsampled=cost.subsampled)
+    costs = {
+        sum((cost for step, cost in added.items() if step.start <= position < step.stop), Cost())
+        for position in {step.start for step in plan.steps}
+    }
+    return _finite(max(added_epsilon_at(cost, delta) for cost in costs))
+
+
+def right_guess(epsilon: float, delta: float) -> float:
+    """How often the best attack guesses right if (epsilon, delta) is all that is known: (e^eps + delta) / (e^eps + 1).
+
+    Half of 1 + total variation, which (epsilon, delta) limits to (e^eps - 1 + 2 delta) / (e^eps + 1).
+
+    >>> round(right_guess(1.0, 1e-6), 3)
+    0.731
+    """
+    shrunk = math.exp(-epsilon)
+    return (1 + delta * shrunk) / (1 + shrunk)
+
+
+def in_percent(chance: float) -> str:
+    """A chance in percent, rounded up to a tenth.
+
+    >>> in_percent(0.5471)
+    '54.8%'
+    """
+    return f"{math.ceil(1000 * chance - 1e-9) / 10:.1f}%"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

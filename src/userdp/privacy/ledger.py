@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -22,19 +23,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
+from userdp.privacy.mechanisms.base import described
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 
 _T = TypeVar("_T")
+_Priced = TypeVar("_Priced", Cost, Dominating)
 _FORMAT = 2
 _FIRST_FORMAT = 1  # of 0.1.0: without fractions of delta, and without what runs are charged as
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
-    "identity TEXT NOT NULL, failure_fraction REAL NOT NULL)",
+    "identity TEXT NOT NULL, failure_share REAL NOT NULL)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
     "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
@@ -42,7 +45,7 @@ _TABLES = (
     f"PRAGMA user_version = {_FORMAT}",
 )
 _NEW_COLUMNS = (
-    f"ALTER TABLE budget ADD COLUMN failure_fraction REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
+    f"ALTER TABLE budget ADD COLUMN failure_share REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
     "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
     f"PRAGMA user_version = {_FORMAT}",
 )
@@ -63,10 +66,14 @@ ODOMETER = (
 
 @dataclass(frozen=True)
 class ChargedStep:
-    """One step of a charged plan: the mechanism's record in words, and which users of the random order it is on."""
+    """One step of a charged plan: its mechanism's kind and numbers, and which users of the random order it is on.
+
+    `record` is text in files of 0.1.0, which wrote names of classes.
+    """
 
     label: str
     mechanism: str
+    record: dict[str, Any] | str
     start: int
     stop: int
 
@@ -87,7 +94,7 @@ class Charge:
 
     @property
     def private(self) -> bool:
-        """False for a seeded run: its noise can be reproduced, so it protects nobody."""
+        """False for a seeded run: its noise can be reproduced, so it is non-private."""
         return self.insecure_seed is None
 
 
@@ -149,12 +156,11 @@ class Ledger:
             self._newest = _newest_run(db)
         self.charges()  # refuses a file that holds another budget, or damaged records
 
-    def __deepcopy__(self, memo: object) -> Ledger:
+    def __deepcopy__(self, memo: object = None) -> Ledger:
         """Itself: a copy would let the same budget be spent twice. (scikit-learn copies parameters of estimators.)"""
         return self
 
-    def __copy__(self) -> Ledger:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[object, ...]]:
         """Pickled, a ledger is the address of its file, and finds the very same ledger there or raises."""
@@ -181,14 +187,15 @@ class Ledger:
             for total in _totals([*before, new]) if before else ():
                 self._filter.certify(total)
             seed = None if insecure_seed is None else str(int(insecure_seed))
-            costs = json.dumps([cost.to_json() for cost in plan.costs])
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             run = db.execute(
                 "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating) VALUES (?, ?, ?, ?, ?)",
-                (now, purpose, seed, costs, _written(new)),
+                (now, purpose, seed, _written(plan.costs), _written(new)),
             ).lastrowid
-            steps = [(run, s.label, repr(s.mechanism), int(s.start), int(s.stop)) for s in plan.steps]
-            db.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", steps)
+            for step in plan.steps:
+                record = json.dumps(described(step.mechanism))
+                values = (run, step.label, record, int(step.start), int(step.stop))
+                db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", values)
 
     def spent(self) -> tuple[Dominating, ...]:
         """What was spent in all, as charged between runs: one total for each way of being in the plans' sets of users.
@@ -201,7 +208,7 @@ class Ledger:
     def spent_epsilon(self, delta: float | None = None) -> float:
         """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own: a running total.
 
-        Infinite if any run was seeded: such a run protects nobody. Of one run it is what that run costs, of several
+        Infinite if any run was seeded: such a run is non-private. Of one run it is what that run costs, of several
         what their dominating Gaussian mechanisms cost, which may be more than the sum.
 
         Guarantee: none by itself. What holds however runs are chosen is the budget; a total at a moment that was
@@ -227,8 +234,8 @@ class Ledger:
                 Charge(
                     _typed(charged_at, str),
                     _typed(purpose, str),
-                    _read_costs(costs),
-                    _read_dominating(priced),
+                    _read(Cost, costs),
+                    _read(Dominating, priced),
                     None if seed is None else int(seed),
                     tuple(_read_step(*step[1:]) for step in steps if step[0] == run),
                 )
@@ -354,7 +361,7 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
     if version == _FIRST_FORMAT:
         _migrate(db, path)
-    row = db.execute("SELECT epsilon, delta, failure_fraction, identity FROM budget").fetchone()
+    row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
     with _undamaged(path):
         return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
 
@@ -370,7 +377,7 @@ def _migrate(db: sqlite3.Connection, path: str | Path | None) -> None:
     with _undamaged(path):
         before: list[tuple[Dominating, ...]] = []
         for run, costs in db.execute("SELECT run, costs FROM runs ORDER BY run").fetchall():
-            before.append(_priced(_read_costs(costs), _totals(before), held))
+            before.append(_priced(_read(Cost, costs), _totals(before), held))
             db.execute("UPDATE runs SET dominating = ? WHERE run = ?", (_written(before[-1]), run))
 
 
@@ -378,7 +385,7 @@ def _charged(db: sqlite3.Connection, path: str | Path | None) -> list[tuple[Domi
     """What every run is charged as."""
     runs = db.execute("SELECT dominating FROM runs ORDER BY run").fetchall()
     with _undamaged(path):
-        return [_read_dominating(priced) for (priced,) in runs]
+        return [_read(Dominating, priced) for (priced,) in runs]
 
 
 def _priced(costs: tuple[Cost, ...], spent: tuple[Dominating, ...], held: Filter) -> tuple[Dominating, ...]:
@@ -400,28 +407,31 @@ def _undamaged(path: str | Path | None) -> Iterator[None]:
         ) from None
 
 
-def _read_costs(text: str) -> tuple[Cost, ...]:
-    """The costs of a run: at least one, or else it would count as free."""
-    costs = tuple(Cost.from_json(record) for record in json.loads(text))
-    if not costs:
-        raise ValueError("no cost")
-    return costs
+def _written(records: Iterable[Cost | Dominating]) -> str:
+    return json.dumps([record.to_json() for record in records])
 
 
-def _read_dominating(text: str) -> tuple[Dominating, ...]:
-    """What a run is charged as: at least once, or else it would count as free."""
-    priced = tuple(Dominating.from_json(record) for record in json.loads(text))
-    if not priced:
-        raise ValueError("no price")
-    return priced
+def _read(kind: type[_Priced], text: str) -> tuple[_Priced, ...]:
+    """What `_written` wrote of a run: at least one record, or else the run would count as free."""
+    records = tuple(kind.from_json(record) for record in json.loads(text))
+    if not records:
+        raise ValueError("no record")
+    return records
 
 
-def _written(priced: tuple[Dominating, ...]) -> str:
-    return json.dumps([each.to_json() for each in priced])
+def _read_step(label: object, mechanism: str, start: object, stop: object) -> ChargedStep:
+    record = json.loads(mechanism) if mechanism.startswith("{") else mechanism
+    kind = record["kind"] if isinstance(record, dict) else kind_of_class(record.partition("(")[0])
+    return ChargedStep(_typed(label, str), _typed(kind, str), record, _typed(start, int), _typed(stop, int))
 
 
-def _read_step(label: object, mechanism: object, start: object, stop: object) -> ChargedStep:
-    return ChargedStep(_typed(label, str), _typed(mechanism, str), _typed(start, int), _typed(stop, int))
+def kind_of_class(name: str) -> str:
+    """A mechanism's kind from the name that its class had in 0.1.0, which wrote that; kinds are left as they are.
+
+    >>> kind_of_class("SampledClip"), kind_of_class("sampled-clip")
+    ('sampled-clip', 'sampled-clip')
+    """
+    return "output-perturbation" if name == "Perturbation" else re.sub("(?<!^)(?=[A-Z])", "-", name).lower()
 
 
 def _typed(value: object, kind: type[_T]) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget, Cost, certify
-from userdp.privacy.mechanisms.base import Mechanism, settle
+from userdp.privacy.mechanisms.base import Mechanism, check_record
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Step:
     n_groups: int | None = None
 
     def __post_init__(self) -> None:
-        settle(self, counts=("start", "stop"), from_zero="start")
+        check_record(self, counts=("start", "stop"), from_zero="start")
         if self.n_groups is not None:
-            settle(self, counts=("n_groups",))
+            check_record(self, counts=("n_groups",))
         if not 0 <= self.start < self.stop:
             raise ValueError(f"Expected 0 <= start={self.start} < stop={self.stop} in step {self.label!r}.")
         if self.n_vectors > self.n_users:
@@ -58,7 +58,7 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        settle(self, counts=("n_users",))
+        check_record(self, counts=("n_users",))
         if not isinstance(self.steps, tuple) or not all(isinstance(step, Step) for step in self.steps):
             raise TypeError("Expected steps to be a tuple of Step, such as (Step(...),).")
         if not self.steps:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from userdp.privacy.guarantee import COVERS, NOT_COVERED
-from userdp.privacy.tradeoff import right_guess
+from userdp.privacy.guarantee import COVERS, NOT_COVERED, right_guess
 from userdp.report import wording
 from userdp.report.record import checked
 

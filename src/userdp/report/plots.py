@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.patches import Rectangle
 
-from userdp.privacy.tradeoff import right_guess
+from userdp.privacy.guarantee import right_guess
 from userdp.report.canvas import (
     BLUE,
     INK,

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.tradeoff import Tradeoff
+from userdp.privacy.guarantee import Tradeoff
 from userdp.solvers.base import PROVEN
 
 FORMAT = "userdp model 1"

@@ -145,7 +145,7 @@ def budget(model: Model) -> str:
         ("neighbours", privacy["neighbours"]),
         ("solver", f"{clean(model['solver'])}, mode {clean(model['mode'])}"),
     ]
-    records += [(clean(step.get("step", "")), step.get("record", "")) for step in steps]
+    records += [(clean(step.get("step", "")), wording.in_one_line(step.get("record", ""))) for step in steps]
     shown = table(heads, rows, numbers=(2, 3, 4, 5), words=1) if steps else "<p>No step is on record.</p>"
     alone = sum(real(step.get("epsilon_alone")) for step in steps)
     less = f"Together the steps cost ε = {privacy['epsilon']:g}, which is less than the sum of what each costs alone."

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.tradeoff import right_guess
+from userdp.privacy.guarantee import right_guess
+from userdp.privacy.ledger import kind_of_class
 from userdp.report.record import clean, number, positive, power, real
 
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
@@ -31,20 +32,20 @@ _PURPOSES = (
     ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
 )
 _MECHANISMS = {
-    "Clip": "Each contribution is clipped to a fixed length; their mean is released with noise.",
-    "SampledClip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
+    "clip": "Each contribution is clipped to a fixed length; their mean is released with noise.",
+    "sampled-clip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
     "clipped to a fixed length; their mean is released with noise.",
-    "RadiusSearch": "Noisy counts of how many contributions are close together, at one distance after another.",
-    "OutlierRemoval": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
-    "GaussianOutlierRemoval": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
-    "SampledOutlierRemoval": "On random samples of people: far-off contributions left out, tested, then a noisy mean.",
-    "SearchedOutlierRemoval": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
-    "Winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
-    "LocalVotes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
-    "LocalReports": "Each person tells one number with noise of its own, before anyone adds up.",
-    "Perturbation": "One vector, computed so that no person can move it far, whatever their data; released with noise.",
-    "SampledRows": "Random rows of all people; what each person adds is clipped to its rows taken, then a noisy sum.",
-    "PaperOutlierRemoval": "Outlier removal, test and noise as the paper prints them.",
+    "radius-search": "Noisy counts of how many contributions are close together, at one distance after another.",
+    "outlier-removal": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
+    "gaussian-outlier-removal": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
+    "sampled-outlier-removal": "Random samples of people: far-off contributions left out, a test, then a noisy mean.",
+    "searched-outlier-removal": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
+    "winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
+    "local-votes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
+    "local-reports": "Each person tells one number with noise of its own, before anyone adds up.",
+    "output-perturbation": "One vector: no person can move it far, whatever their data; released with noise.",
+    "sampled-rows": "Random rows of all people; what a person adds is clipped to its rows taken, then a noisy sum.",
+    "paper-outlier-removal": "Outlier removal, test and noise as the paper prints them.",
 }
 _COLUMNS = {
     "users": "users",
@@ -251,13 +252,20 @@ def purpose(step: Mapping[str, Any]) -> str:
 
 def how(step: Mapping[str, Any]) -> str:
     """How a step's mechanism protects."""
-    return _MECHANISMS.get(str(step.get("mechanism", "")), "See the record below.")
+    return _MECHANISMS.get(kind_of_class(str(step.get("mechanism", ""))), "See the record below.")
+
+
+def in_one_line(record: object) -> str:
+    """A mechanism's numbers; files of 0.1.0 hold them as text."""
+    if not isinstance(record, Mapping):
+        return str(record)
+    return ", ".join(f"{name} {value}" for name, value in record.items())
 
 
 def radius_in_words(record: Mapping[str, Any]) -> str:
     """What the radius of a phase is: where outliers begin, or the length that contributions are clipped to."""
-    kinds = [str(step.get("mechanism", "")) for step in record["privacy"]["mechanisms"]]
-    if kinds and all(kind in ("Clip", "SampledClip") for kind in kinds):
+    kinds = [kind_of_class(str(step.get("mechanism", ""))) for step in record["privacy"]["mechanisms"]]
+    if kinds and all(kind in ("clip", "sampled-clip") for kind in kinds):
         return "Radius: the length that contributions are clipped to, chosen from public numbers and earlier releases."
     return (
         "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "

@@ -10,7 +10,7 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss
-from userdp.privacy.mechanisms.base import settle
+from userdp.privacy.mechanisms.base import check_record
 
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
 _TYPICAL_LOGIT = 3.0
@@ -67,7 +67,7 @@ class Problem:
         for name in ("row_norm", "target_bound", "prediction_scale", "l2", "row_similarity"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
-        settle(self, counts=("n_features",))
+        check_record(self, counts=("n_features",))
         if self.target_bound is None and not self.loss.classifies:
             raise ValueError(
                 f"Expected a target_bound for the {self.loss.name} loss: a public bound on |target|, such as the end "

@@ -32,6 +32,7 @@ from userdp.vectors.row_weights import RowWeights
 from userdp.vectors.smoothing import BallSmoothing
 
 
+@runtime_checkable
 class Statistic(Protocol):
     """A callable from users to vectors; see the module's guarantee."""
 
@@ -55,6 +56,15 @@ class RowStatistic(Statistic, Protocol):
 
     def keeping(self, kept: np.ndarray) -> Statistic:
         """The same of the kept rows: one row of coins a user that is asked."""
+
+
+@runtime_checkable
+class BoundedStatistic(Statistic, Protocol):
+    """A statistic of which it is proven how far its vector moves when one user is replaced, whatever the data."""
+
+    @property
+    def replace_one_sensitivity(self) -> float:
+        """How far, at most, in l2 norm."""
 
 
 @dataclass(frozen=True, eq=False)

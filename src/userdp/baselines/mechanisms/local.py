@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.baselines.mechanisms.winsorized import bins_of
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import SessionOnAll, Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class LocalVotes:
+class LocalVotes(Mechanism):
     """For each coordinate the middle of the bin that gets most votes of its users.
 
     With r the radius at release time, [-n_bins r, n_bins r] is cut into `n_bins` bins of width 2r; a number outside is
@@ -33,17 +34,15 @@ class LocalVotes:
     docs/proofs.md, section 19.
     """
 
+    kind: ClassVar[str] = "local-votes"
     n_vectors: int
     epsilon: float
     n_bins: int
 
     rounds = 1
-    samples_users = False
-    trusts_statistic = False
-    block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("epsilon",), ("n_vectors", "n_bins"))
+        check_record(self, ("epsilon",), ("n_vectors", "n_bins"))
 
     @property
     def cost(self) -> Cost:
@@ -59,7 +58,7 @@ class LocalVotes:
         return _Votes(self, noise)
 
 
-class _Votes(SessionOnAll):
+class _Votes(Session):
     def __init__(self, record: LocalVotes, noise: Noise) -> None:
         self._record, self._noise, self._open = record, noise, True
 
@@ -76,7 +75,7 @@ class _Votes(SessionOnAll):
 
 
 @dataclass(frozen=True)
-class LocalReports:
+class LocalReports(Mechanism):
     """For each coordinate the mean of what its users tell: their own number, clipped to +-radius, + N(0, s^2) by each.
 
     s = noise_multiplier * 2 radius. A number that is not finite counts as 0. Where numbers are expected around another
@@ -86,16 +85,14 @@ class LocalReports:
     vectors. Proof: docs/proofs.md, section 19.
     """
 
+    kind: ClassVar[str] = "local-reports"
     n_vectors: int
     noise_multiplier: float
 
     rounds = 1
-    samples_users = False
-    trusts_statistic = False
-    block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier",), ("n_vectors",))
+        check_record(self, ("noise_multiplier",), ("n_vectors",))
 
     @property
     def cost(self) -> Cost:
@@ -105,7 +102,7 @@ class LocalReports:
         return _Reports(self, noise)
 
 
-class _Reports(SessionOnAll):
+class _Reports(Session):
     def __init__(self, record: LocalReports, noise: Noise) -> None:
         self._record, self._noise, self._open = record, noise, True
 

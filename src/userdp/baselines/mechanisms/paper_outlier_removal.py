@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Vectors, check_record
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, Gate, laplace_tail
 from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class PaperOutlierRemoval:
+class PaperOutlierRemoval(Mechanism):
     """`rounds` means of randomly selected vectors among `n_vectors`, each behind a test of the mean neighbour count.
 
     With K vectors and radius tau: the score s = (1/K) sum of the neighbour counts at tau passes if s + Lap(test_scale)
@@ -32,18 +33,15 @@ class PaperOutlierRemoval:
     its full weight.
     """
 
+    kind: ClassVar[str] = "paper-outlier-removal"
     n_vectors: int
     test_scale: float
     noise_ratio: float
     selection_failure: float
     rounds: int = 1
 
-    samples_users = False
-    trusts_statistic = False
-    block = None
-
     def __post_init__(self) -> None:
-        settle(self, ("test_scale", "noise_ratio"), ("n_vectors", "rounds"), chances=("selection_failure",))
+        check_record(self, ("test_scale", "noise_ratio"), ("n_vectors", "rounds"), chances=("selection_failure",))
         self.sensitivity(1.0, 1)  # refuses too few vectors
 
     @property
@@ -75,7 +73,7 @@ class PaperOutlierRemoval:
         return _Session(self, noise)
 
 
-class _Session(SessionOnAll):
+class _Session(Session):
     def __init__(self, record: PaperOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class Perturbation:
+class Perturbation(Mechanism):
     """One release of one vector + N(0, (noise_multiplier * r)^2 I), r the radius at release time.
 
     Here r is how far the vector may move when one user's whole data is replaced. Nothing is clipped or tested: unlike
@@ -24,16 +25,15 @@ class Perturbation:
     section 17.
     """
 
+    kind: ClassVar[str] = "output-perturbation"
     noise_multiplier: float
 
     n_vectors = 1
     rounds = 1
-    samples_users = False
     trusts_statistic = True
-    block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier",))
+        check_record(self, ("noise_multiplier",))
 
     @property
     def cost(self) -> Cost:
@@ -43,7 +43,7 @@ class Perturbation:
         return _Session(self, noise)
 
 
-class _Session(SessionOnAll):
+class _Session(Session):
     def __init__(self, record: Perturbation, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True

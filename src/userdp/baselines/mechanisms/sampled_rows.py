@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.baselines.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, replace_one_delta
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.mechanisms.clip import clipped_sum
 from userdp.privacy.noise import Noise
 
@@ -19,7 +20,7 @@ _COINS = 1 << 20  # drawn at once, which is about memory only
 
 
 @dataclass(frozen=True)
-class SampledRows:
+class SampledRows(Mechanism):
     """`rounds` releases of a mean over sampled rows of all users, with noise.
 
     Each of a user's first `rows_per_user` rows is kept with `sampling_probability`, by coins that the session tosses. A
@@ -34,6 +35,7 @@ class SampledRows:
     Differs: users are replaced, not added or removed; and the cap on rows is on the first rows of a user.
     """
 
+    kind: ClassVar[str] = "sampled-rows"
     n_vectors: int
     rows_per_user: int
     sampling_probability: float
@@ -43,12 +45,11 @@ class SampledRows:
     block: int = 1024
 
     samples_users = True
-    trusts_statistic = False
     samples_rows = True
 
     def __post_init__(self) -> None:
-        settle(self, ("sampling_probability", "row_multiplier", "epsilon"))
-        settle(self, counts=("n_vectors", "rows_per_user", "rounds", "block"))
+        check_record(self, ("sampling_probability", "row_multiplier", "epsilon"))
+        check_record(self, counts=("n_vectors", "rows_per_user", "rounds", "block"))
         if not self.sampling_probability <= 1:
             raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
         if not LEAST_MULTIPLIER * self.rows_per_user <= self.row_multiplier <= MOST_MULTIPLIER:
@@ -77,7 +78,7 @@ class SampledRows:
         return _Session(self, noise)
 
 
-class _Session:
+class _Session(Session):
     """`kept_rows` has a line for each user that takes part in the round: which of its first rows are kept."""
 
     def __init__(self, record: SampledRows, noise: Noise) -> None:

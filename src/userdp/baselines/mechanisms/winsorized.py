@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms.base import SessionOnAll, Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class Winsorized:
+class Winsorized(Mechanism):
     """`rounds` means of vectors, each coordinate clipped to an interval that is first found from noisy counts.
 
     With r the radius at release time, [-n_bins r, n_bins r] is cut into `n_bins` bins of width 2r, in each coordinate;
@@ -32,6 +33,7 @@ class Winsorized:
     because these compose better; Poisson samples instead of samples without replacement.
     """
 
+    kind: ClassVar[str] = "winsorized"
     n_vectors: int
     n_bins: int
     count_multiplier: float
@@ -39,15 +41,11 @@ class Winsorized:
     rounds: int = 1
     sampling_probability: float = 1.0
 
-    block = None
-
     def __post_init__(self) -> None:
-        settle(self, ("count_multiplier", "mean_multiplier", "sampling_probability"))
-        settle(self, counts=("n_vectors", "n_bins", "rounds"))
+        check_record(self, ("count_multiplier", "mean_multiplier", "sampling_probability"))
+        check_record(self, counts=("n_vectors", "n_bins", "rounds"))
         if self.sampling_probability > 1:
             raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
-
-    trusts_statistic = False
 
     @property
     def samples_users(self) -> bool:
@@ -79,7 +77,7 @@ class Winsorized:
         return _Session(self, noise)
 
 
-class _Session(SessionOnAll):
+class _Session(Session):
     def __init__(self, record: Winsorized, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds

@@ -8,7 +8,9 @@ from public inputs and earlier releases, because the noise is proportional to it
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +53,7 @@ def check_counts(at_least: int = 1, **numbers: object) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def settle(
+def check_record(
     record: object,
     reals: tuple[str, ...] = (),
     counts: tuple[str, ...] = (),
@@ -83,55 +85,71 @@ def settle(
         object.__setattr__(record, name, count)
 
 
-class Session(Protocol):
-    """One run of a mechanism."""
+class Session(ABC):
+    """One run of a mechanism. By default everyone takes part, and all vectors of a round come at once."""
+
+    kept_rows: NDArray[np.bool_] | None = None  # which rows each chosen user is asked for, if rows are sampled
 
     def choose(self, users: Users) -> Users:
         """Which of the users take part in the next round."""
+        return users
 
     def add(self, vectors: Vectors, radius: float) -> None:
         """Take in a block of vectors of the next round; only asked of mechanisms that have a `block`."""
+        raise RuntimeError("This mechanism takes all vectors of a round at once.")
 
+    @abstractmethod
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         """The next releasable vector; raises `Aborted` if the test fails."""
 
 
-class Mechanism(Protocol):
-    """A priced record of public numbers."""
+class Mechanism(ABC):
+    """A priced record of public numbers: a frozen dataclass.
 
-    @property
-    def n_vectors(self) -> int:
-        """How many vectors it was priced for: all it gets, or those a Poisson sample is drawn from."""
+    kind: its name in files, which outlives the class's; n_vectors: how many vectors it was priced for, all it gets or
+    those a Poisson sample is drawn from; rounds: how often a session may release.
+    """
+
+    kind: ClassVar[str]
+    n_vectors: int
+    rounds: int
 
     @property
     def samples_users(self) -> bool:
         """Whether each round is on a random sample of the users, one vector each, so that groups make no sense."""
+        return False
+
+    @property
+    def samples_rows(self) -> bool:
+        """Whether a session says by its `kept_rows` which rows of a user a round is on."""
+        return False
 
     @property
     def trusts_statistic(self) -> bool:
         """Whether privacy rests on the statistic's `replace_one_sensitivity`, which then must be at most the radius."""
+        return False
+
+    @property
+    def acute(self) -> bool:
+        """Whether privacy rests on vectors that never point apart: only statistics proven to give such are taken."""
+        return False
 
     @property
     def block(self) -> int | None:
         """How many vectors a session wants at once: the others come before, through its `add`; None for all."""
+        return None
 
     @property
-    def rounds(self) -> int:
-        """How often a session may release."""
-
-    @property
+    @abstractmethod
     def cost(self) -> Cost:
         """What a whole session costs the users it runs on."""
 
+    @abstractmethod
     def start(self, noise: Noise) -> Session:
         """A fresh session."""
 
 
-class SessionOnAll:
-    """A session that gets all vectors of a round at once; everyone takes part, unless it chooses."""
-
-    def choose(self, users: Users) -> Users:
-        return users
-
-    def add(self, vectors: Vectors, radius: float) -> None:
-        raise RuntimeError("This mechanism takes all vectors of a round at once.")
+def described(mechanism: Mechanism) -> dict[str, Any]:
+    """What files say of a mechanism: its kind and its numbers, as JSON values."""
+    numbers = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}  # type: ignore[arg-type]
+    return {"kind": mechanism.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}

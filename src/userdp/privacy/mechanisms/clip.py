@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
@@ -16,7 +17,7 @@ _ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two 
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Mechanism):
     """`rounds` releases of the mean of `n_vectors` vectors, each clipped to length r (the radius at release time).
 
     (1/K) sum of min(1, r/|x_j|) x_j + N(0, (noise_multiplier * 2r/K)^2 I). A vector that is not finite counts as 0.
@@ -30,17 +31,15 @@ class Clip:
     Proof: docs/proofs.md, sections 13 and 22.
     """
 
+    kind: ClassVar[str] = "clip"
     n_vectors: int
     noise_multiplier: float
     rounds: int = 1
     block: int = 1024
     acute: bool = False
 
-    samples_users = False
-    trusts_statistic = False
-
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier",), ("n_vectors", "rounds", "block"))
+        check_record(self, ("noise_multiplier",), ("n_vectors", "rounds", "block"))
         object.__setattr__(self, "acute", self.acute is True)
 
     @property
@@ -61,7 +60,7 @@ class Clip:
         return _Session(self, noise)
 
 
-class _Session:
+class _Session(Session):
     def __init__(self, record: Clip, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from scipy.stats import norm
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import settle
+from userdp.privacy.mechanisms.base import check_record
 from userdp.privacy.mechanisms.removal import TightMean, TightSession
 from userdp.privacy.mechanisms.tests import GaussianTest, gaussian_margin
 from userdp.privacy.noise import Noise
@@ -33,6 +34,7 @@ class GaussianOutlierRemoval(TightMean):
     Differs: h-index for the score; Gaussian tests for AboveThreshold; weights for coins.
     """
 
+    kind: ClassVar[str] = "gaussian-outlier-removal"
     n_vectors: int
     noise_multiplier: float
     test_std: float
@@ -42,8 +44,8 @@ class GaussianOutlierRemoval(TightMean):
     outliers: int = 0
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_std"), chances=("failure", "false_abort"))
-        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
+        check_record(self, ("noise_multiplier", "test_std"), chances=("failure", "false_abort"))
+        check_record(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         self.check_size(f"tests with test_std={self.test_std:g}, failure={self.failure:g}", "a smaller test_std")
 
     @cached_property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import settle
+from userdp.privacy.mechanisms.base import check_record
 from userdp.privacy.mechanisms.removal import TightMean, TightSession
 from userdp.privacy.mechanisms.tests import (
     AboveThreshold,
@@ -47,6 +48,7 @@ class OutlierRemoval(TightMean):
     Differs: tests the h-index instead of the score and uses weights instead of coins, for about 30 times less noise.
     """
 
+    kind: ClassVar[str] = "outlier-removal"
     n_vectors: int
     noise_multiplier: float
     test_epsilon: float
@@ -56,8 +58,8 @@ class OutlierRemoval(TightMean):
     outliers: int = 0
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_epsilon"), chances=("failure", "false_abort"))
-        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
+        check_record(self, ("noise_multiplier", "test_epsilon"), chances=("failure", "false_abort"))
+        check_record(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.test_epsilon < _LEAST_TEST_EPSILON:
             raise ValueError(f"Expected test_epsilon={self.test_epsilon:g} >= {_LEAST_TEST_EPSILON:g}.")
         self.check_size(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Vectors, check_record
 from userdp.privacy.mechanisms.tests import noisy
 from userdp.privacy.noise import Noise
 
@@ -27,7 +28,7 @@ def radius_grid(smallest: float, largest: float, ratio: float = 1.2) -> tuple[fl
 
 
 @dataclass(frozen=True)
-class RadiusSearch:
+class RadiusSearch(Mechanism):
     """Binary search in the increasing list `radii` for the first at which the noisy h-index reaches `target`.
 
     The radii are in units of the radius given at release time (a theoretical one, say). The last one is never probed:
@@ -38,18 +39,16 @@ class RadiusSearch:
     radii and tells nothing else. Proof: docs/proofs.md, section 11.
     """
 
+    kind: ClassVar[str] = "radius-search"
     n_vectors: int
     radii: tuple[float, ...]
     target: int
     noise_std: float
 
     rounds = 1
-    samples_users = False
-    trusts_statistic = False
-    block = None
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_std",), ("n_vectors", "target"))
+        check_record(self, ("noise_std",), ("n_vectors", "target"))
         object.__setattr__(self, "radii", c.check_factors(self.radii))
         if not 0 < self.target <= self.n_vectors:
             raise ValueError(f"Expected 0 < target={self.target} <= n_vectors={self.n_vectors}.")
@@ -67,7 +66,7 @@ class RadiusSearch:
         return _Session(self, noise)
 
 
-class _Session(SessionOnAll):
+class _Session(Session):
     def __init__(self, record: RadiusSearch, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Vectors
+from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Vectors
 from userdp.privacy.mechanisms.tests import Gate
 from userdp.privacy.noise import Noise
 
 
-class TightMean(ABC):
+class TightMean(Mechanism):
     """A record of tight filtered means of `n_vectors` vectors, each behind a test of their h-index Q.
 
     With K vectors a test passes if the noisy Q reaches K - slack + margin, and a mean gets the noise of
@@ -21,10 +21,6 @@ class TightMean(ABC):
     n_vectors: int
     noise_multiplier: float
     outliers: int
-
-    samples_users = False
-    trusts_statistic = False
-    block = None
 
     @property
     @abstractmethod
@@ -64,7 +60,7 @@ class TightMean(ABC):
         return self.noise_multiplier * self.sensitivity(radius, dimension)
 
 
-class TightSession(SessionOnAll):
+class TightSession(Session):
     """Rounds of a test and, behind it, a mean; the gate says when there are no more."""
 
     def __init__(self, record: TightMean, gate: Gate, noise: Noise) -> None:

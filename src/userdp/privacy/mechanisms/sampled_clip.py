@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms.base import Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.mechanisms.clip import clipped_sum
 from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class SampledClip:
+class SampledClip(Mechanism):
     """`rounds` clipped means, each of a fresh Poisson sample: each user takes part with `sampling_probability` q.
 
     (1/(q n)) sum over the sample of min(1, r/|x_j|) x_j + N(0, (added_user_multiplier * r/(q n))^2 I), n = `n_vectors`
@@ -32,6 +33,7 @@ class SampledClip:
     Differs: users are replaced, not added or removed; a vector that is not finite counts as a long one.
     """
 
+    kind: ClassVar[str] = "sampled-clip"
     n_vectors: int
     sampling_probability: float
     added_user_multiplier: AddedUserMultiplier
@@ -40,14 +42,13 @@ class SampledClip:
     block: int = 1024
 
     samples_users = True
-    trusts_statistic = False
 
     def __post_init__(self) -> None:
-        settle(self, ("sampling_probability", "added_user_multiplier"), ("n_vectors", "rounds", "block"))
+        check_record(self, ("sampling_probability", "added_user_multiplier"), ("n_vectors", "rounds", "block"))
         if self.sampling_probability > 1:
             raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
         if self.fraction_multiplier is not None:
-            settle(self, ("fraction_multiplier",))
+            check_record(self, ("fraction_multiplier",))
 
     @property
     def joint_multiplier(self) -> AddedUserMultiplier:
@@ -85,7 +86,7 @@ class SampledClip:
         return _Session(self, noise)
 
 
-class _Session:
+class _Session(Session):
     def __init__(self, record: SampledClip, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds

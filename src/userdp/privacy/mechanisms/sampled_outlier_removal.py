@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.stats import binom, norm
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Users, Vectors, settle
+from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.mechanisms.tests import gaussian_margin, noisy
 from userdp.privacy.noise import Noise
 
 
 @dataclass(frozen=True)
-class SampledOutlierRemoval:
+class SampledOutlierRemoval(Mechanism):
     """`rounds` filtered means, each of a fresh Poisson sample: every user takes part with `sampling_probability`.
 
     A user gives one vector, so `n_vectors` is the number of users, which is public. A step releases the deficit
@@ -34,6 +35,7 @@ class SampledOutlierRemoval:
     answers (docs/paper-notes.md).
     """
 
+    kind: ClassVar[str] = "sampled-outlier-removal"
     n_vectors: int
     sampling_probability: float
     added_user_multiplier: AddedUserMultiplier
@@ -44,8 +46,6 @@ class SampledOutlierRemoval:
     outliers: int = 0
 
     samples_users = True
-    trusts_statistic = False
-    block = None
 
     def __post_init__(self) -> None:
         if not 0 < self.sampling_probability < 1:
@@ -53,10 +53,10 @@ class SampledOutlierRemoval:
                 f"Expected 0 < sampling_probability={self.sampling_probability} < 1; "
                 "to use all users in each round, use OutlierRemoval."
             )
-        settle(
+        check_record(
             self, ("sampling_probability", "added_user_multiplier", "deficit_std"), chances=("failure", "false_abort")
         )
-        settle(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
+        check_record(self, counts=("n_vectors", "rounds", "outliers"), from_zero="outliers")
         if self.smallest_batch < 2 * self.slack + 6:
             raise ValueError(
                 f"Expected batches of at least {2 * self.slack + 6} users, but n_vectors={self.n_vectors} with "
@@ -111,7 +111,7 @@ class SampledOutlierRemoval:
         return _Session(self, noise)
 
 
-class _Session(SessionOnAll):
+class _Session(Session):
     def __init__(self, record: SampledOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True

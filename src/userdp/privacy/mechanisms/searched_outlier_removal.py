@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted, SessionOnAll, Vectors, settle
+from userdp.privacy.mechanisms.base import Aborted, Session, Vectors, check_record
 from userdp.privacy.mechanisms.removal import TightMean, noisy_mean
 from userdp.privacy.mechanisms.tests import gaussian_margin, noisy
 from userdp.privacy.noise import Noise
@@ -37,6 +38,7 @@ class SearchedOutlierRemoval(TightMean):
     which composes better with the release; weights for coins.
     """
 
+    kind: ClassVar[str] = "searched-outlier-removal"
     n_vectors: int
     radii: tuple[float, ...]
     noise_multiplier: float
@@ -47,7 +49,9 @@ class SearchedOutlierRemoval(TightMean):
     rounds = 1
 
     def __post_init__(self) -> None:
-        settle(self, ("noise_multiplier", "test_std"), ("n_vectors", "outliers"), "outliers", chances=("failure",))
+        check_record(
+            self, ("noise_multiplier", "test_std"), ("n_vectors", "outliers"), "outliers", chances=("failure",)
+        )
         object.__setattr__(self, "radii", c.check_factors(self.radii))
         self.check_size(f"a test with test_std={self.test_std:g}, failure={self.failure:g}", "a smaller test_std")
 
@@ -75,7 +79,7 @@ class SearchedOutlierRemoval(TightMean):
         return _Session(self, noise)
 
 
-class _Session(SessionOnAll):
+class _Session(Session):
     def __init__(self, record: SearchedOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True

@@ -1,8 +1,9 @@
-"""The picture of a plan: what each solver tells of its excess risk against epsilon, on logarithmic axes."""
+"""Pictures of plans and audits, in the format that a path's suffix says."""
 
 from __future__ import annotations
 
 from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,13 +13,16 @@ from userdp.privacy.accounting import Budget
 from userdp.solvers.choose import Comparison, consider
 from userdp.solvers.registry import SOLVERS
 
-_COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
+if TYPE_CHECKING:
+    from userdp.auditing.run import AuditReport
+
+COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
 
 
 def plot_plan(
     comparison: Comparison, path: str | PathLike[str], max_gradients: int | None = None, n_epsilons: int = 9
 ) -> None:
-    """Draw the plans for the same numbers from a tenth of epsilon to ten times; the suffix of `path` says the format.
+    """Excess risk that each solver tells, for the same numbers, from a tenth of epsilon to ten times.
 
     A cross marks an epsilon that a solver cannot do with, a ring what solver="auto" takes.
     """
@@ -29,7 +33,7 @@ def plot_plan(
     lines = {which: _bounds(comparison, *which, epsilons, max_gradients) for which in shown}
     roof = 2 * max((bound for line in lines.values() for bound in line if np.isfinite(bound)), default=1.0)
     for position, ((solver, mode), line) in enumerate(lines.items()):
-        colour, fits = _COLOURS[position % len(_COLOURS)], np.isfinite(line)
+        colour, fits = COLOURS[position % len(COLOURS)], np.isfinite(line)
         style = "-" if mode == "tight" else ":"
         axes.plot(epsilons, np.where(fits, line, np.nan), style, marker=".", color=colour, label=f"{solver}, {mode}")
         heights = np.full(len(line), roof * 1.3**position)
@@ -51,7 +55,7 @@ def plot_plan(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    figure.savefig(path, metadata={"Date": None} if str(path).lower().endswith(".svg") else None, dpi=150)
+    _save(figure, path)
 
 
 def _bounds(
@@ -62,3 +66,24 @@ def _bounds(
     delta = comparison.budget.delta
     options = [consider(solver, mode, *size, Budget(epsilon, delta), max_gradients) for epsilon in epsilons]
     return np.array([option.bound for option in options])
+
+
+def plot_audit(report: AuditReport, path: str | PathLike[str]) -> None:
+    """A line for each finding: dots are bounds, the bar is the claim."""
+    findings = report.findings[::-1]
+    figure = Figure(figsize=(7.5, 1.2 + 0.22 * len(findings)), layout="constrained")
+    axes, places = figure.subplots(), range(len(findings))
+    axes.barh(places, [finding.claim for finding in findings], color="#d9e6ec", label="claim")
+    axes.plot([finding.bound for finding in findings], places, "o", color=COLOURS[0], markersize=5, label="bound")
+    shaped = [finding.best if finding.shaped is None else finding.shaped for finding in findings]
+    style: dict[str, Any] = {"color": COLOURS[1], "markersize": 9, "markeredgewidth": 2}
+    axes.plot(shaped, places, "|", label="bound with the claimed shape", **style)
+    axes.set_yticks(places, [f"{f.what}, {f.mode}: {f.attack}" for f in findings], fontsize=7)
+    axes.set_xlabel("epsilon")
+    axes.set_xlim(left=0)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: str | PathLike[str]) -> None:
+    figure.savefig(path, metadata={"Date": None} if str(path).lower().endswith(".svg") else None, dpi=150)

@@ -1,0 +1,16 @@
+BEGIN TRANSACTION;
+CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, identity TEXT NOT NULL);
+INSERT INTO "budget" VALUES(1,8.0,1.0e-05,'489c4784-8822-494e-aae6-d482f9b242a3');
+CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, insecure_seed TEXT, costs TEXT NOT NULL);
+INSERT INTO "runs" VALUES(1,'2026-11-17T00:56:05.382681+00:00','LogisticRegression.fit',NULL,'[{"gaussian": 0.05602895815301391, "pure": [], "subsampled": [], "failure": 0.0}]');
+INSERT INTO "runs" VALUES(2,'2026-11-17T00:56:06.889303+00:00','parts',NULL,'[{"gaussian": 0.0005555555555555557, "pure": [], "subsampled": [], "failure": 0.0}, {"gaussian": 0.016736111111111125, "pure": [], "subsampled": [{"sampling_probability": 0.1, "noise_multiplier": 5.999999999994, "steps": 20}], "failure": 1e-08}]');
+CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL);
+INSERT INTO "steps" VALUES(1,'second moment','Clip(n_vectors=2000, noise_multiplier=13.359608349351637, rounds=1, block=149796)',0,2000);
+INSERT INTO "steps" VALUES(1,'gradients','Clip(n_vectors=2000, noise_multiplier=28.164527354502432, rounds=40, block=1024)',0,2000);
+INSERT INTO "steps" VALUES(2,'radius','RadiusSearch(n_vectors=500, radii=(0.5, 1.0, 2.0), target=60, noise_std=60.0)',0,500);
+INSERT INTO "steps" VALUES(2,'mean','GaussianOutlierRemoval(n_vectors=1000, noise_multiplier=8.0, test_std=30.0, failure=1e-08, false_halt=0.001, rounds=1, outliers=0)',500,1500);
+INSERT INTO "steps" VALUES(2,'steps','SampledClip(n_vectors=1000, sampling_probability=0.1, noise_multiplier=6.0, rounds=20, share_multiplier=None, block=1024)',500,1500);
+DELETE FROM "sqlite_sequence";
+INSERT INTO "sqlite_sequence" VALUES('runs',2);
+COMMIT;
+PRAGMA user_version = 1;

@@ -1,0 +1,15 @@
+BEGIN TRANSACTION;
+CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, identity TEXT NOT NULL, failure_share REAL NOT NULL);
+INSERT INTO "budget" VALUES(1,8.0,1.0e-05,'dc6125c4-c01e-4c6a-807d-8c03b68b9149',0.25);
+CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL);
+INSERT INTO "runs" VALUES(1,'2026-11-17T00:56:21.805184+00:00','LogisticRegression.fit',NULL,'[{"gaussian": 0.0, "pure": [], "subsampled": [{"sampling_probability": 0.2, "added_user_multiplier": 16.8955106580865, "steps": 100}], "failure": 0.0}]','[{"mu_squared": 0.05604162822788991, "pure": null, "failure": 1.5624984375e-07}]');
+INSERT INTO "runs" VALUES(2,'2026-11-17T00:56:24.379783+00:00','parts',NULL,'[{"gaussian": 0.0005555555555555557, "pure": [], "subsampled": [], "failure": 0.0}, {"gaussian": 0.016736111111111125, "pure": [], "subsampled": [{"sampling_probability": 0.1, "added_user_multiplier": 5.999999999994, "steps": 20}], "failure": 1e-08}]','[{"mu_squared": 0.03896809229738075, "pure": null, "failure": 1.5585922851562503e-07}]');
+CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL);
+INSERT INTO "steps" VALUES(1,'gradients','SampledClip(n_vectors=2000, sampling_probability=0.2, added_user_multiplier=17.92039523693175, rounds=100, share_multiplier=50.68653197431019, block=1024)',0,2000);
+INSERT INTO "steps" VALUES(2,'radius','RadiusSearch(n_vectors=500, radii=(0.5, 1.0, 2.0), target=60, noise_std=60.0)',0,500);
+INSERT INTO "steps" VALUES(2,'mean','GaussianOutlierRemoval(n_vectors=1000, noise_multiplier=8.0, test_std=30.0, failure=1e-08, false_halt=0.001, rounds=1, outliers=0)',500,1500);
+INSERT INTO "steps" VALUES(2,'steps','SampledClip(n_vectors=1000, sampling_probability=0.1, added_user_multiplier=6.0, rounds=20, share_multiplier=None, block=1024)',500,1500);
+DELETE FROM "sqlite_sequence";
+INSERT INTO "sqlite_sequence" VALUES('runs',2);
+COMMIT;
+PRAGMA user_version = 2;

@@ -1,0 +1,81 @@
+"""Files that 0.1.0 itself wrote, kept as they were: a fit and a plan of several mechanisms, in both ledger formats.
+
+Names of classes and fields have changed since. What the files say must not, least of all what was spent.
+"""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from userdp import Budget, Ledger, load_model, save_model
+from userdp.privacy.accounting import BudgetExceeded, epsilon_at
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.plan import Plan, Step
+from userdp.report.page import report_html
+
+FILES = Path(__file__).parent / "files_of_0_1_0"
+SPENT = {1: 1.1657535169567421, 2: 1.168421445414424}  # as 0.1.0 printed it, of runs that it composed exactly in 1
+
+
+@pytest.fixture(params=[1, 2])
+def number(request):
+    return request.param
+
+
+@pytest.fixture
+def path(number, tmp_path):
+    db = sqlite3.connect(tmp_path / "old.ledger")
+    db.executescript((FILES / f"ledger_format_{number}.sql").read_text())
+    db.close()
+    return tmp_path / "old.ledger"
+
+
+def test_nothing_that_was_spent_is_forgotten(number, path):
+    book = Ledger.open(path)
+    assert (book.budget, book.failure_fraction) == (Budget(8.0, 1e-5), 0.25)
+    fit, parts = book.charges()
+    assert SPENT[number] <= book.spent_epsilon() < SPENT[number] * 1.01
+    assert (fit.purpose, parts.purpose) == ("LogisticRegression.fit", "parts")
+    searched, averaged = parts.costs
+    assert (searched.gaussian, averaged.gaussian) == (0.0005555555555555557, 0.016736111111111125)
+    (sampled,) = averaged.subsampled
+    assert (sampled.added_user_multiplier, sampled.steps) == (5.999999999994, 20)
+    assert sum(price.mu_squared for price in parts.dominating) >= averaged.gaussian
+    exact = max(epsilon_at(one + other, 1e-5) for one in fit.costs for other in parts.costs)
+    assert book.spent_epsilon() >= exact
+
+
+def test_it_is_charged_further_and_refuses_beyond_the_budget(path):
+    book = Ledger.open(path)
+    before = book.spent_epsilon()
+    book.charge(Plan(100, (Step("more", 0, 100, Clip(100, 5.0)),)))
+    assert Ledger.open(path).spent_epsilon() > before
+    with pytest.raises(BudgetExceeded):
+        book.charge(Plan(100, (Step("much more", 0, 100, Clip(100, 0.5)),)))
+    assert len(book.charges()) == 3
+
+
+def test_a_model_says_what_it_said(number, tmp_path):
+    file = FILES / f"model_{number}.json"
+    model, record = load_model(file), json.loads(file.read_text())
+    assert [part.fraction for part in model.privacy_.parts] == [
+        part["share"] for part in record["privacy"]["mechanisms"]
+    ]
+    again = json.loads(save_model(model, tmp_path / "again.json").read_text())
+    for name in ("epsilon", "delta", "unit", "private", "n_users"):
+        assert again["privacy"][name] == record["privacy"][name]
+    assert again["coef"] == record["coef"]
+    assert [part["share"] for part in again["privacy"]["mechanisms"]] == [
+        part["share"] for part in record["privacy"]["mechanisms"]
+    ]
+    assert load_model(tmp_path / "again.json").privacy_ == model.privacy_
+
+
+def test_a_report_tells_the_same_of_it(number):
+    record = json.loads((FILES / f"model_{number}.json").read_text())
+    assert report_html(load_model(FILES / f"model_{number}.json").to_dict()).count("%") > 0
+    page = report_html(record)
+    assert "See the record below." not in page
+    assert f"{record['privacy']['mechanisms'][-1]['share']:.0%}" in page
