@@ -40,10 +40,10 @@ def test_rounds_are_those_with_the_least_bound_and_take_twenty_passes():
     (phase,) = plan.phases
     assert phase.n_steps * phase.sampling_probability == pytest.approx(20.0)
     assert 20 * 60_000 <= plan.n_gradients <= 20.5 * 60_000
-    precision = 1 / gaussian_multiplier(BUDGET) ** 2
+    mu_squared = 1 / gaussian_multiplier(BUDGET) ** 2
     for rounds in (25, 50, 100, 200):
         q = 20 / rounds
-        likely = likely_multiplier(precision, q, rounds)
+        likely = likely_multiplier(mu_squared, q, rounds)
         assert plan.bound <= 1.02 * fedavg._step_and_bound(PROBLEM, 5000, 12, rounds, q, likely)[1]
     assert 0 < phase.step_size <= 1 / (0.25 * 2.5**2)
 

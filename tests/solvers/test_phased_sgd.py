@@ -62,10 +62,10 @@ def test_the_bound_by_hand():
 
 def test_no_other_number_of_groups_is_better():
     chosen = plan()
-    settings = tight._settings(problem(), 20_000, tight._precision(BUDGET))
+    settings = tight._settings(problem(), 20_000, tight._mu_squared(BUDGET))
     for setting in settings:
         for n_groups in (150, 300, 600, 1200, 2400):
-            mechanism = tight._mechanism(n_groups, setting.precision, 5e-8)
+            mechanism = tight._mechanism(n_groups, setting.mu_squared, 5e-8)
             for users in tight._splits(20_000, n_groups):
                 bound = tight._bound(problem(), setting, users, n_groups, 20, mechanism.noise_ratio)
                 assert bound >= chosen.bound * (1 - 1e-9)

@@ -233,12 +233,12 @@ def _phases(
         sampling = problem.lipschitz**2 * math.log(n_users * problem.dimension * rows_per_user)  # Lemma 3.5
         phases.append(
             GradientPhase(
-                label=f"{label}phase {i}",
-                n_users=users,
+                f"{label}phase {i}",
+                users,
+                2 * tau,
+                std / (2 * tau),
                 n_steps=steps,
                 smoothness=smoothness + strong + problem.l2,
-                radius=2 * tau,
-                noise_ratio=std / (2 * tau),
                 regularizer=strong,
                 variance=sampling / (users * rows_per_user),
                 gap=problem.lipschitz * diameter,

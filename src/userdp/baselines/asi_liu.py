@@ -73,12 +73,12 @@ def plan_asi_liu(
     assert isinstance(mean, TightMean)
     smoothness, square = smoothness_and_square(problem)
     phase = GradientPhase(
-        label="mean",
-        n_users=n_users,
+        "mean",
+        n_users,
+        math.sqrt(2) * problem.row_norm * problem.typical_slope,
+        mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension),
         n_steps=n_steps,
         smoothness=smoothness,
-        radius=math.sqrt(2) * problem.row_norm * problem.typical_slope,
-        noise_ratio=mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension),
         search="radius",
         variance=square,
         distance=problem.reach,

@@ -28,7 +28,7 @@ n epsilon / ((e-1) sqrt(2 T ln(2/delta))), drawn without replacement.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,16 @@ from userdp.baselines.mechanisms.winsorized import Winsorized
 from userdp.baselines.rotation import Rotated, rotated_size, unrotate
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Request, SolverPlan, cheapest_plan, check_sizes, gradients_of_samples
+from userdp.solvers.base import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    cheapest_plan,
+    check_sizes,
+    gradients_of_samples,
+)
 from userdp.solvers.mean_plans import enough_users, sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import MeanGradient
@@ -197,15 +206,9 @@ def _plan(problem: Problem, box: RotatedRange, choice: _Choice, n_users: int, bu
     mean = _record(box, n_users, choice.n_steps, choice.sampled, (1 - 1e-9) / multiplier**2)
     if mean is None:
         raise BudgetExceeded(f"Expected more users in steps of {choice.sampled:.0%} of them. Nothing was spent.")
-    phase = Phase(
-        label="mean",
-        n_users=n_users,
-        n_steps=choice.n_steps,
-        sampling_probability=choice.sampled,
-        step_size=choice.step_size,
-        radius=box.radius,  # half of a bin's width
-        noise_ratio=_noise(mean, box) / box.radius,
-    )
+    own = {"sampling_probability": choice.sampled, "step_size": choice.step_size}
+    # The radius is half of a bin's width.
+    phase = Phase("mean", n_users, box.radius, _noise(mean, box) / box.radius, n_steps=choice.n_steps, **own)
     plan = Plan(n_users, (Step(phase.label, 0, n_users, mean),))
     plan.certify(budget)
     return SolverPlan(plan, WinsorizedSteps((phase,)), choice.gradients, choice.excess)
@@ -217,7 +220,7 @@ class WinsorizedSteps:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         (phase,) = self.phases
         point, total = problem.start, np.zeros(problem.dimension)
         middle = np.zeros(rotated_size(problem.dimension))

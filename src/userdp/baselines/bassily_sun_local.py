@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,7 @@ from userdp.baselines.rotation import Rotated, unrotate
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Request, SolverPlan, check_sizes
+from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.solvers.descent import Nesterov, steadied
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import MeanGradient
@@ -56,7 +55,7 @@ class LocalSteps:
     smoothness: float
     phases: tuple[BatchPhase, ...]
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         box, shown_as = self.box, "gradient step"
         descent = Nesterov(problem.start, problem.domain, self.smoothness, len(self.phases))
         inside = box.range - box.reach  # an interval need not leave the range
@@ -102,9 +101,7 @@ def _batches(box: RotatedRange, n_users: int, budget: Budget, n_steps: int) -> t
     steps: list[Step] = []
     phases: list[BatchPhase] = []
     for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-        phase = BatchPhase(
-            label=f"mean {number}", votes=f"votes {number}", n_users=stop - start, radius=box.radius, noise_ratio=ratio
-        )
+        phase = BatchPhase(f"mean {number}", stop - start, box.radius, ratio, votes=f"votes {number}")
         middle = (start + stop) // 2
         votes, reports = LocalVotes(middle - start, epsilon, box.n_bins), LocalReports(stop - middle, multiplier)
         steps += [Step(phase.votes, start, middle, votes), Step(phase.label, middle, stop, reports)]

@@ -101,12 +101,12 @@ def plan_disjoint_batches(problem: Problem, n_users: int, rows_per_user: int, bu
     for number, (n_phase, chosen) in enumerate(zip(users, filters, strict=True)):
         last, ratio = first + n_phase, multiplier / math.sqrt(1 - chosen.fraction)
         phase = PassPhase(
-            label=f"phase {number + 1}",
-            n_users=n_phase,
+            f"phase {number + 1}",
+            n_phase,
+            math.nan,
+            ratio,
             n_steps=max(1, n_phase // batch),
             step_size=longest / shrink**number,
-            radius=math.nan,
-            noise_ratio=ratio,
             reach=chosen.reach,
             stay=chosen.stay,
         )

@@ -23,10 +23,7 @@ Differs: T, q, c and the step are planned, not tuned on data.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-
-import numpy as np
 
 from userdp.baselines.asi_liu import step_and_bound
 from userdp.baselines.mechanisms.mixtures import claimed_epsilon, likely_multiplier, row_multiplier
@@ -34,7 +31,7 @@ from userdp.baselines.mechanisms.sampled_rows import SampledRows
 from userdp.baselines.row_statistics import ClippedRowGradients
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Request, SolverPlan, cheapest, check_sizes, gradients_of_samples
+from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest, check_sizes, gradients_of_samples
 from userdp.solvers.descent import AveragedSGD
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import MeanGradient
@@ -87,15 +84,9 @@ def plan_example_level(
     mean = SampledRows(n_users, rows_per_user, q, multiplier, claimed_epsilon(budget), rounds)
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
     plan.certify(budget)
-    phase = Phase(
-        label="gradients",
-        n_users=n_users,
-        n_steps=rounds,
-        sampling_probability=q,
-        radius=_clip(problem),
-        noise_ratio=multiplier * mean.sensitivity(1.0, problem.dimension),
-        step_size=step_size,
-    )
+    ratio = multiplier * mean.sensitivity(1.0, problem.dimension)
+    own = {"sampling_probability": q, "step_size": step_size}
+    phase = Phase("gradients", n_users, _clip(problem), ratio, n_steps=rounds, **own)
     return SolverPlan(plan, RowSteps((phase,)), best.gradients, bound)
 
 
@@ -118,7 +109,7 @@ class RowSteps:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         (phase,) = self.phases
         descent = AveragedSGD(problem.start, problem.domain, phase.step_size)
         for _ in range(phase.n_steps):

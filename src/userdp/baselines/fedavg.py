@@ -27,7 +27,6 @@ Differs: one local step; users are replaced, not added or removed; step and roun
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +38,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
     Phase,
+    Releases,
     Request,
     SolverPlan,
     check_sizes,
@@ -78,15 +78,9 @@ def plan_fedavg(
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
     plan.certify(budget)
     step_size, bound = _step_and_bound(*size, rounds, q, mean.added_user_multiplier)
-    phase = Phase(
-        label="gradients",
-        n_users=n_users,
-        n_steps=rounds,
-        sampling_probability=q,
-        radius=_FIRST_CLIP * problem.lipschitz,
-        noise_ratio=mean.noise_std(1.0, problem.dimension),
-        step_size=step_size,  # of a round; momentum multiplies it by 10 in the long run
-    )
+    clip, ratio = _FIRST_CLIP * problem.lipschitz, mean.noise_std(1.0, problem.dimension)
+    own = {"sampling_probability": q, "step_size": step_size}  # of a round; momentum makes 10 times as much of it
+    phase = Phase("gradients", n_users, clip, ratio, n_steps=rounds, **own)
     gradients = gradients_of_samples(n_users, rows_per_user, q, rounds)
     return SolverPlan(plan, AdaptiveClipRounds((phase,)), gradients, bound)
 
@@ -133,7 +127,7 @@ class AdaptiveClipRounds:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         (phase,) = self.phases
         point, velocity, clip = problem.start, np.zeros(problem.dimension), phase.radius
         total, averaged = np.zeros(problem.dimension), 0

@@ -56,14 +56,8 @@ def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budge
     steps: list[Step] = []
     first = 0
     for number, n_phase in enumerate(users):
-        phase = PassPhase(
-            label=f"phase {number + 1}",
-            n_users=n_phase,
-            n_steps=n_phase * rows_per_user,
-            step_size=longest / _SHRINK**number,
-            radius=math.nan,
-            noise_ratio=multiplier,
-        )
+        label, size, n_steps = f"phase {number + 1}", longest / _SHRINK**number, n_phase * rows_per_user
+        phase = PassPhase(label, n_phase, math.nan, multiplier, n_steps=n_steps, step_size=size)
         phases.append(schedule.with_radius(problem, phase))
         steps.append(Step(phase.label, first, first + n_phase, Perturbation(multiplier), n_groups=1))
         first += n_phase

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from userdp.baselines.safe_passes import SafeBatchPass, SafeRowPass, SafeRows, check_loss
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.solvers.base import Found, Phase, Request
+from userdp.solvers.base import Found, Phase, Releases, Request
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import MeanGradient
 
@@ -67,7 +66,7 @@ class Passes(ABC):
         known = self.one_pass(problem, problem.start, phase, np.zeros(problem.dimension))
         return replace(phase, radius=known.replace_one_sensitivity)
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         """There is no test, so nothing aborts."""
         usual = np.zeros(problem.dimension)
         for phase in self.phases:

@@ -140,9 +140,7 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
     for i in range(1, n_phases(n_users) + 1):
         users, step = phase_users(n_users, i), step_size(first, i, p)
         spread, label = radius(problem, step, users * rows_per_user / groups, n_users, rows_per_user), f"phase {i}"
-        phases.append(
-            GroupPhase(label=label, n_users=users, n_groups=groups, step_size=step, radius=spread, noise_ratio=ratio)
-        )
+        phases.append(GroupPhase(label, users, spread, ratio, n_groups=groups, step_size=step))
         steps.append(Step(label, begin, begin + users, removal, groups))
         begin += users
     plan = Plan(n_users, tuple(steps))

@@ -36,7 +36,7 @@ paper's reruns (FKT20, section 5.1), whose last run has half of the users: k sig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,16 @@ from userdp.privacy.mechanisms.radius import radius_grid
 from userdp.privacy.mechanisms.removal import TightMean
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Request, SolverPlan, cheapest_plan, check_sizes, gradients_of_samples
+from userdp.solvers.base import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    cheapest_plan,
+    check_sizes,
+    gradients_of_samples,
+)
 from userdp.solvers.descent import ACSA, AveragedSGD, Nesterov, steadied
 from userdp.solvers.mean_plans import FAILURE_FRACTION, means_noise, plan_means, plan_search, sampled_multiplier
 from userdp.solvers.preconditioning import (
@@ -128,7 +137,7 @@ class GradientSteps:
     method: Method = nesterov
     preconditioner: Preconditioner | None = None
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         """Each phase starts where the last one ended; what was reached stands after an abort."""
         coordinates = yield from coordinates_of(self.preconditioner, problem)
         domain, n_done = coordinates.around(problem.domain, problem.dimension), 0
@@ -241,12 +250,12 @@ def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
     return sorted({*_STEPS, most} if _STEPS[0] < most < _STEPS[-1] else _STEPS)
 
 
-def _geometry(problem: Problem, n_users: int, precision: float, moment_fraction: float, n_steps: int) -> _Geometry:
+def _geometry(problem: Problem, n_users: int, mu_squared: float, moment_fraction: float, n_steps: int) -> _Geometry:
     """Plain coordinates, or whitened ones by a moment that gets a fraction of the budget."""
     error, row_square, steepest = 0.0, problem.row_norm**2, problem.row_norm**2
     distance = problem.reach
     if moment_fraction:
-        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_fraction * precision))
+        error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment_fraction * mu_squared))
         row_square, steepest = float(problem.n_features), _WHITENED_SMOOTHNESS
         distance = whitened_distance(problem, error)
     curvature, rounded = problem.loss.curvature, {}
@@ -276,13 +285,13 @@ def _choice(
     n_steps: int,
 ) -> _Choice:
     """The module's bound and estimate for this preconditioner, sampling and number of steps."""
-    precision = 1 / gaussian_multiplier(budget) ** 2
-    geometry = _geometry(problem, n_users, precision, moment_fraction, n_steps)
+    mu_squared = 1 / gaussian_multiplier(budget) ** 2
+    geometry = _geometry(problem, n_users, mu_squared, moment_fraction, n_steps)
     variance = problem.user_variance(rows_per_user, geometry.row_square)
     if sampled == 1.0:
         noise = means_noise(n_users, budget, n_steps, OUTLIERS, RADII) / math.sqrt(1 - moment_fraction)
     else:
-        noise = _sampled_noise(n_users, (1 - moment_fraction) * precision, sampled, n_steps)
+        noise = _sampled_noise(n_users, (1 - moment_fraction) * mu_squared, sampled, n_steps)
     sampling_variance = (1 - sampled) * variance / (sampled * n_users)
     step_variance = problem.dimension * noise**2 * 2 * variance + sampling_variance
     price = geometry.distance * (4 * math.sqrt(step_variance / n_steps) + 2 * math.sqrt(variance / n_users))
@@ -307,9 +316,9 @@ def _bias(problem: Problem, geometry: _Geometry, smoothness: float, n_steps: int
     return min(slow, problem.loss_at_zero * math.exp(-n_steps * math.sqrt(curved / smoothness))) if curved else slow
 
 
-def _sampled_noise(n_users: int, precision: float, sampled: float, n_steps: int) -> float:
+def _sampled_noise(n_users: int, mu_squared: float, sampled: float, n_steps: int) -> float:
     """Noise std / radius of so many steps on samples of users, about."""
-    joint = sampled_multiplier(precision, sampled, n_steps)
+    joint = sampled_multiplier(mu_squared, sampled, n_steps)
     batch, outliers = sampled * n_users, OUTLIERS * sampled * n_users
     smallest = math.floor(batch - _RARE * math.sqrt(batch))
     least = math.inf
@@ -349,13 +358,13 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> So
     mean = steps[-1].mechanism
     assert isinstance(mean, TightMean | SampledOutlierRemoval)
     phase = GradientPhase(
-        label="mean",
-        n_users=n_users,
+        "mean",
+        n_users,
+        math.sqrt(2 * geometry.row_square) * problem.typical_slope,
+        mean.noise_std(1.0, problem.dimension),
         n_steps=choice.n_steps,
         sampling_probability=choice.sampled,
         smoothness=geometry.smoothness,
-        radius=math.sqrt(2 * geometry.row_square) * problem.typical_slope,
-        noise_ratio=mean.noise_std(1.0, problem.dimension),
         search="radius",
         variance=choice.sampling_variance,
         distance=geometry.distance,
@@ -369,10 +378,10 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> So
 def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -> tuple[Step, ...]:
     """Search and means on Poisson samples, with the fraction of the budget for the test that makes least noise."""
     failure = FAILURE_FRACTION * budget.delta
-    precision = 1 / gaussian_multiplier(budget, 1, other + Cost(failure=failure)) ** 2
+    mu_squared = 1 / gaussian_multiplier(budget, 1, other + Cost(failure=failure)) ** 2
     n_searched = _searched(n_users, choice.sampled)
     search = plan_search(
-        n_searched, radius_grid(*RADII), math.ceil(OUTLIERS * n_searched), _SEARCH_FRACTION * precision
+        n_searched, radius_grid(*RADII), math.ceil(OUTLIERS * n_searched), _SEARCH_FRACTION * mu_squared
     )
     spent = other + search.cost + Cost(failure=failure)
     joint = subsampled_multiplier(budget, choice.sampled, choice.n_steps, spent) * (1 + 1e-9)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.stats import binom
@@ -41,6 +41,9 @@ class Request:
     shown_as: str = ""
 
 
+Releases: TypeAlias = Generator[Request, np.ndarray, T]  # asks for one release after the other, and gives T
+
+
 @dataclass
 class Found:
     """What a run has found so far: this is what stands if a test fails, `stands` being what it is in words."""
@@ -53,7 +56,7 @@ class Found:
     aborted: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Phase:
     """Public numbers of a phase: some steps on the same users.
 
@@ -65,6 +68,7 @@ class Phase:
     n_users: int
     radius: float
     noise_ratio: float
+    _: KW_ONLY
     n_steps: int = 1
     step_size: float = math.nan
     sampling_probability: float = 1.0
@@ -85,7 +89,7 @@ class Schedule(Protocol):
     @property
     def phases(self) -> tuple[Phase, ...]: ...
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         """Yields what to release next, gets the release, and keeps `found` up to date.
 
         If a test fails the generator is closed where it waits.
@@ -166,9 +170,7 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
     return Result(found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
 
 
-def carry_out(
-    releases: Generator[Request, np.ndarray, T], curator: Curator, progress: Progress | None = None, total: int = 0
-) -> T:
+def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:
     """Release what is asked for, until nothing more is; gives what the generator returns."""
     answer, done = None, 0
     while True:

@@ -112,8 +112,8 @@ def _best_steps(
             first: tuple[Step, ...] = ()
             try:
                 if grid is not None:
-                    precision = _SEARCH_FRACTION / gaussian_multiplier(budget, 1, spent) ** 2
-                    search = plan_search(n_users, grid, tolerated, precision)
+                    mu_squared = _SEARCH_FRACTION / gaussian_multiplier(budget, 1, spent) ** 2
+                    search = plan_search(n_users, grid, tolerated, mu_squared)
                     first = (Step("radius", 0, n_users, search),)
                     spent = spent + search.cost
                     # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
@@ -150,20 +150,20 @@ def _mean(
     return GaussianOutlierRemoval(n_users, mean, tested, test.failure, false_abort, rounds, tolerated)
 
 
-def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:
-    """A search of these radii that costs `precision` in mu^2; it aims at `tolerated` outliers, or a probe's noise."""
-    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / precision)
+def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, mu_squared: float) -> RadiusSearch:
+    """A search of these radii that costs this mu^2; it aims at `tolerated` outliers, or a probe's noise."""
+    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / mu_squared)
     target = n_users - max(tolerated, math.ceil(noise_std))
     return RadiusSearch(n_users, grid, target, noise_std)
 
 
-def sampled_multiplier(precision: float, sampled: float, n_steps: int) -> float:
-    """About the multiplier z of steps on samples that cost as much as one Gaussian with 1/multiplier^2 = precision.
+def sampled_multiplier(mu_squared: float, sampled: float, n_steps: int) -> float:
+    """About the multiplier z of steps on samples that cost as much as one Gaussian of this mu^2 (1/multiplier^2).
 
-    4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the privacy loss of T sampled steps; within 1% of
+    4 T q^2 sinh(1/z^2) = mu^2, by the central limit theorem for the privacy loss of T sampled steps; within 1% of
     the exact one where z is not below 2.
 
     >>> round(sampled_multiplier(0.1, 0.1, 100), 2)
     6.32
     """
-    return 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
+    return 1 / math.sqrt(math.asinh(mu_squared / (4 * n_steps * sampled**2)))

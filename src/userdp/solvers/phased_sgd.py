@@ -25,7 +25,6 @@ its second term overestimates, since averaging over C groups takes away most of 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,7 +36,7 @@ from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Request, SolverPlan
+from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.mean_plans import FAILURE_FRACTION, enough_users
 from userdp.solvers.preconditioning import (
     MOST_FEATURES,
@@ -89,7 +88,7 @@ class GroupPasses:
     preconditioner: Preconditioner | None = None
     falling: bool = True
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         coordinates = yield from coordinates_of(self.preconditioner, problem)
         domain = coordinates.around(problem.domain, problem.dimension)
         for number, phase in enumerate(self.phases, start=1):
@@ -120,11 +119,11 @@ class _Mechanism:
 class _Setting:
     """Scales of the problem, whitened or not: D, L, E|x|^2; and the Gaussian budget of the moment and of the rest."""
 
-    moment_precision: float
+    moment_mu_squared: float
     distance: float
     lipschitz: float
     row_square: float
-    precision: float
+    mu_squared: float
 
 
 @dataclass(frozen=True)
@@ -165,14 +164,14 @@ def _too_few(n_users: int, budget: Budget) -> BudgetExceeded:
 
 def smallest_n_users(budget: Budget) -> int | None:
     """The least number of users, up to 1%, for which there is a plan; None if there is none."""
-    precision = _precision(budget)
-    if precision is None:
+    mu_squared = _mu_squared(budget)
+    if mu_squared is None:
         return None
     failure = FAILURE_FRACTION * budget.delta
-    return enough_users(lambda n: _mechanism(n, precision, failure) is not None, 4, most=2**40, tolerance=0.01)
+    return enough_users(lambda n: _mechanism(n, mu_squared, failure) is not None, 4, most=2**40, tolerance=0.01)
 
 
-def _precision(budget: Budget) -> float | None:
+def _mu_squared(budget: Budget) -> float | None:
     """The Gaussian budget, sum of 1/multiplier^2, that is left after the tests' failure."""
     try:
         return 1 / gaussian_multiplier(budget, 1, Cost(failure=FAILURE_FRACTION * budget.delta)) ** 2
@@ -181,13 +180,13 @@ def _precision(budget: Budget) -> float | None:
 
 
 def _best(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> _Choice | None:
-    precision = _precision(budget)
-    if precision is None:
+    mu_squared = _mu_squared(budget)
+    if mu_squared is None:
         return None
     best: _Choice | None = None
-    for setting in _settings(problem, n_users, precision):
+    for setting in _settings(problem, n_users, mu_squared):
         for n_groups in sorted({round(g) for g in np.geomspace(8, n_users, 60)}):
-            mechanism = _mechanism(n_groups, setting.precision, FAILURE_FRACTION * budget.delta)
+            mechanism = _mechanism(n_groups, setting.mu_squared, FAILURE_FRACTION * budget.delta)
             if mechanism is None:
                 continue
             for users in _splits(n_users, n_groups):
@@ -197,18 +196,20 @@ def _best(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) ->
     return best
 
 
-def _settings(problem: Problem, n_users: int, precision: float) -> list[_Setting]:
+def _settings(problem: Problem, n_users: int, mu_squared: float) -> list[_Setting]:
     """Without preconditioning, and with it at several fractions of the budget."""
     slope, settings = problem.typical_slope, []
     for fraction in _MOMENT_FRACTIONS:
         if fraction == 0:
-            plain = _Setting(0.0, problem.reach, slope * problem.row_norm, problem.row_norm**2, precision)
+            plain = _Setting(0.0, problem.reach, slope * problem.row_norm, problem.row_norm**2, mu_squared)
             settings.append(plain)
         elif problem.n_features <= MOST_FEATURES:
-            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(fraction * precision))
+            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(fraction * mu_squared))
             distance = whitened_distance(problem, error)
             root = math.sqrt(problem.n_features)
-            settings.append(_Setting(fraction * precision, distance, slope * root, root**2, (1 - fraction) * precision))
+            settings.append(
+                _Setting(fraction * mu_squared, distance, slope * root, root**2, (1 - fraction) * mu_squared)
+            )
     return settings
 
 
@@ -227,18 +228,18 @@ def _splits(n_users: int, n_groups: int) -> tuple[tuple[int, ...], ...]:
 
 
 @lru_cache(maxsize=65536)
-def _mechanism(n_groups: int, precision: float, failure: float) -> _Mechanism | None:
+def _mechanism(n_groups: int, mu_squared: float, failure: float) -> _Mechanism | None:
     """The test and search with the least noise for so many groups; None if they are too few."""
     best: _Mechanism | None = None
     for count, ratio in _RADII.items():
         probes = math.ceil(math.log2(count + 1))
         reach = float(norm.isf(failure / probes))
         for fraction in _TEST_FRACTIONS:
-            test_std = math.sqrt(probes / (fraction * precision))
+            test_std = math.sqrt(probes / (fraction * mu_squared))
             slack = math.ceil((reach + 2.0) * test_std) + 2 + _outliers(n_groups)  # at least the record's own
             if n_groups < 2 * slack + 4:
                 continue
-            multiplier = 1 / math.sqrt((1 - fraction) * precision)
+            multiplier = 1 / math.sqrt((1 - fraction) * mu_squared)
             overshoot = _TAIL * math.sqrt(ratio)
             noise = multiplier * concentration.sensitivity(n_groups, slack, overshoot)
             if best is None or noise < best.noise_ratio:
@@ -289,26 +290,21 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         FAILURE_FRACTION * budget.delta,
         _outliers(n_groups),
     )
+    ratio = removal.noise_multiplier * removal.sensitivity(1.0, problem.dimension)
     steps: list[Step] = []
     phases: list[GroupPhase] = []
     first, distance = 0, setting.distance
     for number, n_phase in enumerate(choice.users, start=1):
         n_steps = n_phase * rows_per_user / n_groups
         step_size = _step_size(problem, setting, distance, n_steps)
-        phase = GroupPhase(
-            label=f"phase {number}",
-            n_users=n_phase,
-            n_groups=n_groups,
-            step_size=step_size,
-            radius=_expected_radius(setting, step_size, n_steps),
-            noise_ratio=removal.noise_multiplier * removal.sensitivity(1.0, problem.dimension),
-        )
+        radius = _expected_radius(setting, step_size, n_steps)
+        phase = GroupPhase(f"phase {number}", n_phase, radius, ratio, n_groups=n_groups, step_size=step_size)
         phases.append(phase)
         steps.append(Step(phase.label, first, first + n_phase, removal, n_groups))
-        first, distance = first + n_phase, math.sqrt(problem.dimension) * mechanism.noise_ratio * phase.radius
+        first, distance = first + n_phase, math.sqrt(problem.dimension) * mechanism.noise_ratio * radius
     preconditioner = None
-    if setting.moment_precision:
-        multiplier = 1 / math.sqrt(setting.moment_precision) * (1 + 1e-9)
+    if setting.moment_mu_squared:
+        multiplier = 1 / math.sqrt(setting.moment_mu_squared) * (1 + 1e-9)
         steps.insert(0, moment_step(n_users, problem.n_features, multiplier))
         error = moment_error(n_users, problem.n_features, multiplier)
         preconditioner = Preconditioner(error, progress=_progress(problem, phases[0], rows_per_user))

@@ -11,7 +11,6 @@ along directions in which rows vary more, where more of the predictions' varianc
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,7 @@ from scipy.optimize import brentq, lsq_linear
 from userdp.domains import Ball, Box, Domain
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
-from userdp.solvers.base import Request
+from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
 from userdp.vectors.moments import SecondMomentShape
 
@@ -169,7 +168,7 @@ class Preconditioner:
     ridge: float = 0.0
     progress: float = math.inf
 
-    def release(self, n_features: int, row_norm: float) -> Generator[Request, np.ndarray, Whitening]:
+    def release(self, n_features: int, row_norm: float) -> Releases[Whitening]:
         """Release the average moment and whiten by it."""
         released = yield Request(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
         values, axes = np.linalg.eigh(symmetric(released[:-1], n_features))
@@ -178,9 +177,7 @@ class Preconditioner:
         return Whitening(axes, scales).paced(self.progress)
 
 
-def coordinates_of(
-    preconditioner: Preconditioner | None, problem: Problem
-) -> Generator[Request, np.ndarray, Whitening | PlainCoordinates]:
+def coordinates_of(preconditioner: Preconditioner | None, problem: Problem) -> Releases[Whitening | PlainCoordinates]:
     """What a solver steps in: whitened coordinates if there is a preconditioner."""
     if preconditioner is None:
         return PlainCoordinates()

@@ -24,7 +24,7 @@ There is no test, hence no abort on clean data; if a quarter of the users have n
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
     Phase,
+    Releases,
     Request,
     SolverPlan,
     check_sizes,
@@ -253,12 +254,12 @@ def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Cli
     clip = layout.clip(problem, step.label)
     usual = min(1.0, clip * float(np.sqrt(_USUAL_SIZES @ _NORMS**2)))
     return ClippedPhase(
-        label=step.label,
-        n_users=step.n_users,
+        step.label,
+        step.n_users,
+        usual * longest * _slope_scale(problem) * math.hypot(1, _MARK),
+        _noise_ratio(step, problem),
         n_steps=mechanism.rounds,
         sampling_probability=sampled,
-        radius=usual * longest * _slope_scale(problem) * math.hypot(1, _MARK),
-        noise_ratio=_noise_ratio(step, problem),
         clip=clip,
         least_clip=0.0 if layout.recalibration else _SKEWED,
         longest=longest,
@@ -353,7 +354,7 @@ class _Descent:
         weights = self.coordinates.to_weights(self._whitened())
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
-    def measure_curvature(self, ratio: float) -> Generator[Request, np.ndarray, None]:
+    def measure_curvature(self, ratio: float) -> Releases[None]:
         """Set the curvature to what is released, as far as that can be told from noise, if the loss is compiled."""
         if not self.loss.compiled:
             return
@@ -368,7 +369,7 @@ class _Descent:
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
 
-    def steps(self, label: str, n_steps: int, ratio: float) -> Generator[Request, np.ndarray, np.ndarray]:
+    def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
         """So many steps; the average of the points less that of the gradients over the curvature."""
         points = gradients = np.zeros_like(self.point)
         noise = 0.0
@@ -384,7 +385,7 @@ class _Descent:
         self.noise = math.sqrt(noise)
         return np.asarray(points - gradients)
 
-    def _release(self, label: str, ratio: float) -> Generator[Request, np.ndarray, tuple[np.ndarray, float, float]]:
+    def _release(self, label: str, ratio: float) -> Releases[tuple[np.ndarray, float, float]]:
         """A gradient in these directions, the std of its noise, and the curvature of the clipped objective."""
         mark = _MARK * self.clip
         statistic = ClippedGradient(self._gradient(), self.clip, self.longest, mark, self.directions)
@@ -428,7 +429,7 @@ class WhitenedClip:
     parts: Mapping[str, tuple[int, float]]
     whitening: tuple[Step, ...]
 
-    def releases(self, problem: Problem, found: Found) -> Generator[Request, np.ndarray, None]:
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
         phase, *recalibration = self.phases
         loss = _smooth(problem, phase)
         if problem.public_moment is not None:
@@ -497,9 +498,7 @@ def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.nda
     return np.asarray(((entries * factors) @ rotation.T).ravel())
 
 
-def _recalibrated(
-    descent: _Descent, phase: ClippedPhase, found: np.ndarray
-) -> Generator[Request, np.ndarray, tuple[np.ndarray, _Descent]]:
+def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> Releases[tuple[np.ndarray, _Descent]]:
     """The point moved along itself and along the intercepts, as far as the change stands out of its noise."""
     problem, coordinates = descent.problem, descent.coordinates
     columns = [found]

@@ -12,7 +12,6 @@ Beyond `MOST_FEATURES` features only the diagonal is released: scales, no correl
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from userdp.domains import Domain
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
-from userdp.solvers.base import Request
+from userdp.solvers.base import Releases, Request
 from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 from userdp.vectors.row_weights import RowWeights
@@ -145,9 +144,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
     return Coordinates(axes / np.sqrt(np.maximum(values, 1e-9 * values.max())) / units[:, None])
 
 
-def release_coordinates(
-    n_features: int, steps: tuple[Step, ...], intercept: bool = False
-) -> Generator[Request, np.ndarray, Coordinates]:
+def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: bool = False) -> Releases[Coordinates]:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
     basis, scales, row_scale = np.eye(n_features) if full else np.ones(n_features), None, 1.0
