@@ -20,7 +20,7 @@ import math
 import time
 
 import numpy as np
-from common import TASKS, run_parts
+from common import TASKS, logistic_optimum, run_parts, scores
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -29,9 +29,8 @@ from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, 
 from userdp.baselines import accelerated_paper as paper
 from userdp.bench.generated import generate
 from userdp.bench.oracle import oracle
-from userdp.bench.references import logistic_optimum, mean_loss, optimum, scores
-from userdp.bench.table import plan_at, slope
-from userdp.bench.theorems import EXPONENTS, KINKS, SMOOTH
+from userdp.bench.references import mean_loss, optimum
+from userdp.bench.table import EXPONENTS, NON_SMOOTH, SMOOTH, plan_at, slope
 from userdp.models.fitting import minimize
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers.accelerated import plan_accelerated
@@ -49,7 +48,7 @@ def gradients(repeats: int, quick: bool) -> list[dict]:
     records = []
     table = Table("loss", "against", "exponent", "theorem", "steps", "users a step")
     sizes = {"n": np.geomspace(1e5, 1e8, 7), "m": np.geomspace(10, 10_000, 7), "beta": np.geomspace(1, 1000, 7)}
-    sweeps = [(kind, varied) for kind in (SMOOTH, KINKS) for varied in EXPONENTS["accelerated", kind]]
+    sweeps = [(kind, varied) for kind in (SMOOTH, NON_SMOOTH) for varied in EXPONENTS["accelerated", kind]]
     for kind, varied in sweeps:
         values, theorem = sizes[varied], EXPONENTS["accelerated", kind][varied]
         shown = track(values, f"{kind}, {varied}", transient=True)

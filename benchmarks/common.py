@@ -1,4 +1,4 @@
-"""What benchmarks have in common: their command line, real data when it is there, results as JSON."""
+"""What benchmarks share: their command line, real data when it is there, results as JSON."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
+from sklearn.metrics import roc_auc_score
 
-from userdp.bench.provenance import provenance
+from userdp.bench.cells import provenance
+from userdp.bench.references import user_optimum
 from userdp.bench.tasks import known_tasks
+from userdp.data.users import UserData
+from userdp.losses import logistic
 
 TASKS = {name: task for name, task in known_tasks().items() if task.loss.classifies}
 
@@ -35,3 +40,15 @@ def save(name: str, results: dict[str, object]) -> Path:
     record = {"results": earlier | {part: provenance() | {"rows": rows} for part, rows in results.items()}}
     path.write_text(json.dumps(record, indent=1))
     return path
+
+
+def logistic_optimum(data: UserData, ridge: float = 1e-6) -> np.ndarray:
+    """Minimiser of the logistic loss of all rows."""
+    return user_optimum(logistic, UserData(data.rows, data.targets, np.arange(data.n_rows + 1)), ridge)
+
+
+def scores(weights: np.ndarray, data: UserData) -> tuple[float, float]:
+    """Log loss and AUC over rows."""
+    margins = data.rows.astype(np.float64) @ weights
+    log_loss = np.mean(np.logaddexp(0, (1 - 2 * data.targets) * margins))
+    return float(log_loss), float(roc_auc_score(data.targets, margins))

@@ -28,7 +28,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import roc_auc_score
 from userdp.privacy.tradeoff import tradeoff
 
-from userdp import Budget, Clip, Curator, Ledger, Plan, SampledClip, Step, UserData, UserMean
+from userdp import Budget, Clip, Curator, Ledger, Plan, Step, UserData, UserMean
 from userdp import plan as compare
 from userdp.auditing.trainings import edge_features, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
@@ -137,7 +137,7 @@ def cases(budget: Budget) -> dict[str, tuple[Plan, Plan, Budget]]:
         "Curator, Clip": whole(Clip(2, once)),
         "Curator, Clip, 3 rounds": whole(Clip(2, thrice, 3)),
         "Curator, Clip, acute vectors": whole(Clip(2, once, acute=True)),
-        "Curator, SampledClip, q=.5": whole(SampledClip(2, 0.5, sampled)),
+        "Curator, SampledClip, q=.5": whole(Clip(2, sampled / 2, sampling_probability=0.5)),
     }
     planted = {"planted: Clip with half its noise": (whole(Clip(2, once / 2)), whole(Clip(2, once)), generous)}
     return {name: (plan, plan, budget) for name, plan in shipped.items()} | planted

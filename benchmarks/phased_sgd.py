@@ -17,7 +17,7 @@ import math
 import time
 
 import numpy as np
-from common import TASKS, run_parts
+from common import TASKS, logistic_optimum, run_parts, scores
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -25,7 +25,7 @@ from sklearn.linear_model import SGDClassifier
 
 from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
 from userdp.bench.generated import generate
-from userdp.bench.references import logistic_optimum, mean_loss, scores
+from userdp.bench.references import mean_loss
 from userdp.models.fitting import minimize
 from userdp.solvers.base import run
 from userdp.solvers.phased_sgd import plan_phased_sgd

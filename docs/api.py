@@ -29,7 +29,7 @@ SECTIONS = {
     "Audit": ["audit", "AuditReport", "Finding"],
     "Releases": [
         *("Curator", "Plan", "Step", "Aborted", "OutlierRemoval", "GaussianOutlierRemoval", "SearchedOutlierRemoval"),
-        *("SampledOutlierRemoval", "Clip", "SampledClip", "RadiusSearch", "radius_grid"),
+        *("SampledOutlierRemoval", "Clip", "RadiusSearch", "radius_grid"),
         *("UserMean", "MeanGradient", "OnePassSGD", "SecondMoment", "UserGradients"),
     ],
 }

@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import settings
 
 from userdp import losses
 from userdp.domains import Ball, Box
-
-# A first call compiles, so the time of one example says nothing.
-settings.register_profile("userdp", deadline=None)
-settings.load_profile("userdp")
 
 
 def log_cosh_value(prediction, target):

@@ -243,7 +243,7 @@ SEEDED = changed(
     }
 )
 
-DROWNED = changed(estimate=0.9, n_users=900, n_gradients=783000, bound=17.0)
+NOISE_DOMINATED = changed(estimate=0.9, n_users=900, n_gradients=783000, bound=17.0)
 
 SCRIPT = "<script>alert('x')</script>"
 HOSTILE = changed(
@@ -307,7 +307,7 @@ RECORDS = {
     "regression": REGRESSION,
     "halted": ABORTED,
     "seeded": SEEDED,
-    "drowned": DROWNED,
+    "noise-dominated": NOISE_DOMINATED,
     "rows": ROWS,
     "hostile": HOSTILE,
     "huge": HUGE,

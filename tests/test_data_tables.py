@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import pickle
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from support_data import grouped
 
-from userdp.data.users import _OPTIONS, UserData
+from userdp.data.users import Options, UserData
 
 SECRET = 31337.25  # a value that no message may show
 
@@ -127,7 +128,7 @@ def test_options_of_tables_are_those_of_arrays():
     def options(function):
         return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
-    assert options(UserData.from_arrays) == options(UserData._from_columns) == _OPTIONS
+    assert options(UserData.from_arrays) == tuple(field.name for field in dataclasses.fields(Options))
 
 
 @pytest.mark.parametrize("ids", [[0, 0, 1], [0, 1, 0]], ids=["contiguous", "scattered"])
@@ -214,8 +215,8 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData.from_arrays(X3.astype(str), Y3, U3), r"X to be numeric .* got text"),
         (lambda: UserData.from_arrays(X3, np.array(["a", "b", "c"]), U3), r"y to be numeric .* got text"),
         (lambda: UserData.from_arrays(X3, Y3, U3, dtype="int32"), r"dtype=int32 to be float32 or float64"),
-        (lambda: UserData.from_arrays(X3, Y3, "abc"), r"one id a row, got str"),
-        (lambda: UserData.from_arrays(X3, Y3, 5), r"one id a row, got int"),
+        (lambda: UserData.from_arrays(X3, Y3, "abc"), r"one id per row, got str"),
+        (lambda: UserData.from_arrays(X3, Y3, 5), r"one id per row, got int"),
         (lambda: UserData.from_arrays(X3, Y3, [[SECRET], [2], [3]]), r"hashable user ids, got one of type list"),
         (lambda: UserData.from_table(X3, user="who", features="x"), r"pandas, polars or pyarrow table, got ndarray"),
         (lambda: UserData.from_table(pa.table(MIXED), user="id", features="x"), r"named 'id', .* who, x, name"),

@@ -1,6 +1,7 @@
 """Estimators: scikit-learn's conventions hold, nothing about the data leaks, and bad input costs nothing."""
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -242,7 +243,7 @@ X0, Z0, USERS0 = rows(60)
         (LogisticRegression(classes=[0, 1]), {"groups": np.zeros(len(X0))}, "n_users=1"),
         (LogisticRegression(classes=[0, 1]), {"groups": USERS0[:-1]}, "as many user ids as rows"),
         (LogisticRegression(classes=[0, 1]), {"y": None}, "requires y to be passed"),
-        (LogisticRegression(classes=[0, 1]), {"y": np.zeros(3)}, "one target a row"),
+        (LogisticRegression(classes=[0, 1]), {"y": np.zeros(3)}, "one target per row"),
         (LogisticRegression(classes=[0, 1]), {"X": np.ones(len(X0))}, "got 1 dimensions: reshape it"),
         (LogisticRegression(classes=[0, 1]), {"X": X0[:, :0]}, "got no feature"),
         (LogisticRegression(classes=[0, 1]), {"X": X0[:, 0].tolist()}, "got list: pass a numpy array"),
@@ -286,7 +287,10 @@ def test_grouped_data_gives_the_same_model():
         model.fit_users(UserData.from_arrays(X, y, users))
 
 
-def test_help_shows_all_parameters():
+def test_help_shows_all_parameters_with_types_and_defaults():
     for kind in CLASSIFIERS + REGRESSORS:
-        for name in kind().get_params():
-            assert f"{name}:" in kind.__doc__ or f"{name}," in kind.__doc__, (kind, name)
+        for name, value in kind().get_params().items():
+            assert re.search(rf"^{name} : .*, default={re.escape(repr(value))}\n    \S", kind.__doc__, re.M), (
+                kind,
+                name,
+            )

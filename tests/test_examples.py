@@ -21,7 +21,7 @@ def test_it_runs(name, printed, tmp_path):
     if "jax" in name:
         pytest.importorskip("jax")
     run = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, cwd=tmp_path, timeout=300
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, cwd=tmp_path, timeout=1200
     )
     assert run.returncode == 0, run.stderr
     assert printed in run.stdout

@@ -26,7 +26,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "domination", "noise", "warnings_off"],
+    ["accounting", "domination", "noise"],
     ["mechanisms"],
     ["plan"],
     ["ledger"],
@@ -41,7 +41,6 @@ MECHANISM_LAYERS = [
         "gaussian_outlier_removal",
         "searched_outlier_removal",
         "sampled_outlier_removal",
-        "sampled_clip",
     ],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}

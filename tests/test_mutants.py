@@ -75,6 +75,7 @@ def group_of():
 
 
 @pytest.mark.slow
+@pytest.mark.mutation
 @pytest.mark.parametrize(
     "mutant", [m for same in mutants.groups(MUTANTS) for m in same], ids=lambda mutant: mutant.name
 )

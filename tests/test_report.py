@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from report_records import (
     ABORTED,
-    DROWNED,
     GAUSSIAN,
     KNOWN_NOISE,
     LOGISTIC,
     MULTINOMIAL,
+    NOISE_DOMINATED,
     RECORDS,
     REGRESSION,
     ROWS,
@@ -26,7 +26,7 @@ from report_records import (
 from report_records import SEEDED as SEEDED_RECORD
 
 from userdp.report import report_facts, report_html, write_report
-from userdp.report.markup import table
+from userdp.report.page import table
 from userdp.report.record import number, power, shorten
 from userdp.report.wording import factor_at_most, how, one_in, percent_at_most, purpose, right_guess, up
 
@@ -279,8 +279,8 @@ def test_a_seed_is_enough_to_be_called_not_private():
     ("record", "title"),
     [
         (ABORTED, "Training aborted: this model is not finished."),
-        (DROWNED, "Noise drowns this model."),
-        (changed(estimate=math.inf), "Noise drowns this model."),
+        (NOISE_DOMINATED, "This model is noise-dominated."),
+        (changed(estimate=math.inf), "This model is noise-dominated."),
         (changed(privacy={"delta": 1e-4}), "Please note"),
         (changed(privacy={"warning": "careful"}), "Please note"),
         (changed(privacy={"ledger": SEEDED_RECORD["privacy"]["ledger"]}), "Please note"),

@@ -9,9 +9,8 @@ import pytest
 
 from userdp import UserData
 from userdp.data import tables as table_files
-from userdp.data.atomic_files import check_place, whole_file
 from userdp.data.schema import Schema, ids, numbers
-from userdp.data.tables import open_table, write_table
+from userdp.data.tables import check_place, open_table, whole_file, write_table
 
 TABLE = {
     "who": ["a", "a", "b", "c"],

@@ -10,19 +10,19 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.auditing import AuditReport, Finding, audit
     from userdp.data.users import UserData
     from userdp.domains import Ball, Box
-    from userdp.models.base import UtilityWarning
+    from userdp.models.conventions import PrivacyWarning
     from userdp.models.estimators import (
         HuberRegressor,
         LinearRegression,
         LinearSVC,
         LogisticRegression,
         QuantileRegressor,
+        UtilityWarning,
     )
     from userdp.models.files import load_model, save_model
     from userdp.models.fitting import minimize
     from userdp.models.private_mean import MeanResult, private_mean
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
-    from userdp.models.searches import PrivacyWarning
     from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
     from userdp.privacy.curator import Curator
     from userdp.privacy.ledger import Ledger
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
     from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
     from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
-    from userdp.privacy.mechanisms.sampled_clip import SampledClip
     from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
     from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
     from userdp.privacy.plan import Plan, Step
@@ -48,13 +47,15 @@ _PUBLIC = {
     "auditing": ("AuditReport", "Finding", "audit"),
     "data.users": ("UserData",),
     "domains": ("Ball", "Box"),
-    "models.base": ("UtilityWarning",),
-    "models.estimators": ("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
+    "models.estimators": (
+        *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
+        "UtilityWarning",
+    ),
     "models.files": ("load_model", "save_model"),
     "models.fitting": ("minimize",),
     "models.private_mean": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
-    "models.searches": ("PrivacyWarning",),
+    "models.conventions": ("PrivacyWarning",),
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),
@@ -63,7 +64,6 @@ _PUBLIC = {
     "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
     "privacy.mechanisms.radius": ("RadiusSearch", "radius_grid"),
-    "privacy.mechanisms.sampled_clip": ("SampledClip",),
     "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
     "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
     "privacy.plan": ("Plan", "Step"),
@@ -105,7 +105,6 @@ __all__ = [
     "QuantileRegressor",
     "RadiusSearch",
     "Result",
-    "SampledClip",
     "SampledOutlierRemoval",
     "SearchedOutlierRemoval",
     "SecondMoment",

@@ -5,10 +5,8 @@ import json
 import pytest
 
 import userdp
-from userdp.bench import runner
-from userdp.bench.provenance import provenance
-from userdp.bench.runner import run_cells
-from userdp.bench.store import Cell, Store, read_records
+from userdp.bench import cells as cells_module
+from userdp.bench.cells import Cell, Store, provenance, read_records, run_cells
 
 CELLS = [Cell({"solver": "a", "n": n}, {"path": "elsewhere"}) for n in range(3)]
 CALLS = []
@@ -86,10 +84,10 @@ def test_several_processes_measure_the_same(tmp_path):
 def test_threads_are_given_back(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    with runner._one_thread():
-        assert runner.os.environ["OMP_NUM_THREADS"] == runner.os.environ["MKL_NUM_THREADS"] == "1"
-    assert runner.os.environ["OMP_NUM_THREADS"] == "7"
-    assert "MKL_NUM_THREADS" not in runner.os.environ
+    with cells_module._one_thread():
+        assert cells_module.os.environ["OMP_NUM_THREADS"] == cells_module.os.environ["MKL_NUM_THREADS"] == "1"
+    assert cells_module.os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in cells_module.os.environ
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "something else"}'])

@@ -8,10 +8,9 @@ import pytest
 from support_cli import run
 
 from userdp.bench import generated
-from userdp.bench.generated import draw_users, fresh_rows, true_weights
+from userdp.bench.generated import LOSSES, QUICK, SCENARIOS, Scenario, draw_users, fresh_rows, true_weights, with_sizes
 from userdp.bench.grid import grid_cells, measure_grid
 from userdp.bench.references import each_value
-from userdp.bench.scenarios import LOSSES, QUICK, SCENARIOS, Scenario, with_sizes
 from userdp.bench.summary import grid_rows, verdicts
 
 
@@ -153,7 +152,7 @@ def test_verdicts_count_cells():
     found = [
         record(0.001, 1.04, 0.002),
         record(0.0045, 0.93, 0.002),
-        record(0.1, 0.5, 0.0001, s=0.03, aborted=2),
+        record(0.1, 0.5, 0.0001, s=0.03, halted=2),
         record(0.0005, 1.2, 0.01, warned=True),
         {"settings": {"command": "grid"}, "result": {"yard": 0.001, "s": 0.01, "refusal": "needs users"}},
     ]

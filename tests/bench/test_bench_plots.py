@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from userdp.bench.frames import spread_out
-from userdp.bench.plots import plot_records
+from userdp.bench.plots import plot_records, spread_out
 
 
 def records():
@@ -80,14 +79,14 @@ def test_pictures_of_generated_users(tmp_path):
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     rows, calibration, estimates = map(texts_of, first)
     assert {"auto", "not-private", "yard", "logistic, 4 weights, 2,000 users", "10"} <= set(rows)
-    assert {"rare, 1 rows a user", "rows-3, 3 rows a user", "auto, 20,000 users"} <= set(calibration)
+    assert {"rare, 1 rows per user", "rows-3, 3 rows per user", "auto, 20,000 users"} <= set(calibration)
     assert "generated users" in estimates
 
 
 def test_pictures_can_be_chosen(tmp_path):
     drawn = plot_records(grid_records(), tmp_path, only=("rare",), epsilon=0.1)
     assert [path.name for path in drawn] == ["grid-calibration.svg", "estimates.svg"]
-    assert "rows-3, 3 rows a user" not in texts_of(drawn[0])
+    assert "rows-3, 3 rows per user" not in texts_of(drawn[0])
     assert "mean prediction of a bin, at the epsilon nearest 0.1" in texts_of(drawn[0])
 
 

@@ -8,12 +8,11 @@ from support_cli import run
 
 from userdp import Ball, Budget, losses
 from userdp.bench import table
-from userdp.bench.entries import entries
 from userdp.bench.generated import generate
-from userdp.bench.references import logistic_optimum, mean_loss, optimum
+from userdp.bench.references import mean_loss, optimum, user_optimum
+from userdp.bench.solving import entries
 from userdp.bench.summary import exponent_rows, refusals, risk_rows
-from userdp.bench.table import measure_table, slope, table_cells
-from userdp.bench.theorems import EXPONENTS, assumptions
+from userdp.bench.table import EXPONENTS, assumptions, measure_table, slope, table_cells
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -72,7 +71,7 @@ def test_a_tiny_table(tmp_path, monkeypatch):
     assert risks["phased-sgd", "logistic"]["assumptions"] == "hold"
     assert (tmp_path / "pictures" / "slopes.svg").exists()
     head, rows = exponent_rows(cells)
-    assert head[1:] == ["smooth, n", "smooth, m", "smooth, beta", "kinks, n", "kinks, m"]
+    assert head[1:] == ["smooth, n", "smooth, m", "smooth, beta", "non-smooth, n", "non-smooth, m"]
     assert {row[0]: row[1] for row in rows}["phased-sgd"] == "1.00 (1)"
     assert len(risk_rows(cells)[1]) == 3
     assert any(line.startswith("phased-sgd: Expected l2") for line in refusals(cells))
@@ -86,8 +85,8 @@ def test_assumptions_follow_the_numbers():
     assert "n >= sqrt(d)" in assumptions("bassily-sun", problem, 9, 1, budget)
     assert assumptions("accelerated", problem, 10, 10, Budget(11.0, 1e-6)) == "broken: eps <= 10"
     assert assumptions("whitened-clip", problem, 10, 10, budget) == "no theorem"
-    kinks = Problem(losses.hinge, Ball(0.5), 100, 1.0)
-    assert assumptions("group-privacy", kinks, 10, 10, budget) == "broken: a smooth loss"
+    hinge = Problem(losses.hinge, Ball(0.5), 100, 1.0)
+    assert assumptions("group-privacy", hinge, 10, 10, budget) == "broken: a smooth loss"
 
 
 def test_exponents_are_the_papers():
@@ -100,13 +99,13 @@ def test_exponents_are_the_papers():
 def test_references_are_the_best():
     data, truth = generate(losses.logistic, 500, 10, 3, seed=1)
     best = mean_loss(losses.logistic, data, optimum(losses.logistic, data))
-    assert best == pytest.approx(mean_loss(losses.logistic, data, logistic_optimum(data)), abs=1e-7)
+    assert best == pytest.approx(mean_loss(losses.logistic, data, user_optimum(losses.logistic, data)), abs=1e-7)
     assert best <= mean_loss(losses.logistic, data, truth)
-    kinked = optimum(losses.hinge, data)
+    sharp = optimum(losses.hinge, data)
     for direction in (0.05, -0.05):
         for place in range(3):
-            moved = kinked.copy()
+            moved = sharp.copy()
             moved[place] += direction
-            assert mean_loss(losses.hinge, data, kinked) < mean_loss(losses.hinge, data, moved)
+            assert mean_loss(losses.hinge, data, sharp) < mean_loss(losses.hinge, data, moved)
     penalised = optimum(losses.logistic, data, l2=0.5)
-    assert math.hypot(*penalised) < math.hypot(*logistic_optimum(data))
+    assert math.hypot(*penalised) < math.hypot(*user_optimum(losses.logistic, data))

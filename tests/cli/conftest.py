@@ -1,4 +1,4 @@
-"""Files that the tests of the command line fraction."""
+"""Files that the tests of the command line share."""
 
 from __future__ import annotations
 

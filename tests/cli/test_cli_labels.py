@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from userdp.cli.errors import InputError
-from userdp.cli.labels import classes_of
+from userdp.cli.tables import classes_of
 from userdp.data.schema import positions
 from userdp.data.tables import open_table
 

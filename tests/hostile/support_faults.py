@@ -34,7 +34,7 @@ def fit(path):
 
 def one_fit(path, start, said):
     """In a process of its own: wait for the others, then fit once."""
-    start.wait(300)
+    start.wait(1200)
     try:
         said.put(fit(path))
     except BudgetExceeded as error:
@@ -47,9 +47,9 @@ def together(path, method, processes):
     workers = [context.Process(target=one_fit, args=(path, start, said)) for _ in range(processes)]
     for worker in workers:
         worker.start()
-    print(json.dumps([said.get(timeout=300) for _ in workers]))
+    print(json.dumps([said.get(timeout=1200) for _ in workers]))
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
 
 
 def killed(path, kills):

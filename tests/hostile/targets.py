@@ -26,7 +26,7 @@ from userdp import Budget, Ledger, LogisticRegression, UserData, load_model, sav
 from userdp.cli import app
 from userdp.data.schema import ids, numbers
 from userdp.data.tables import open_table, write_table
-from userdp.models.base import UtilityWarning
+from userdp.models.estimators import UtilityWarning
 from userdp.models.private_mean import private_mean
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip

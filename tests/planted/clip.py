@@ -1,104 +1,214 @@
-"""Bugs in clipped means."""
+"""Bugs in clipped means, of everyone and of samples."""
 
 from planted.mutant import Mutant
 
+_ALL = "privacy/test_clip.py::"
+_SAMPLES = "privacy/test_sampled_clip.py::"
+_ENDS = _ALL + "test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball"
+_LENGTH = _ALL + "test_a_vector_is_clipped_to_the_radius_and_never_longer_than_the_sensitivity_allows"
+_ALIKE = _ALL + "test_totals_do_not_depend_on_order_blocks_or_partitions"
+_ROUNDING = "test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding"
+_NEIGHBOURS = _SAMPLES + "test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_every_round"
+_ATTAINED = _SAMPLES + "test_the_sensitivities_are_attained_in_both_directions_at_once"
+_SAME_NOISE = _SAMPLES + "test_the_noise_is_the_same_for_every_sample"
+_ONE_RELEASE = _SAMPLES + "test_mean_and_fraction_are_one_gaussian_release"
+_COUNTS = _SAMPLES + "test_another_number_of_vectors_than_sampled_is_refused"
+_EVERYONE = _SAMPLES + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction"
+_ROUNDS = _SAMPLES + "test_a_sample_serves_one_release_and_rounds_are_counted"
+
 MUTANTS = [
+    Mutant("clipped means get the noise of one radius", "Clip.sensitivity", "else 2", "else 1", _ENDS),
     Mutant(
-        "clipped means get the noise of one radius",
-        "Clip.sensitivity",
-        "else 2",
-        "else 1",
-        "privacy/test_clip.py::test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball",
+        "vectors are not clipped", "clip._add_clipped", "(1.0 if short else length / math.sqrt(square))", "1.0", _ENDS
     ),
     Mutant(
-        "vectors are not clipped",
-        "clipped_sum",
-        "radius / np.maximum(np.sqrt(squares[easy]), radius)",
-        "np.ones(np.count_nonzero(easy))",
-        "privacy/test_clip.py::test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball",
-    ),
-    Mutant(
-        "wild vectors are not clipped",
-        "clipped_sum",
-        "min(largest, radius / length)",
-        "largest",
-        "privacy/test_clip.py::test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball",
+        "wild vectors are not clipped", "clip._add_clipped", "(steps * length / math.sqrt(square))", "largest", _ENDS
     ),
     Mutant(
         "wild vectors are clipped in each coordinate only",
-        "clipped_sum",
-        "/ length",
-        "",
-        "privacy/test_clip.py::test_a_vector_is_clipped_to_the_radius_and_never_longer_than_the_sensitivity_allows",
+        "clip._add_clipped",
+        "(steps * length / math.sqrt(square))",
+        "(steps * length)",
+        _LENGTH,
     ),
     Mutant(
         "vectors that are not finite are kept",
-        "clipped_sum",
-        "0 < largest < math.inf",
-        "largest != 0",
-        "privacy/test_clip.py::test_vectors_of_all_sizes_add_up",
+        "clip._add_clipped",
+        "if largest < np.inf",
+        "if True",
+        _ALL + "test_vectors_of_all_sizes_add_up",
     ),
+    Mutant(
+        "rows are clipped to one length, whatever their own",
+        "clip._add_clipped",
+        "length, square, largest = lengths[row], 0.0, 0.0",
+        "length, square, largest = 1.0, 0.0, 0.0",
+        _ALL + "test_rows_may_have_lengths_of_their_own",
+    ),
+    Mutant(
+        "a vector's integers depend on where it stands",
+        "clip._add_clipped",
+        "vectors[row, column] * factor",
+        "vectors[row, column] * factor + row % 2 * 0.5",
+        _ALIKE,
+    ),
+    Mutant(
+        "a vector is short or long by where it stands",
+        "clip._add_clipped",
+        "square <= length * length",
+        "square <= length * length + 2e-16 * (row % 2 * 8 - 4)",
+        _SAMPLES + "test_whether_a_vector_is_short_does_not_depend_on_where_it_stands",
+    ),
+    Mutant("totals leave their integers", "grid_bits", "62", "66", _ALL + "test_no_total_leaves_its_integers"),
     Mutant(
         "clipped rounds charged as one",
         "Clip.cost",
-        "self.rounds",
-        "1",
-        "privacy/test_clip.py::test_the_cost_is_that_of_the_gaussians_alone",
+        "self.rounds / self.joint_multiplier",
+        "1 / self.joint_multiplier",
+        _ALL + "test_the_cost_is_that_of_the_gaussians_alone",
     ),
     Mutant(
         "clipped means get half their noise multiplier",
-        "clip._Session.release",
-        "noise_multiplier",
-        "noise_multiplier / 2",
-        "privacy/test_clip.py::test_each_round_has_noise_of_multiplier_times_sensitivity",
+        "Clip.released",
+        "self.noise_multiplier",
+        "self.noise_multiplier / 2",
+        _ALL + "test_each_round_has_noise_of_multiplier_times_sensitivity",
     ),
     Mutant(
         "more clipped vectors than priced",
         "clip._Session.release",
-        "!=",
-        "<",
-        "privacy/test_clip.py::test_another_number_of_vectors_than_priced_is_refused",
+        "left != 0",
+        "left > 0",
+        _ALL + "test_another_number_of_vectors_than_priced_is_refused " + _COUNTS,
     ),
+    Mutant("fewer vectors than were sampled", "clip._Session.release", "left != 0", "left < 0", _COUNTS),
     Mutant(
         "blocks of one round with different radii",
         "clip._Session.add",
-        "self._seen and radius != self._radius",
+        "radius != self._radius",
         "False",
-        "privacy/test_clip.py::test_the_blocks_of_a_round_share_one_radius",
+        _ALL + "test_the_blocks_of_a_round_share_one_radius",
     ),
     Mutant(
         "a clipped round goes on from a failed one",
         "clip._Session.choose",
-        "self._begin()",
+        "self._begin(record.n_vectors)",
         "",
-        "privacy/test_clip.py::test_a_round_begins_anew_whatever_became_of_the_one_before",
+        _ALL + "test_a_round_begins_anew_whatever_became_of_the_one_before",
     ),
     Mutant(
-        "rounding of clipped sums not paid for",
+        "rounding of means of totals not paid for",
         "Clip.sensitivity",
-        "+ 2.0**-50 * self.n_vectors**2",
+        "+ self.n_vectors",
         "",
-        "privacy/test_clip.py::test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding",
+        _ALL + "test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding " + _SAMPLES + _ROUNDING,
+    ),
+    Mutant(
+        "the grid turns acute vectors for nothing",
+        "Clip.sensitivity",
+        "+ 4 * math.sqrt(dimension) * 2.0**-self.bits",
+        "",
+        "privacy/test_acute_clip.py::test_rounding_to_a_coarse_grid_is_paid_for",
     ),
     Mutant(
         "clip: blocks of any width",
         "clip._Session.add",
-        "self._seen and vectors.shape[1] != self._total.size",
+        "vectors.shape[1] + 1 != self._total.size",
         "False",
-        "privacy/test_clip.py::test_blocks_of_different_width_are_refused",
+        _ALL + "test_blocks_of_different_width_are_refused",
     ),
     Mutant(
         "clip: more rounds than priced",
         "clip._Session.release",
         "self._rounds_left == 0",
         "False",
-        "privacy/test_clip.py::test_a_session_releases_no_more_rounds_than_priced",
+        _ALL + "test_a_session_releases_no_more_rounds_than_priced",
     ),
     Mutant(
         "clip: rounds are not counted",
         "clip._Session.release",
         "self._rounds_left -= 1",
         "",
-        "privacy/test_clip.py::test_a_session_releases_no_more_rounds_than_priced",
+        _ALL + "test_a_session_releases_no_more_rounds_than_priced",
+    ),
+    Mutant(
+        "means of samples get the noise of all users",
+        "Clip.sensitivity",
+        "/ self.expected",
+        "/ self.n_vectors",
+        _ATTAINED,
+    ),
+    Mutant(
+        "fractions get half their noise",
+        "Clip.fraction_sensitivity",
+        "/ self.expected",
+        "/ 2 / self.expected",
+        _ATTAINED,
+    ),
+    Mutant(
+        "fractions of many users not paid for their rounding",
+        "Clip.fraction_sensitivity",
+        "2.0**-49 * self.n_vectors",
+        "2.0**-40",
+        _SAMPLES + _ROUNDING,
+    ),
+    Mutant("the fraction is free", "Clip.joint_multiplier", "+ 1 / self.fraction_multiplier**2", "", _ONE_RELEASE),
+    Mutant("sampled rounds charged as one", "Clip.cost", "adding, self.rounds", "adding, 1", _ONE_RELEASE),
+    Mutant(
+        "an addition charged with the noise of a replacement twice over",
+        "Clip.cost",
+        "2 * self.joint_multiplier",
+        "4 * self.joint_multiplier",
+        _ONE_RELEASE,
+    ),
+    Mutant(
+        "the fraction of everyone is free",
+        "Clip.cost",
+        "self.rounds / self.joint_multiplier**2",
+        "self.rounds / self.noise_multiplier**2",
+        _EVERYONE,
+    ),
+    Mutant(
+        "fractions get the means' noise multiplier",
+        "Clip.released",
+        "self.fraction_sensitivity, self.fraction_multiplier",
+        "self.fraction_sensitivity, self.noise_multiplier",
+        _SAME_NOISE,
+    ),
+    Mutant(
+        "sums divided by all users' number",
+        "Clip.released",
+        "self.bits, self.expected",
+        "self.bits, self.n_vectors",
+        _SAMPLES + "test_sums_of_the_sample_are_divided_by_how_many_are_expected",
+    ),
+    Mutant(
+        "everyone is sampled",
+        "clip._Session.choose",
+        "users[self._noise.poisson_mask(np.full(len(users), record.sampling_probability))]",
+        "users",
+        _SAMPLES + "test_samples_are_poisson_and_fresh",
+    ),
+    Mutant(
+        "the user asked for an empty sample counts",
+        "clip._Session.choose",
+        "counted=len(chosen) > 0",
+        "counted=True",
+        _SAMPLES + "test_an_empty_sample_is_noise_alone_and_tells_that_it_knows_nothing",
+    ),
+    Mutant("long vectors count twice", "clip._add_clipped", "1 if short else -1", "1 if short else -2", _NEIGHBOURS),
+    Mutant(
+        "another number of users than priced",
+        "clip._Session.choose",
+        "len(users) != record.n_vectors",
+        "False",
+        _SAMPLES + "test_another_number_of_users_than_priced_is_refused",
+    ),
+    Mutant(
+        "a sample serves twice",
+        "clip._Session.release",
+        "self._begin(0 if record.samples_users else record.n_vectors)",
+        "self._begin(len(vectors))",
+        _ROUNDS,
     ),
 ]

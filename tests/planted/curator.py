@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "warnings of one release let through by another",
-        "Quiet.__exit__",
+        "WarningsOff.__exit__",
         "0",
         "1",
         "privacy/test_curator_processes.py::test_warnings_do_not_leave_while_another_thread_releases",
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "warnings as the caller has set them",
-        "Quiet.__enter__",
+        "WarningsOff.__enter__",
         'warnings.simplefilter("ignore")',
         "",
         "privacy/test_curator_secrecy.py::test_a_release_is_the_same_whatever_the_caller_does_with_numerical_errors_and_warnings",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -81,13 +82,19 @@ def plant(mutant: Mutant, package: Path) -> Planted:
     new = "\n".join([*lines[:1], *(margin + rest for rest in lines[1:])])
     for replacement in (new, new or "pass"):
         planted = text[:start] + replacement + text[end:]
-        try:
-            ast.parse(planted)
-        except SyntaxError as error:
-            wrong = error
-        else:
-            return Planted(file, symbol, text, planted)
+        if wrong := _wrong(planted):
+            continue
+        return Planted(file, symbol, text, planted)
     raise Misplaced(f"{mutant.name}: {mutant.new!r} is no code in {symbol or 'all'} of {file}: {wrong}")
+
+
+@functools.lru_cache(2048)
+def _wrong(text: str) -> str:
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return str(error)
+    return ""
 
 
 def lex(text: str) -> list[Token]:
@@ -139,8 +146,13 @@ def _place(mutant: Mutant, package: Path) -> tuple[str, str, int, int]:
     return found[0]
 
 
-def _files(package: Path) -> tuple[tuple[str, int], ...]:
-    return tuple((str(path.relative_to(package)), path.stat().st_mtime_ns) for path in sorted(package.rglob("*.py")))
+def _files(folder: str | Path, within: str = "") -> tuple[tuple[str, int], ...]:
+    """Every module below this folder, with the time when it was written."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    here = [(within + e.name, e.stat().st_mtime_ns) for e in found if e.name.endswith(".py")]
+    below = [_files(e.path, within + e.name + "/") for e in found if e.is_dir() and e.name != "__pycache__"]
+    return tuple(itertools.chain(here, *below))
 
 
 @functools.lru_cache(8)

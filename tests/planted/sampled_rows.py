@@ -38,8 +38,8 @@ MUTANTS = [
     Mutant(
         "a user's vector is not clipped to its kept rows",
         "sampled_rows._Session.add",
-        "float(length)",
-        "self._record.rows_per_user",
+        "lengths.astype(np.float64)",
+        "np.full(len(lengths), float(self._record.rows_per_user))",
         _TESTS + "test_a_user_moves_the_sum_by_at_most_its_kept_rows_whatever_the_vectors",
     ),
     Mutant(
@@ -101,14 +101,14 @@ MUTANTS = [
     Mutant(
         "blocks of sampled rows of any width",
         "sampled_rows._Session.add",
-        "self._seen and vectors.shape[1] != self._total.size",
+        "self._seen and vectors.shape[1] + 1 != self._total.size",
         "False",
         _TESTS + "test_the_blocks_of_a_round_share_one_radius_and_width",
     ),
     Mutant(
         "rounding of sums of sampled rows not paid for",
         "SampledRows.sensitivity",
-        "+ summing",
+        "+ self.n_vectors * self.rows_per_user",
         "",
         _TESTS + "test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding",
     ),

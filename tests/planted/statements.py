@@ -140,7 +140,7 @@ MUTANTS = [
     ),
     Mutant(
         "searches: cross-validation functions go unseen",
-        "searches._identity",
+        "conventions._identity",
         '"parallel", "scorer"',
         "",
         "test_searches.py::test_each_search_warns_anew_and_a_search_in_a_search_once",

@@ -9,8 +9,8 @@ MUTANTS = [
     Mutant(
         "acute means get the noise of one radius",
         "Clip.sensitivity",
-        "math.sqrt(2 + _ROUNDED_ANGLE)",
-        "1 + _ROUNDED_ANGLE",
+        "math.sqrt(2 + turned)",
+        "1 + turned",
         _ACUTE + "test_the_sensitivity_is_attained_by_rows_along_one_axis_or_along_another",
     ),
     Mutant(
@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "rounding of angles not paid for",
         "Clip.sensitivity",
-        "+ _ROUNDED_ANGLE",
-        "",
+        "_ROUNDED_ANGLE",
+        "0.0",
         _ACUTE + "test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding",
     ),
     Mutant(

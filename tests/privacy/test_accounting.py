@@ -19,7 +19,6 @@ from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, Cost, Subsampled
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 
 # --- closed forms ---------------------------------------------------------------------------------------------------
@@ -173,12 +172,12 @@ def test_two_units_have_two_names_and_two_types():
     """std / change by replacing a user is a noise_multiplier, a float; by adding one, an added_user_multiplier."""
     units = {
         kind.__name__: {field.name: field.type for field in fields(kind) if field.name.endswith("user_multiplier")}
-        for kind in (Subsampled, SampledClip, SampledOutlierRemoval, Clip, OutlierRemoval)
+        for kind in (Subsampled, SampledOutlierRemoval, Clip, OutlierRemoval)
     }
     adding = {"added_user_multiplier": "AddedUserMultiplier"}
-    sampled = {"Subsampled": adding, "SampledClip": adding, "SampledOutlierRemoval": adding}
+    sampled = {"Subsampled": adding, "SampledOutlierRemoval": adding}
     assert units == {**sampled, "Clip": {}, "OutlierRemoval": {}}
-    for kind in (Subsampled, SampledClip, SampledOutlierRemoval, SampledRows, Winsorized):
+    for kind in (Subsampled, SampledOutlierRemoval, SampledRows, Winsorized):
         assert "noise_multiplier" not in {field.name for field in fields(kind)}
     assert get_type_hints(a.subsampled_multiplier)["return"] is a.AddedUserMultiplier
     assert get_type_hints(a.gaussian_multiplier)["return"] is float

@@ -96,11 +96,26 @@ def test_the_sensitivity_is_attained_by_short_rows_or_long_ones():
 
 @pytest.mark.parametrize(("size", "dimension"), [(1, 1), (100, 3), (10**6, 1000)])
 def test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding(size, dimension):
-    """Angles of 2^34 / sqrt(features) rows, a vector's length, and sums of so many vectors in two data sets."""
+    """Angles of 2^34 / sqrt(features) rows, a vector's length, the grid, and dividing totals of two data sets."""
     turned = 2 * 2.0**-53 * (2.0**34 + 8 * math.sqrt(400))
     apart = math.sqrt(2 * (1 + turned + turned**2))
-    longer, summed = (dimension + 8) * 2.0**-52, 2 * math.sqrt(2) * size**2 * 2.0**-53
-    assert Clip(size, 5.0, acute=True).sensitivity(1.0, dimension) >= apart / size * (1 + longer + summed)
+    apart = math.sqrt(apart**2 + 4 * math.sqrt(dimension) * 2.0 ** -clip.grid_bits(size))  # rounding to the grid
+    longer, divided = (dimension + 8) * 2.0**-52, 6 * size * 2.0**-53
+    assert Clip(size, 5.0, acute=True).sensitivity(1.0, dimension) >= apart / size * (1 + longer + divided)
+
+
+def test_rounding_to_a_coarse_grid_is_paid_for():
+    """2^50 vectors on a grid of 11 bits: right angles become blunt by rounding, up to what is charged."""
+    record = Clip(2**50, 5.0, acute=True)
+    assert record.bits == 11
+    charged = 4 * math.sqrt(20) * 2.0**-11
+    assert (record.sensitivity(1.0, 20) * 2**50) ** 2 >= 2 + ROOM + charged
+    cosines = []
+    for seed in range(100):
+        right, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(20, 2)))
+        one, other = (record.contribution(v[None], 1.0)[:-1] * 2.0**-11 for v in right.T)
+        cosines.append(one @ other)
+    assert 0 > min(cosines) >= -charged / 2
 
 
 def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_shape(monkeypatch):

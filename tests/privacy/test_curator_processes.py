@@ -80,9 +80,19 @@ class WarningOnData(UserMean):
     def __call__(self, data, users, n_groups):
         begun, go_on = self.events
         begun.set()
-        go_on.wait(20)
+        go_on.wait(600)
         warnings.warn("a warning that must not leave", stacklevel=1)
         return super().__call__(data, users, n_groups)
+
+
+def test_warnings_stay_off_until_the_last_one_has_left():
+    off = module.WarningsOff()
+    with off:
+        with off:
+            warnings.warn("first", UserWarning, stacklevel=1)
+        warnings.warn("second", UserWarning, stacklevel=1)  # an error, were it not ignored
+    with pytest.warns(UserWarning, match="third"):
+        warnings.warn("third", UserWarning, stacklevel=1)
 
 
 @pytest.mark.threads
@@ -94,7 +104,7 @@ def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
     slow = threading.Thread(target=second.release, args=("step 0", WarningOnData(slow_begun, quick_ended), 0.5))
     before = list(warnings.filters)
     quick.start()
-    assert begun.wait(20)
+    assert begun.wait(600)
     slow.start()
     quick.join()
     quick_ended.set()
@@ -106,7 +116,7 @@ def test_warnings_do_not_leave_while_another_thread_releases(recwarn):
 @pytest.mark.threads
 def test_two_curators_release_at_the_same_time():
     first, second = (Curator(make_data(), plan_of(mean(rounds=2)), Ledger(BUDGET)) for _ in range(2))
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=600)
 
     class Meeting(UserMean):
         def __call__(self, data, users, n_groups):
@@ -117,7 +127,7 @@ def test_two_curators_release_at_the_same_time():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(900)
     assert not any(thread.is_alive() for thread in threads)
     assert not both.broken, "both computed at the same time"
 

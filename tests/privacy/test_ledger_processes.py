@@ -71,7 +71,7 @@ def workers(script, *arguments):
     """What the processes of this script say."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
     command = [sys.executable, "-c", WORKERS + script, *map(str, arguments)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=240, check=True).stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=1200, check=True).stdout
 
 
 def test_concurrent_processes_never_overspend(tmp_path):
@@ -132,7 +132,7 @@ def test_threads_that_make_one_file_with_different_budgets_get_one(tmp_path):
 
     class Meeting(type(path)):
         def exists(self):
-            barrier.wait(60)
+            barrier.wait(600)
             return False
 
     def make(k):

@@ -6,13 +6,12 @@ from support import SilentNoise
 
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 
 MECHANISMS = [
     Clip(1000, 5.0),
     Clip(1000, 5.0, acute=True),
-    SampledClip(1000, 0.5, 6.0),
+    Clip(1000, 3.0, sampling_probability=0.5),
     OutlierRemoval(1000, 5.0, 0.5, 1e-7),
     SampledOutlierRemoval(2000, 0.5, 6.0, 10.0, 1e-7),
 ]

@@ -14,18 +14,17 @@ from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
 from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.sampled_clip import SampledClip, n_short
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
-BASE = {"n_vectors": 40, "sampling_probability": 0.3, "added_user_multiplier": 6.0, "fraction_multiplier": 20.0}
+BASE = {"n_vectors": 40, "sampling_probability": 0.3, "noise_multiplier": 3.0, "fraction_multiplier": 10.0}
 WILD = [0.0, 1.0, -1.0, 0.5, 3.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 2.0**450, 2.0**-450, 1e154]
 RADII = [2.0**-400, 1e-3, 1.0, 7.3, 2.0**400]
 numbers = st.one_of(st.sampled_from(WILD), st.floats(-4.0, 4.0), st.floats())
 
 
 def record(**change):
-    return SampledClip(**(BASE | change))
+    return Clip(**(BASE | change))
 
 
 class Coins(SilentNoise):
@@ -38,6 +37,12 @@ class Coins(SilentNoise):
     def poisson_mask(self, probabilities):
         self.asked.append(("coins", len(probabilities), set(probabilities)))
         return self._kept.pop(0)
+
+
+def n_short(vectors, radius):
+    """How many of the vectors are taken for short."""
+    balance = Clip(len(vectors), 1.0).contribution(vectors, radius)[-1]
+    return (len(vectors) + balance) // 2
 
 
 def released(vectors, kept, radii, block=None, **change):
@@ -70,8 +75,7 @@ def test_sums_of_the_sample_are_divided_by_how_many_are_expected(block):
 def test_with_everyone_in_it_is_the_clipped_mean_and_the_fraction_of_short_vectors():
     rows = np.random.default_rng(0).normal(0, 1.0, (40, 3))
     session = record(sampling_probability=1.0).start(SilentNoise())
-    assert len(session.choose(np.arange(40))) == 40
-    out = session.release(rows, 1.5)
+    out = session.release(rows[session.choose(np.arange(40))], 1.5)
     np.testing.assert_allclose(out[:-1], Clip(40, 5.0).start(SilentNoise()).release(rows, 1.5), rtol=1e-12)
     assert out[-1] == pytest.approx(np.mean(np.linalg.norm(rows, axis=1) <= 1.5), abs=1e-12)
     assert 0.2 < out[-1] < 0.8
@@ -148,9 +152,9 @@ def test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_ever
             released(rows, kept, radii, block, **change)[1], base, kept, radii, strict=True
         ):
             moved = (now[:width] - then[:width]) / radius
-            assert math.hypot(*moved) <= coins[user] * made.sensitivity(1.0, width)
+            assert math.hypot(*moved) <= coins[user] * made.sensitivity(1.0, width) / 2
             if fraction:
-                assert abs(now[-1] - then[-1]) <= coins[user] * made.fraction_sensitivity
+                assert abs(now[-1] - then[-1]) <= coins[user] * made.fraction_sensitivity / 2
 
 
 @pytest.mark.parametrize("reach", [1.0, 1e10, 1e308])
@@ -164,50 +168,50 @@ def test_the_sensitivities_are_attained_in_both_directions_at_once(reach, q):
         made, (out,) = released(vectors, kept, [1.0], sampling_probability=q)
         ends.append(out[0] * q * 40)
     assert ends == pytest.approx([1.0, -1.0], rel=1e-12)
-    assert 1 / (q * 40) < made.sensitivity(1.0, 1) < 1 / (q * 40) * (1 + 1e-9)
+    assert 2 / (q * 40) < made.sensitivity(1.0, 1) < 2 / (q * 40) * (1 + 1e-9)
     for place, vote in ((0.5, 0.5), (2.0, -0.5), (np.nan, -0.5)):
         vectors[0] = place
         _, (out,) = released(vectors, kept, [1.0], sampling_probability=q)
         others = 39 / 2 if q == 1.0 else 0.0
         assert (out[-1] - 0.5) * q * 40 == pytest.approx(vote + others, rel=1e-12)
-    assert 0.5 / (q * 40) < made.fraction_sensitivity < 0.5 / (q * 40) * (1 + 1e-9)
+    assert 1 / (q * 40) < made.fraction_sensitivity < 1 / (q * 40) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("users", "dimension"), [(1, 1), (40, 1000), (10**5, 30), (10**6, 1000)])
 def test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding(users, dimension):
     made = record(n_vectors=users)
-    clipped, summed = users * (dimension + 8) * 2.0**-51, 2 * users**2 * 2.0**-53
-    assert made.sensitivity(1.0, dimension) * made.expected - 1 >= (clipped + summed) * (1 - 1e-3) - 2.0**-52
-    assert 2 * made.fraction_sensitivity * made.expected - 1 >= 6 * users * 2.0**-53
+    clipped, divided = (dimension + 8) * 2.0**-52, 6 * users * 2.0**-53
+    assert made.sensitivity(1.0, dimension) * made.expected / 2 - 1 >= (clipped + divided) * (1 - 1e-3) - 2.0**-52
+    assert made.fraction_sensitivity * made.expected - 1 >= 6 * users * 2.0**-53
 
 
 @pytest.mark.parametrize("q", [0.001, 0.37, 1.0])
 def test_fractions_of_many_users_are_never_farther_apart_than_their_sensitivity(q):
     """Computed fractions of neighbouring counts, for a million users: rounding is within what is added for it."""
     made = record(n_vectors=10**6, sampling_probability=q)
+    steps = (0, 1) if q < 1 else (0, 2)
     balance = np.concatenate([np.arange(-(10**6), 10**6, 97), np.arange(-2000, 2000)]).astype(float)
-    fractions = [0.5 + (balance + step) / (2 * made.expected) for step in (0, 1)]
-    assert np.max(fractions[1] - fractions[0]) <= made.fraction_sensitivity
+    fractions = [0.5 + (balance + step) / (2 * made.expected) for step in steps]
+    assert np.max(fractions[1] - fractions[0]) <= made.fraction_sensitivity * steps[1] / 2
 
 
 # --- cost and noise ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fraction", [None, 3.0, 50.0])
+@pytest.mark.parametrize("fraction", [None, 1.5, 25.0])
 def test_mean_and_fraction_are_one_gaussian_release(fraction):
     made = record(fraction_multiplier=fraction, rounds=7)
-    precision = 1 / 36 + (1 / fraction**2 if fraction else 0.0)
+    precision = 1 / 36 + (1 / (2 * fraction) ** 2 if fraction else 0.0)
     (part,) = made.cost.subsampled
     assert (part.sampling_probability, part.steps) == (0.3, 7)
-    assert precision <= 1 / part.added_user_multiplier**2 <= precision * (1 + 1e-11)
+    assert precision * (1 - 1e-15) <= 1 / part.added_user_multiplier**2 <= precision * (1 + 1e-11)
     assert made.cost == Cost(subsampled=(part,))
 
 
 @pytest.mark.parametrize("rounds", [1, 16])
 def test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction(rounds):
     made = record(sampling_probability=1.0, rounds=rounds, fraction_multiplier=None)
-    clip = Clip(40, 3.0, rounds=rounds)  # in units of a replacement, which is twice an addition
-    assert clip.cost.gaussian <= made.cost.gaussian <= clip.cost.gaussian * (1 + 1e-10)
+    assert made.cost == Clip(40, 3.0, rounds=rounds).cost
     both = record(sampling_probability=1.0, rounds=rounds).cost
     assert both == Cost(gaussian=both.gaussian)
     assert both.gaussian == pytest.approx(4 * rounds * (1 / 36 + 1 / 400), rel=1e-10)
@@ -226,24 +230,24 @@ def test_the_cost_is_that_of_dp_accounting():
 
 def test_almost_everyone_costs_almost_as_much_as_everyone():
     nearly, everyone = record(sampling_probability=0.9999, rounds=3).cost, record(sampling_probability=1.0, rounds=3)
-    assert nearly.subsampled == (Subsampled(0.9999, everyone.joint_multiplier, 3),)
+    assert nearly.subsampled == (Subsampled(0.9999, 2 * everyone.joint_multiplier, 3),)
     for epsilon in (0.2, 1.0):
         assert delta_at(nearly, epsilon) == pytest.approx(delta_at(everyone.cost, epsilon), rel=2e-2)
 
 
 def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
     budget = Budget(1.0, 1e-5)
-    multiplier = subsampled_multiplier(budget, 0.3, 8) * math.sqrt(2) * (1 + 1e-9)
+    multiplier = subsampled_multiplier(budget, 0.3, 8) / math.sqrt(2) * (1 + 1e-9)
 
     def plan(**change):
-        asked = {"rounds": 8, "added_user_multiplier": multiplier, "fraction_multiplier": multiplier} | change
+        asked = {"rounds": 8, "noise_multiplier": multiplier, "fraction_multiplier": multiplier} | change
         return Plan(40, (Step("mean", 0, 40, record(**asked)),))
 
     plan().certify(budget)
     less = 0.98 * multiplier
     dearer = (
         {"rounds": 9},
-        {"added_user_multiplier": less},
+        {"noise_multiplier": less},
         {"fraction_multiplier": less},
         {"sampling_probability": 0.31},
     )
@@ -262,7 +266,7 @@ def test_the_noise_is_the_same_for_every_sample(radius, sizes):
         session.choose(np.arange(40))
         session.release(np.zeros((size, 3)), radius)
     asked = [a for a in noise.asked if a[0] == "gaussian"]
-    each = [("gaussian", made.sensitivity(radius, 3), 6.0), ("gaussian", made.fraction_sensitivity, 20.0)]
+    each = [("gaussian", made.sensitivity(radius, 3), 3.0), ("gaussian", made.fraction_sensitivity, 10.0)]
     assert asked == each * 2
     assert {a[1:2] + tuple(a[2]) for a in noise.asked if a[0] == "coins"} == {(40, 0.3)}
 
@@ -279,7 +283,7 @@ def test_released_noise_is_normal():
 def outcomes(made, place, runs):
     """Mean, fraction along the best direction for telling a long vector up from a short one down; others are long."""
     noise, out = SeededNoise(int(3 + place)), np.empty(runs)
-    stds = made.added_user_multiplier / made.expected, made.fraction_multiplier / (2 * made.expected)
+    stds = 2 * made.noise_multiplier / made.expected, made.fraction_multiplier / made.expected
     for run in range(runs):
         session = made.start(noise)
         chosen = session.choose(np.arange(made.n_vectors))
@@ -293,8 +297,8 @@ def test_audit_of_mean_and_fraction_with_everyone_in():
     delta, epsilon = 1e-2, 4.0
 
     def audited(shrink):
-        multiplier = 2 * math.sqrt(2) * gaussian_multiplier(Budget(epsilon, delta)) / shrink
-        made = record(sampling_probability=1.0, added_user_multiplier=multiplier, fraction_multiplier=multiplier)
+        multiplier = math.sqrt(2) * gaussian_multiplier(Budget(epsilon, delta)) / shrink
+        made = record(sampling_probability=1.0, noise_multiplier=multiplier, fraction_multiplier=multiplier)
         return audited_gaussian_epsilon(outcomes(made, 9.0, 3000), outcomes(made, -1.0, 3000), delta)
 
     assert 0.8 * epsilon < audited(1.0) <= epsilon
@@ -305,9 +309,9 @@ def test_audit_of_samples():
     delta, epsilon = 1e-2, 1.0
 
     def audited(shrink):
-        multiplier = math.sqrt(2) * subsampled_multiplier(Budget(epsilon, delta), 0.5, 1) / shrink
+        multiplier = subsampled_multiplier(Budget(epsilon, delta), 0.5, 1) / math.sqrt(2) / shrink
         made = record(
-            n_vectors=3, sampling_probability=0.5, added_user_multiplier=multiplier, fraction_multiplier=multiplier
+            n_vectors=3, sampling_probability=0.5, noise_multiplier=multiplier, fraction_multiplier=multiplier
         )
         return audited_epsilon(outcomes(made, 9.0, 4000), outcomes(made, -1.0, 4000), delta)
 
@@ -331,20 +335,20 @@ def test_another_number_of_vectors_than_sampled_is_refused(sizes):
     assert len(session.choose(np.arange(40))) == 12
     for size in sizes[:-1]:
         session.add(np.zeros((size, 1)), 1.0)
-    with pytest.raises(ValueError, match="one vector for each user of the sample"):
+    with pytest.raises(ValueError, match="one for each user of the sample"):
         session.release(np.zeros((sizes[-1], 1)), 1.0)
     assert [asked[0] for asked in noise.asked] == ["coins"]
 
 
 def test_a_sample_serves_one_release_and_rounds_are_counted():
     session = record(rounds=2).start(SilentNoise())
-    with pytest.raises(ValueError, match="one vector for each user"):
+    with pytest.raises(ValueError, match="one for each user"):
         session.release(np.zeros((12, 1)), 1.0)  # before any sample
     for _ in range(2):
         session.choose(np.arange(40))
         session.release(np.zeros((12, 1)), 1.0)
         if _ == 0:
-            with pytest.raises(ValueError, match="one vector for each user"):
+            with pytest.raises(ValueError, match="one for each user"):
                 session.release(np.zeros((12, 1)), 1.0)
     session.choose(np.arange(40))
     with pytest.raises(RuntimeError, match="released and paid for"):
@@ -375,9 +379,10 @@ def test_the_blocks_of_a_round_share_one_radius_and_width(width, radius, message
     [
         ({"sampling_probability": 1.5}, ValueError, "sampling_probability=1.5 <= 1"),
         ({"sampling_probability": 0.0}, ValueError, "sampling_probability"),
-        ({"added_user_multiplier": math.nan}, ValueError, "added_user_multiplier"),
+        ({"noise_multiplier": math.nan}, ValueError, "noise_multiplier"),
         ({"fraction_multiplier": 0.0}, ValueError, "fraction_multiplier"),
         ({"fraction_multiplier": [1.0]}, TypeError, "fraction_multiplier"),
+        ({"acute": True}, ValueError, "acute vectors of everyone"),
         ({"rounds": 0.5}, ValueError, "rounds=0.5"),
         ({"n_vectors": 0}, ValueError, "n_vectors=0"),
         ({"block": 0}, ValueError, "block=0"),
@@ -395,7 +400,7 @@ def test_impossible_records_are_refused(change, error, message):
 @pytest.mark.parametrize("q", [0.001, 0.4, 1.0])
 def test_the_curator_releases_means_of_samples_in_blocks(block, q):
     data = UserData.from_arrays(np.full((60, 2), 0.5), None, np.arange(60))
-    made = SampledClip(60, q, 2e4, rounds=3, fraction_multiplier=2e4, block=block)
+    made = Clip(60, 1e4, 3, block, sampling_probability=q, fraction_multiplier=1e4)
     curator = Curator(data, Plan(60, (Step("mean", 0, 60, made),)), Ledger(Budget(1.0, 1e-3)), insecure_seed=1)
     for _ in range(3):
         out = curator.release("mean", UserMean(), 1.0)

@@ -13,7 +13,6 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.mechanisms.radius import RadiusSearch
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 
 
@@ -97,7 +96,7 @@ def test_what_tests_may_miss_is_said():
     assert "nothing is guaranteed of events of chance 1e-07 (tests that err), counted in delta" in str(said)
     assert "but for events of chance 1e-07" in str(said)
     assert "adding or removing a user" not in str(said)
-    sampled = charged(Plan(100, (Step("a", 0, 100, SampledClip(100, 0.2, 6.0, 2)),)), Budget(2.0, 5e-12))
+    sampled = charged(Plan(100, (Step("a", 0, 100, Clip(100, 3.0, 2, sampling_probability=0.2)),)), Budget(2.0, 5e-12))
     assert "mu-GDP" not in str(sampled)
 
 

@@ -27,7 +27,6 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.radius import RadiusSearch
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 
 
@@ -124,7 +123,7 @@ def test_many_epsilons_at_once_are_as_one_by_one(cost):
 def test_sampled_steps_get_the_curve_of_their_losses():
     q, steps, budget = 0.1, 20, Budget(1.0, 1e-6)
     multiplier = subsampled_multiplier(budget, q, steps)
-    found = tradeoff(whole(SampledClip(1000, q, multiplier, steps)), 1e-6)
+    found = tradeoff(whole(Clip(1000, multiplier / 2, steps, sampling_probability=q)), 1e-6)
     single = {
         relation: pld.from_gaussian_mechanism(
             multiplier, sampling_prob=q, value_discretization_interval=1e-3, neighboring_relation=relation
@@ -161,7 +160,7 @@ def test_tests_have_failures_and_no_number_for_adding_a_user():
     assert found.added_epsilon is None
     assert dict(found.epsilons)[1e-8] is None  # less than the failures
     assert dict(found.epsilons)[1e-6] > 0
-    sampled = tradeoff(whole(SampledClip(100, 0.2, 3.0, 5)), 1e-6)
+    sampled = tradeoff(whole(Clip(100, 1.5, 5, sampling_probability=0.2)), 1e-6)
     assert sampled.mu_failure == pytest.approx(1e-8)
 
 
@@ -172,7 +171,9 @@ def test_what_cannot_be_told_is_not():
     broken = tradeoff(whole(GaussianOutlierRemoval(1000, 8.0, 30.0, 1e-3)), 1e-6)  # fails more often than delta
     assert broken.right_guess > ndtr(1 / 16)
     assert all(epsilon is None for _, epsilon in broken.epsilons[:1])
-    tiny = tradeoff(whole(SampledClip(100, 0.2, 3.0, 5)), 1e-14)  # below what the accountant's rounding can tell
+    tiny = tradeoff(
+        whole(Clip(100, 1.5, 5, sampling_probability=0.2)), 1e-14
+    )  # below what the accountant's rounding can tell
     assert tiny.mu is None
     assert tiny.added_epsilon is not None
 

@@ -27,7 +27,6 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.radius import RadiusSearch
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
 from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 
@@ -48,12 +47,12 @@ def clip(budget: Budget, rounds: int = 1, acute: bool = False) -> Clip:
     return Clip(2, gaussian(budget, rounds), rounds, acute=acute)
 
 
-def sampled_clip(budget: Budget, fraction: float | None) -> SampledClip:
-    joint = subsampled_multiplier(budget, 0.5, 1) * (1 + 1e-6)
+def sampled_clip(budget: Budget, fraction: float | None) -> Clip:
+    joint = subsampled_multiplier(budget, 0.5, 1) / 2 * (1 + 1e-6)  # a replacement is twice an addition
     if fraction is None:
-        return SampledClip(2, 0.5, AddedUserMultiplier(joint))
-    of_mean, of_fraction = (AddedUserMultiplier(joint / math.sqrt(part)) for part in (1 - fraction, fraction))
-    return SampledClip(2, 0.5, of_mean, fraction_multiplier=of_fraction)
+        return Clip(2, joint, sampling_probability=0.5)
+    of_mean, of_fraction = (joint / math.sqrt(part) for part in (1 - fraction, fraction))
+    return Clip(2, of_mean, sampling_probability=0.5, fraction_multiplier=of_fraction)
 
 
 def _sized(make: Callable[[int], Any]) -> Any:

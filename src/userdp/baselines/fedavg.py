@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from userdp.baselines.asi_liu import price_of_users
-from userdp.privacy.accounting import AddedUserMultiplier, Budget, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
+from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
@@ -74,10 +74,10 @@ def plan_fedavg(
     likely = {rounds: likely_multiplier(mu_squared, q, rounds) for rounds, q in choices.items()}
     rounds = min(choices, key=lambda rounds: _step_and_bound(*size, rounds, choices[rounds], likely[rounds])[1])
     q = choices[rounds]
-    mean = _sampled_clip(n_users, budget, q, rounds, likely[rounds])
+    mean = _mean(n_users, budget, q, rounds, likely[rounds])
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
     plan.certify(budget)
-    step_size, bound = _step_and_bound(*size, rounds, q, mean.added_user_multiplier)
+    step_size, bound = _step_and_bound(*size, rounds, q, 2 * mean.noise_multiplier)
     clip, ratio = _FIRST_CLIP * problem.lipschitz, mean.noise_std(1.0, problem.dimension)
     own = {"sampling_probability": q, "step_size": step_size}  # of a round; momentum makes 10 times as much of it
     phase = Phase("gradients", n_users, clip, ratio, n_steps=rounds, **own)
@@ -96,17 +96,17 @@ def likely_multiplier(mu_squared: float, q: float, rounds: int) -> float:
     return 2 * math.sqrt(rounds / mu_squared) if q == 1.0 else sampled_multiplier(mu_squared, q, rounds)
 
 
-def _sampled_clip(n_users: int, budget: Budget, q: float, rounds: int, likely: float) -> SampledClip:
+def _mean(n_users: int, budget: Budget, q: float, rounds: int, likely: float) -> Clip:
     """Means and fractions that cost what the budget allows; the fraction's noise is as published.
 
     One user's part of the fraction is +-1/2, so noise of s users is a multiplier of 2 s.
     """
     ratio = max(2 * _FRACTION_NOISE * q * n_users / likely, _LEAST_FRACTION_NOISE)
     # Replacing a user is a removal and an addition.
-    exact = 2 * gaussian_multiplier(budget, rounds) if q == 1.0 else subsampled_multiplier(budget, q, rounds)
+    exact = gaussian_multiplier(budget, rounds) if q == 1.0 else subsampled_multiplier(budget, q, rounds) / 2
     joint = exact * (1 + 1e-9)  # rounding
-    of_mean = AddedUserMultiplier(joint / math.sqrt(1 - ratio**-2))
-    return SampledClip(n_users, q, of_mean, rounds, AddedUserMultiplier(ratio * joint))
+    of_mean = joint / math.sqrt(1 - ratio**-2)
+    return Clip(n_users, of_mean, rounds, sampling_probability=q, fraction_multiplier=ratio * joint)
 
 
 def _step_and_bound(

@@ -1,18 +1,19 @@
-"""Made-up users whose best model is known."""
+"""Generated users whose best model is known: scenarios by name, their users, and fresh rows to score models on."""
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, logsumexp, softmax
 
+from userdp import losses
 from userdp.bench.references import each_value
-from userdp.bench.scenarios import LOSSES, Scenario
 from userdp.bench.scoring import calibration_bins, linear_slope, logistic_slope, softmax_slope
 from userdp.data.users import UserData
 from userdp.losses import Loss
@@ -22,6 +23,96 @@ _NOISE, _TAILS = 0.15, 3  # of targets in regression; degrees of freedom of Stud
 _OFFSET, _DECADES = 10.0, (-2.0, 3.0)  # of odd units: mean / standard deviation, powers of ten
 _FRESH_ROWS, _FRESH_SEED = 200_000, 1_000_000
 _SLOPE_ROWS = 50_000  # for the slope of several classes
+LOSSES: dict[str, Loss] = {
+    "logistic": losses.logistic,
+    "squared": losses.squared,
+    "huber": losses.huber(0.2),
+    "multinomial": losses.multinomial(3),
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Users of a kind, and the numbers of them that are tried.
+
+    `sizes` are the rows of users, in turn (half of the users each, if two), of which `cap` are kept and declared;
+    `features` besides the constant 1; `signal` is the first feature's true weight, the second's is -1/2 of it, the
+    others' are 0; `base_rate` of class 1 (logistic only); `correlation` of every two features; `odd_units` puts
+    features into units over five orders of magnitude, with means of ten standard deviations; `radius` of the domain,
+    None for the default.
+    """
+
+    name: str
+    loss: str
+    users: tuple[int, ...]
+    sizes: tuple[int, ...] = (1,)
+    cap: int = 50
+    features: int = 10
+    signal: float = 2.0
+    base_rate: float = 0.5
+    correlation: float = 0.0
+    odd_units: bool = False
+    radius: float | None = None
+
+    @property
+    def rows(self) -> int:
+        """The most rows that are kept of a user."""
+        return max(self.kept)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(min(size, self.cap) for size in self.sizes)
+
+    def settings(self) -> dict[str, Any]:
+        """What tells it from others, for JSON; the numbers of users are those of cells."""
+        known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "users"}
+        return known | {"sizes": list(self.sizes)}
+
+    @staticmethod
+    def from_settings(settings: dict[str, Any]) -> Scenario:
+        """Inverse of `settings`, but for the numbers of users."""
+        return Scenario(**settings | {"sizes": tuple(settings["sizes"]), "users": ()})
+
+
+def _logistic(name: str, users: tuple[int, ...], rows: int, **more: Any) -> Scenario:
+    return Scenario(name, "logistic", users, (rows,), **more)
+
+
+_SOME, _MANY = (2_000, 20_000), (2_000, 20_000, 200_000)
+_REGRESSION: dict[str, Any] = {"signal": 0.2}  # targets are then within [-1, 1], mostly, as estimators scale them
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        _logistic("few-weights", (3_000, 20_000, 200_000), 1, features=3),
+        *(_logistic(f"rows-{rows}", _MANY, rows) for rows in (1, 2, 3, 10)),
+        _logistic("rows-50", (2_000, 20_000, 50_000), 50),
+        _logistic("features-20", (5_000, 50_000), 1, features=20),
+        _logistic("features-40", (5_000, 20_000), 2, features=40),
+        _logistic("features-100", (20_000, 100_000), 3, features=100),
+        _logistic("rare-1", (5_000, 50_000, 200_000), 1, base_rate=0.02, signal=1.0),
+        _logistic("rare-10", (5_000, 50_000), 10, base_rate=0.02, signal=1.0),
+        _logistic("correlated", (5_000, 50_000), 3, features=20, correlation=0.9),
+        _logistic("usual-units", (5_000, 50_000), 5),
+        _logistic("odd-units", (5_000, 50_000), 5, odd_units=True, radius=1_000.0),
+        Scenario("unequal", "logistic", (2_000, 20_000), (1, 300)),
+        Scenario("unequal-uncut", "logistic", (2_000, 20_000), (1, 300), cap=300),
+        Scenario("squared-1", "squared", _MANY, (1,), **_REGRESSION),
+        Scenario("squared-10", "squared", _SOME, (10,), **_REGRESSION),
+        Scenario("huber-1", "huber", _MANY, (1,), **_REGRESSION),
+        Scenario("huber-10", "huber", _SOME, (10,), **_REGRESSION),
+        Scenario("multinomial-1", "multinomial", _MANY, (1,)),
+        Scenario("multinomial-10", "multinomial", _SOME, (10,)),
+    )
+}
+QUICK = ("few-weights", "rows-3", "rare-1", "odd-units", "unequal", "squared-1", "huber-1", "multinomial-1")
+
+
+def with_sizes(scenario: Scenario, sizes: Sequence[int] | None, cap: int | None) -> Scenario:
+    """Other sizes and another cap, where users are unequal."""
+    if len(scenario.sizes) == 1:
+        return scenario
+    return replace(scenario, sizes=tuple(sizes or scenario.sizes), cap=cap or scenario.cap)
 
 
 def generate(loss: Loss, n_users: int, rows: int, d: int, seed: int) -> tuple[UserData, np.ndarray]:
@@ -44,14 +135,13 @@ def generate(loss: Loss, n_users: int, rows: int, d: int, seed: int) -> tuple[Us
 def draw_users(scenario: Scenario, n_users: int, seed: int) -> UserData:
     """Users of a scenario, as float32 with the constant 1 last."""
     rng = np.random.default_rng(seed)
-    kept = scenario.kept
-    sizes = np.resize(np.asarray(kept), n_users)
+    sizes = np.resize(np.asarray(scenario.kept), n_users)
     rows, margins = _rows(scenario, sizes, rng)
     return UserData(rows, _targets(scenario, margins, rng), np.append(0, np.cumsum(sizes)))
 
 
 def true_weights(scenario: Scenario) -> np.ndarray:
-    """The minimiser of the expected loss: one row an output, in the units of the features."""
+    """The minimiser of the expected loss: one row per output, in the units of the features."""
     standard = _standard_weights(scenario)
     scale, offset = _units(scenario)
     weights = standard.copy()
@@ -96,7 +186,7 @@ def _units(scenario: Scenario) -> tuple[np.ndarray, float]:
 
 
 def _rows(scenario: Scenario, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in their units, and true predictions of them, one column an output."""
+    """Rows in their units, and true predictions of them, one column per output."""
     d, shared = scenario.features, int(scenario.correlation > 0)
     z = rng.standard_normal((int(sizes.sum()), d + 1), np.float32)  # the last column is shared by features, or is 1
     if sizes.max() > 1:
@@ -188,13 +278,13 @@ class FreshRows:
 
 
 def _logits(margins: np.ndarray) -> np.ndarray:
-    """One column a class."""
+    """One column per class."""
     return margins if margins.shape[1] > 1 else np.column_stack([np.zeros(len(margins)), margins])
 
 
 @functools.lru_cache(maxsize=2)
 def fresh_rows(scenario: Scenario) -> FreshRows:
-    """The same for every cell of a scenario: one row a user."""
+    """The same for every cell of a scenario: one row per user."""
     rng = np.random.default_rng(_FRESH_SEED)
     rows, margins = _rows(scenario, np.ones(_FRESH_ROWS, np.int64), rng)
     return FreshRows(scenario, rows, margins, _errors(scenario, len(rows), rng))

@@ -6,14 +6,11 @@ import functools
 import time
 from collections.abc import Iterable, Sequence
 
-from userdp.bench.entries import entries
-from userdp.bench.generated import draw_users, fresh_rows, true_weights
-from userdp.bench.real import OPEN
+from userdp.bench.cells import Cell, Record
+from userdp.bench.generated import LOSSES, Scenario, draw_users, fresh_rows, true_weights
 from userdp.bench.references import Yardstick, user_optimum, yardstick
-from userdp.bench.scenarios import LOSSES, Scenario
 from userdp.bench.scoring import collect
-from userdp.bench.solving import solve_all
-from userdp.bench.store import Cell, Record
+from userdp.bench.solving import NON_PRIVATE, entries, solve_all
 from userdp.privacy.accounting import Budget
 from userdp.solvers.choose import default_radius, public_problem
 
@@ -22,7 +19,7 @@ _YARD_USERS, _YARD_ROWS, _YARD_SEED = 20_000, 500_000, 2_000_000
 
 def grid_competitors() -> list[str]:
     """Everybody who can be asked for."""
-    return [OPEN, *entries()]
+    return [NON_PRIVATE, *entries()]
 
 
 def grid_cells(
@@ -38,7 +35,7 @@ def grid_cells(
     cells = [
         Cell(
             {"command": "grid", "scenario": scenario.settings(), "users": n_users, "solver": name, "repeats": repeats}
-            | ({"epsilon": None, "delta": None} if name == OPEN else {"epsilon": epsilon, "delta": delta})
+            | ({"epsilon": None, "delta": None} if name == NON_PRIVATE else {"epsilon": epsilon, "delta": delta})
         )
         for scenario in scenarios
         for n_users in users or scenario.users
@@ -54,7 +51,7 @@ def measure_grid(settings: Record, context: Record) -> Record:
     scenario, n_users = Scenario.from_settings(settings["scenario"]), settings["users"]
     loss, fresh = LOSSES[scenario.loss], fresh_rows(scenario)
     parts = (draw_users(scenario, n_users, seed) for seed in range(settings["repeats"]))
-    budget = None if settings["solver"] == OPEN else Budget(settings["epsilon"], settings["delta"])
+    budget = None if settings["solver"] == NON_PRIVATE else Budget(settings["epsilon"], settings["delta"])
     facts = {"n_users": n_users, "rows": scenario.rows, "nothing_learned": fresh.nothing_learned()}
     facts |= {"n_weights": true_weights(scenario).size} | _yardstick(scenario).facts(n_users, budget)
     if budget is None:

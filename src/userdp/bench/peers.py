@@ -22,12 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from userdp.bench.provenance import REPOSITORY
+from userdp.bench.cells import REPOSITORY, Cell, Record
 from userdp.bench.real import best_scores, measure_real
 from userdp.bench.solving import mean_and_spread
-from userdp.bench.store import Cell, Record
 from userdp.bench.tasks import Task
-from userdp.data.atomic_files import whole_file
+from userdp.data.tables import whole_file
 
 _WANTED = ("log_loss", "auc", "seconds")
 
@@ -158,7 +157,7 @@ def _arrays(task: Task, n_users: int | None, seed: int, envs: Path) -> Path:
 
 
 def _digest(folder: Path) -> str:
-    """Of all files of the peer, and of those that peers fraction."""
+    """Of all files of the peer, and of those that peers share."""
     digest = hashlib.sha256()
     own = [path for path in folder.rglob("*") if path.suffix in (".py", ".txt")]
     for path in sorted([*own, *folder.parent.glob("*.py")]):

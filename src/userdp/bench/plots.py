@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from userdp.bench.frames import YARD, Line, line_style, log_lines, numbered_style, panels
-from userdp.bench.real import OPEN
-from userdp.bench.store import Record
-from userdp.bench.theorems import KINKS
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from userdp.bench.cells import Record
+from userdp.bench.solving import NON_PRIVATE, ORACLE, entries
+from userdp.bench.table import NON_SMOOTH
+from userdp.data.tables import whole_file
+from userdp.report.pictures import COLOURS
 
 _FLOOR = 1e-6  # excess below this, or below 0, is drawn here
 _HEIGHT = "loss above no privacy, all users"
 _FACTOR = 3.0  # within which an estimate is of use
+_YARD = "yard"
+_MARKERS = "os^Dv<>pXP*h"
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_PANEL = (4.4, 3.7)
+_REFERENCES = {ORACLE: ("--", "*"), NON_PRIVATE: (":", ""), _YARD: ((0, (3, 1, 1, 1, 1, 1)), "")}
+
+Line = dict[str, list[tuple[float, float]]]
+Draw = Callable[[Any, Sequence[Record]], None]
 
 
 def plot_records(
@@ -44,7 +58,7 @@ def plot_records(
 
 
 def _real_pictures(records: Sequence[Record], folder: Path, name: str, epsilon: float) -> list[Path]:
-    """Of one data set; with several numbers of rows a user each has its own pictures, and there is one over all."""
+    """Of one data set; with several numbers of rows per user each has its own pictures, and there is one over all."""
     drawn, rows = [], _rows(records)
     for n_rows in rows:
         mine = [r for r in records if _rows_of(r) == n_rows]
@@ -82,7 +96,7 @@ def _nearest(records: Sequence[Record], epsilon: float) -> list[Record]:
 
 
 def _families(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Scenarios that differ in rows a user alone, by number of users."""
+    """Scenarios that differ in rows per user alone, by number of users."""
     found: dict[str, dict[str, list[Record]]] = {}
     for r in records:
         scenario = r["settings"]["scenario"]
@@ -94,34 +108,34 @@ def _families(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _risk_against_rows(found: dict[str, list[Record]], path: Path, epsilon: float) -> Path:
-    """Excess against rows a user, beside the yardstick: one panel a number of users."""
+    """Excess against rows per user, beside the yardstick: one panel per number of users."""
 
     def lines(panel: Sequence[Record]) -> Line:
         drawn = _lines(panel, _rows_of, references=True)
         yards = {(float(_rows_of(r)), max(_FLOOR, r["result"]["yard"])) for r in panel if r["settings"]["epsilon"]}
-        return drawn | {YARD: sorted(yards)}
+        return drawn | {_YARD: sorted(yards)}
 
-    label = f"rows a user, at the epsilon nearest {epsilon:g}"
-    return panels(found, lambda axes, part: log_lines(axes, lines(part)), label, "excess", path)
+    label = f"rows per user, at the epsilon nearest {epsilon:g}"
+    return _panels(found, lambda axes, part: _log_lines(axes, lines(part)), label, "excess", path)
 
 
 def _calibration(records: Sequence[Record], path: Path, epsilon: float) -> list[Path]:
-    """Predicted against observed in bins of equal weight: one panel a data set or scenario and number of rows."""
+    """Predicted against observed in bins of equal weight: one panel per data set or scenario and number of rows."""
     found: dict[str, list[Record]] = {}
     for r in _nearest(records, epsilon):
         if r["result"].get("bins"):
-            found.setdefault(f"{_name(r)}, {_rows_of(r)} rows a user", []).append(r)
+            found.setdefault(f"{_name(r)}, {_rows_of(r)} rows per user", []).append(r)
 
     def draw(axes: Any, panel: Sequence[Record]) -> None:
         ends = [value for r in panel for pair in r["result"]["bins"] for value in pair]
         axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.6, alpha=0.6)
         for place, r in enumerate(panel):
             label = f"{r['settings']['solver']}, {r['result']['n_users']:,} users"
-            axes.plot(*zip(*r["result"]["bins"], strict=True), label=label, **numbered_style(place))
+            axes.plot(*zip(*r["result"]["bins"], strict=True), label=label, **_numbered_style(place))
         axes.legend(fontsize=7, frameon=False)
 
     label = f"mean prediction of a bin, at the epsilon nearest {epsilon:g}"
-    return [panels(found, draw, label, "mean target", path)] if found else []
+    return [_panels(found, draw, label, "mean target", path)] if found else []
 
 
 def _estimates(records: Sequence[Record], path: Path) -> list[Path]:
@@ -131,7 +145,7 @@ def _estimates(records: Sequence[Record], path: Path) -> list[Path]:
     def draw(axes: Any, panel: Sequence[Record]) -> None:
         for solver in dict.fromkeys(r["settings"]["solver"] for r in panel):
             mine = [(_excess(r), r["result"]["estimate"]) for r in panel if r["settings"]["solver"] == solver]
-            axes.plot(*zip(*mine, strict=True), label=solver, **line_style(solver) | {"linestyle": ""})
+            axes.plot(*zip(*mine, strict=True), label=solver, **_line_style(solver) | {"linestyle": ""})
         axes.set(xscale="log", yscale="log")
         ends = [min(map(_excess, panel)), max(map(_excess, panel))]
         for factor, style in ((1.0, "-"), (_FACTOR, ":"), (1 / _FACTOR, ":")):
@@ -141,22 +155,22 @@ def _estimates(records: Sequence[Record], path: Path) -> list[Path]:
     titles = {"real": "real users", "grid": "generated users"}
     found = {title: [r for r in told if r["settings"]["command"] == name] for name, title in titles.items()}
     found = {title: part for title, part in found.items() if part}
-    return [panels(found, draw, "measured excess", "the plan's estimate", path)] if found else []
+    return [_panels(found, draw, "measured excess", "the plan's estimate", path)] if found else []
 
 
 def risk_against_epsilon(records: Sequence[Record], path: Path) -> Path:
-    """Excess log loss within as many passes as were tried with each solver: one panel a number of users."""
+    """Excess log loss within as many passes as were tried with each solver: one panel per number of users."""
     chosen = _least_limited(records)
     epsilons = sorted({r["settings"]["epsilon"] for r in chosen} - {None})
 
     def lines(panel: Sequence[Record]) -> Line:
         found = _lines(panel, lambda r: r["settings"]["epsilon"])
         for r in panel:
-            if r["settings"]["solver"] == OPEN and epsilons:  # the same at every epsilon
-                found[OPEN] = [(epsilon, _excess(r)) for epsilon in (epsilons[0], epsilons[-1])]
+            if r["settings"]["solver"] == NON_PRIVATE and epsilons:  # the same at every epsilon
+                found[NON_PRIVATE] = [(epsilon, _excess(r)) for epsilon in (epsilons[0], epsilons[-1])]
         return found
 
-    return panels(_by_users(chosen), lambda a, p: log_lines(a, lines(p)), "epsilon", _HEIGHT, path)
+    return _panels(_by_users(chosen), lambda a, p: _log_lines(a, lines(p)), "epsilon", _HEIGHT, path)
 
 
 def _least_limited(records: Sequence[Record]) -> list[Record]:
@@ -173,22 +187,22 @@ def _least_limited(records: Sequence[Record]) -> list[Record]:
 
 
 def risk_against_passes(records: Sequence[Record], path: Path) -> Path:
-    """Excess log loss against the passes that were made, at the epsilon nearest 1: one panel a number of users."""
+    """Excess log loss against the passes that were made, at the epsilon nearest 1: one panel per number of users."""
     epsilons = sorted({r["settings"]["epsilon"] for r in records} - {None}, key=lambda e: abs(math.log(e)))
     chosen = [r for r in records if epsilons and r["settings"]["epsilon"] == epsilons[0]]
     label = f"passes over the users, at epsilon {epsilons[0]:g}" if epsilons else "passes over the users"
 
     def draw(axes: Any, panel: Sequence[Record]) -> None:
-        log_lines(axes, _lines(panel, lambda r: r["result"]["passes"]))
+        _log_lines(axes, _lines(panel, lambda r: r["result"]["passes"]))
 
-    return panels(_by_users(chosen), draw, label, _HEIGHT, path)
+    return _panels(_by_users(chosen), draw, label, _HEIGHT, path)
 
 
 def gradients_against_users(records: Sequence[Record], path: Path) -> Path:
-    """Gradients of plans, with the fitted exponent of each: one panel a kind of loss."""
+    """Gradients of plans, with the fitted exponent of each: one panel per kind of loss."""
     found = {}
     for kind in dict.fromkeys(r["settings"]["loss"] for r in records):
-        name = "a loss with kinks" if kind == KINKS else "a smooth loss"
+        name = "a non-smooth loss" if kind == NON_SMOOTH else "a smooth loss"
         found[f"{name}, as many weights as users"] = [r for r in records if r["settings"]["loss"] == kind]
 
     def lines(panel: Sequence[Record]) -> Line:
@@ -201,7 +215,7 @@ def gradients_against_users(records: Sequence[Record], path: Path) -> Path:
             drawn[r["settings"]["solver"] + words] = points
         return drawn
 
-    return panels(found, lambda axes, part: log_lines(axes, lines(part)), "users n", "gradients", path)
+    return _panels(found, lambda axes, part: _log_lines(axes, lines(part)), "users n", "gradients", path)
 
 
 def _excess(record: Record) -> float:
@@ -219,6 +233,100 @@ def _lines(records: Sequence[Record], across: Callable[[Record], float | None], 
     """Points of each solver, from left to right; with `references` also of the model without privacy."""
     found: dict[str, set[tuple[float, float]]] = {}
     for r in records:
-        if references or r["settings"]["solver"] != OPEN:
+        if references or r["settings"]["solver"] != NON_PRIVATE:
             found.setdefault(r["settings"]["solver"], set()).add((float(across(r) or 0), _excess(r)))
     return {solver: sorted(points) for solver, points in found.items()}
+
+
+def _panels(found: dict[str, list[Record]], draw: Draw, x: str, y: str, path: Path) -> Path:
+    """One panel per title, two in a row, drawn by `draw`."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "userdp", "font.size": 9})
+        columns = min(2, max(1, len(found)))
+        rows = max(1, math.ceil(len(found) / columns))
+        figure = Figure(figsize=(columns * _PANEL[0] + 1.2 * columns, rows * _PANEL[1]), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, (title, records) in zip(grid, found.items(), strict=False):
+            draw(axes, records)
+            axes.set_title(title, fontsize=10)
+            axes.set(xlabel=x, ylabel=y)
+        for axes in grid[len(found) :]:
+            axes.set_visible(False)
+        with whole_file(path) as new:
+            figure.savefig(new, format="svg", metadata={"Date": None, "Creator": None})
+    return path
+
+
+def _log_lines(axes: Any, lines: Line) -> None:
+    """Lines on log-log axes, each named at its end."""
+    shown = {name: points for name, points in lines.items() if points}
+    for name, points in shown.items():
+        axes.plot(*zip(*points, strict=True), **_line_style(name))
+    axes.set(xscale="log", yscale="log")
+    plain = FuncFormatter(lambda value, _: f"{value:,.10g}" if 1e-5 <= value < 1e5 else f"{value:.0e}")
+    ticks = sorted({float(f"{x:.1g}") for points in shown.values() for x, _ in points})  # 4.98 of 5 passes: 5
+    if 0 < len(ticks) <= 8:
+        axes.set_xticks(ticks)
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(plain)
+    axes.yaxis.set_major_formatter(plain)
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter(plain if high < 15 * low else NullFormatter())
+    axes.grid(which="major", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    _name_ends(axes, shown)
+
+
+def _line_style(name: str) -> dict[str, Any]:
+    """The same for a solver in every picture; references are black."""
+    solver = name.partition(",")[0]
+    if solver in _REFERENCES:
+        style, marker = _REFERENCES[solver]
+        return {"color": "black", "linestyle": style, "marker": marker, "linewidth": 1.1}
+    return _numbered_style(entries().index(solver) if solver in entries() else len(entries()))
+
+
+def _numbered_style(place: int) -> dict[str, Any]:
+    """Colour, dashes and marker of the line of this number."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": _DASHES[place % len(_DASHES)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "markersize": 4.5,
+        "linewidth": 1.3,
+    }
+
+
+def _name_ends(axes: Any, lines: Line) -> None:
+    """Each line's name to the right of the panel, at the height of its end, or as near as others allow."""
+    low, high = np.log(axes.get_ylim())
+    ends = sorted(((math.log(points[-1][1]) - low) / (high - low), name) for name, points in lines.items())
+    heights = spread_out([height for height, _ in ends], gap=0.052)
+    right = math.log(axes.get_xlim()[1] / axes.get_xlim()[0])
+    for (height, name), at in zip(ends, heights, strict=True):
+        style = _line_style(name)
+        across = math.log(lines[name][-1][0] / axes.get_xlim()[0]) / right
+        frame: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([across, 1.02], [height, at], color=style["color"], linewidth=0.4, alpha=0.7, **frame)
+        axes.plot([1.05], [at], **style | {"linestyle": ""}, **frame)
+        axes.text(1.08, at, name, color=style["color"], va="center", fontsize=8, transform=axes.transAxes)
+
+
+def spread_out(heights: Iterable[float], gap: float) -> list[float]:
+    """Sorted heights, moved as little as needed to be at least `gap` apart, about the same middle.
+
+    >>> [round(height, 2) for height in spread_out([0.5, 0.5, 0.9], 0.1)]
+    [0.45, 0.55, 0.9]
+    """
+    groups: list[tuple[float, int]] = []  # middle, members
+    for height in heights:
+        middle, members = height, 1
+        while groups and middle - groups[-1][0] < gap * (members + groups[-1][1]) / 2:
+            other, others = groups.pop()
+            middle, members = (middle * members + other * others) / (members + others), members + others
+        groups.append((middle, members))
+    places = []
+    for middle, members in groups:
+        places += [middle + gap * (k - (members - 1) / 2) for k in range(members)]
+    return places

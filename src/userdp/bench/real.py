@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from userdp.bench.entries import entries, fits_gradients
+from userdp.bench.cells import Cell, Record
 from userdp.bench.oracle import oracle
 from userdp.bench.references import Yardstick, user_optimum, yardstick
 from userdp.bench.scoring import HeldOut, collect
-from userdp.bench.solving import mean_and_spread, solve_all
-from userdp.bench.store import Cell, Record
+from userdp.bench.solving import NON_PRIVATE, ORACLE, entries, fits_gradients, mean_and_spread, solve_all
 from userdp.bench.tasks import Task
 from userdp.data.users import UserData
 from userdp.domains import Ball
@@ -23,13 +22,12 @@ from userdp.privacy.accounting import Budget
 from userdp.solvers.choose import default_radius
 from userdp.solvers.problem import Problem
 
-ORACLE, OPEN = "oracle", "not-private"
 _RIDGE = 1e-6  # of the model without privacy, for few users
 
 
 def competitors() -> list[str]:
     """Everybody who can be asked for."""
-    return [OPEN, ORACLE, *entries()]
+    return [NON_PRIVATE, ORACLE, *entries()]
 
 
 def real_cells(
@@ -59,7 +57,7 @@ def real_cells(
                 for epsilon in epsilons:
                     for name in chosen:
                         settings = size | {"epsilon": epsilon, "delta": delta, "passes": limit, "solver": name}
-                        if name == OPEN:
+                        if name == NON_PRIVATE:
                             settings |= {"epsilon": None, "delta": None, "passes": None}
                         elif name != ORACLE and not fits_gradients(name):
                             settings |= {"passes": None}
@@ -78,7 +76,7 @@ def measure_real(settings: Record, context: Record) -> Record:
     n_users, name, limit = settings["users"], settings["solver"], settings["passes"]
     parts = [task.load(seed, n_users)[0] for seed in range(settings["repeats"])]
     test, best = held_out(task), best_scores(task.uncapped)
-    budget = None if name == OPEN else Budget(settings["epsilon"], settings["delta"])
+    budget = None if name == NON_PRIVATE else Budget(settings["epsilon"], settings["delta"])
     if budget is None:
         result = _timed(
             lambda: {"scores": [test.score(user_optimum(task.loss, part, _RIDGE)) for part in parts]}, len(parts)
@@ -113,7 +111,7 @@ def _private(name: str, task: Task, parts: list[UserData], budget: Budget, limit
 
 
 def _timed(work: Any, runs: int) -> Record:
-    """With the seconds a run, where it is told as for solvers."""
+    """With the seconds per run, where it is told as for solvers."""
     started = time.perf_counter()
     result: Record = work()
     return result | {"seconds": [(time.perf_counter() - started) / runs] * runs}
@@ -126,7 +124,7 @@ def held_out(task: Task) -> HeldOut:
 
 @functools.lru_cache(maxsize=4)
 def _best(task: Task) -> np.ndarray:
-    """The model of all training users that protects nobody; `task` is uncapped."""
+    """The non-private model of all training users; `task` is uncapped."""
     return user_optimum(task.loss, task.load_train())
 
 
@@ -139,7 +137,7 @@ def best_scores(task: Task) -> Record:
 
 @functools.lru_cache(maxsize=16)
 def _cut_loss(task: Task) -> float:
-    """Loss of the model of all training users, with as many rows as the task keeps, that protects nobody."""
+    """Loss of the non-private model of all training users, with as many rows as the task keeps."""
     return float(held_out(task).score(user_optimum(task.loss, task.load_train()))["loss"])
 
 

@@ -1,4 +1,4 @@
-"""Models that protect nobody, to compare with, what any private model must cost, and scores of models."""
+"""Non-private models to compare with, and what any private model must cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit
-from sklearn.metrics import roc_auc_score
 
 from userdp.data.users import UserData
 from userdp.losses import Loss, smoothed
@@ -20,35 +18,20 @@ from userdp.vectors.gradients import MeanGradient
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _compiled: Callable[[_F], _F] = numba.njit(nogil=True)
-_WIDTH = 1e-3  # to which kinks are rounded off for the generic optimiser
+_WIDTH = 1e-3  # to which losses are smoothed for the generic optimiser
 _CHUNK = 1 << 16  # rows that are in double precision at a time
 _MANY_ROWS = 1 << 18  # above, Newton's method begins at the optimum of a tenth of the users
 _NUDGE = 1e-4  # of predictions, to tell a slope's derivative
 _FLAT = 1e-8  # eigenvalues of the Hessian, of unit diagonal, below which the loss does not bend
 
 
-def logistic_optimum(data: UserData, ridge: float = 1e-6) -> np.ndarray:
-    """Newton's method on the logistic loss of all rows."""
-    X, y = data.rows.astype(np.float64), data.targets
-    w = np.zeros(X.shape[1])
-    for _ in range(25):
-        p = expit(X @ w)
-        gradient = X.T @ (p - y) / len(y) + ridge * w
-        hessian = (X * (p * (1 - p))[:, None]).T @ X / len(y) + ridge * np.eye(len(w))
-        step = np.linalg.solve(hessian, gradient)
-        w -= step
-        if np.abs(step).max() < 1e-9:
-            break
-    return w
-
-
 def optimum(loss: Loss, data: UserData, l2: float = 0.0, width: float = _WIDTH) -> np.ndarray:
-    """Minimiser of the mean loss over rows, penalised, by a generic optimiser; kinks are rounded off to `width`."""
+    """Minimiser of the mean loss over rows, penalised, by a generic optimiser; smoothed to `width`."""
     X, smooth = data.rows.astype(np.float64), loss if loss.smooth else smoothed(loss, width)
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         predictions = X @ w
-        value = _mean(smooth.value, predictions, data.targets) + l2 / 2 * w @ w
+        value = each_value(smooth, predictions, data.targets).mean() + l2 / 2 * w @ w
         return value, X.T @ _each(smooth.slope, predictions, data.targets) / len(X) + l2 * w
 
     found = minimize(objective, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 1000})
@@ -94,7 +77,7 @@ def _expansion(loss: Loss, data: UserData, w: np.ndarray, ridge: float = 0.0) ->
     blocks = hessian.reshape(k, d, k, d)
     for X, y, weights in _chunks(data):
         P = X @ w.reshape(k, d).T
-        value += weights @ _values(loss, P, y)
+        value += weights @ each_value(loss, P if k > 1 else P[:, 0], y)
         gradient += ((_slopes(loss, P, y) * weights[:, None]).T @ X).ravel()
         for b in range(k):
             nudge = _NUDGE * np.eye(k)[b]
@@ -154,55 +137,16 @@ def yardstick(loss: Loss, data: UserData, best: np.ndarray) -> Yardstick:
 def mean_loss(loss: Loss, data: UserData, weights: np.ndarray, l2: float = 0.0) -> float:
     """Mean loss over rows, penalised."""
     predictions = data.rows.astype(np.float64) @ weights
-    return float(_mean(loss.value, predictions, data.targets) + l2 / 2 * weights @ weights)
-
-
-def scores(weights: np.ndarray, data: UserData) -> tuple[float, float]:
-    """Log loss and AUC over rows."""
-    margins = data.rows.astype(np.float64) @ weights
-    log_loss = np.mean(np.logaddexp(0, (1 - 2 * data.targets) * margins))
-    return float(log_loss), float(roc_auc_score(data.targets, margins))
-
-
-@_compiled
-def _mean(value: Any, predictions: np.ndarray, targets: np.ndarray) -> float:
-    total = 0.0
-    for i in range(len(predictions)):
-        total += value(predictions[i], targets[i])
-    return total / len(predictions)
+    return float(each_value(loss, predictions, data.targets).mean() + l2 / 2 * weights @ weights)
 
 
 @_compiled
 def _each(slope: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Of one output or of several."""
     slopes = np.empty_like(predictions)
     for i in range(len(predictions)):
         slopes[i] = slope(predictions[i], targets[i])
     return slopes
-
-
-@_compiled
-def _each_vector(slope: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    slopes = np.empty_like(predictions)
-    for i in range(len(predictions)):
-        slopes[i] = slope(predictions[i], targets[i])
-    return slopes
-
-
-def _slopes(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """One row a row, one column an output."""
-    if loss.n_outputs > 1:
-        return _each_vector(loss.slope, np.ascontiguousarray(predictions), targets)
-    return _each(loss.slope, np.ascontiguousarray(predictions[:, 0]), targets)[:, None]
-
-
-def _values(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Each row's loss; predictions have one column an output."""
-    return each_value(loss, predictions if loss.n_outputs > 1 else predictions[:, 0], targets)
-
-
-def each_value(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Each row's loss."""
-    return _each_value(loss.value, np.ascontiguousarray(predictions, np.float64), targets)
 
 
 @_compiled
@@ -211,3 +155,15 @@ def _each_value(value: Any, predictions: np.ndarray, targets: np.ndarray) -> np.
     for i in range(len(predictions)):
         values[i] = value(predictions[i], targets[i])
     return values
+
+
+def _slopes(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """One column per output."""
+    if loss.n_outputs > 1:
+        return _each(loss.slope, np.ascontiguousarray(predictions), targets)
+    return _each(loss.slope, np.ascontiguousarray(predictions[:, 0]), targets)[:, None]
+
+
+def each_value(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Each row's loss."""
+    return _each_value(loss.value, np.ascontiguousarray(predictions, np.float64), targets)

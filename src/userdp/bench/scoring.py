@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 from sklearn.metrics import roc_auc_score
 
+from userdp.bench.cells import Record
 from userdp.bench.references import each_value, user_weights
 from userdp.bench.solving import mean_and_spread
-from userdp.bench.store import Record
 from userdp.data.users import UserData
 from userdp.losses import Loss
 

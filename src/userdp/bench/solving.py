@@ -1,4 +1,4 @@
-"""One entry run on several data sets of the same public numbers."""
+"""Who is compared, and one of them run on several data sets of the same public numbers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,48 @@ from typing import Any
 
 import numpy as np
 
-from userdp.bench.entries import option_of, refusal_of
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.base import run
-from userdp.solvers.choose import advice_on
+from userdp.solvers.choose import Option, advice_on, choose, consider, needs
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
+
+AUTO, ORACLE, NON_PRIVATE = "auto", "oracle", "not-private"
+_PAPER = ":paper"
+
+
+def entries() -> list[str]:
+    """`auto`, then every solver that the planner knows, as `phased-sgd` (tight) or `phased-sgd:paper`."""
+    return [AUTO, *(name if mode == "tight" else f"{name}:{mode}" for name, mode in SOLVERS)]
+
+
+def solver_and_mode(entry: str) -> tuple[str, str]:
+    """
+    >>> solver_and_mode("accelerated:paper"), solver_and_mode("auto")
+    (('accelerated', 'paper'), ('auto', 'tight'))
+    """
+    return (entry.removesuffix(_PAPER), "paper") if entry.endswith(_PAPER) else (entry, "tight")
+
+
+def fits_gradients(entry: str) -> bool:
+    """Whether its plan depends on a limit on gradients; if not, one run serves for all limits."""
+    return entry == AUTO or SOLVERS[solver_and_mode(entry)].fits_gradients
+
+
+def _option(
+    entry: str, problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None
+) -> Option:
+    """The entry's plan, or its refusal."""
+    solver, mode = solver_and_mode(entry)
+    if entry != AUTO:
+        return consider(solver, mode, problem, n_users, rows_per_user, budget, max_gradients)
+    try:
+        return choose(problem, n_users, rows_per_user, budget, max_gradients=max_gradients)
+    except ValueError as error:
+        return Option(solver, mode, refusal=error.with_traceback(None))
 
 
 def solve_all(
@@ -29,21 +63,20 @@ def solve_all(
     max_gradients: int | None,
     score: Callable[[np.ndarray], Any],
 ) -> dict[str, Any]:
-    """Scores and seconds of one seeded run a part, planned once, or the refusal. NOT PRIVATE.
+    """Scores and seconds of one seeded run per part, planned once, or the refusal. NOT PRIVATE.
 
     `estimate` is what the plan shows of the excess risk beforehand; `warned` whether it says that noise or
     clipping may dominate.
     """
     started = time.perf_counter()
-    option = option_of(entry, problem, n_users, rows_per_user, budget, max_gradients)
+    option = _option(entry, problem, n_users, rows_per_user, budget, max_gradients)
     planned = time.perf_counter() - started
     if not option.feasible:
-        return refusal_of(option)
+        return {"refusal": needs(option), "enough_users": option.enough_users}
     found, seconds, aborted, told = [], [], 0, []
     for seed, data in enumerate(parts):
         started = time.perf_counter()
-        curator = Curator(data, option.plan.certified, Ledger(budget), insecure_seed=seed)
-        result = run(problem, option.plan, curator)
+        result = run(problem, option.plan, Curator(data, option.plan.certified, Ledger(budget), insecure_seed=seed))
         seconds.append(time.perf_counter() - started)
         aborted += result.aborted
         told.append(result.bound)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from userdp.bench.entries import fits_gradients
-from userdp.bench.real import OPEN, ORACLE
-from userdp.bench.store import Record
+from userdp.bench.cells import Record
+from userdp.bench.solving import NON_PRIVATE, ORACLE, fits_gradients
+from userdp.bench.table import NON_SMOOTH
 
 Rows = list[list[str]]
 _NEAR, _EASY, _PRECISE = 4.0, 0.02, 0.002  # of excess / yard, of s, of excess: where verdicts are told
@@ -26,14 +26,15 @@ def figure(value: Any, name: str = "excess") -> str:
 
 
 def exponent_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a solver: measured exponents with the theorem's in brackets."""
+    """One row per solver: measured exponents with the theorem's in brackets."""
     found = {_key(r, "solver", "loss", "against"): r["result"] for r in records if r["settings"]["part"] == "slopes"}
     columns = list(dict.fromkeys((loss, against) for _, loss, against in found))
     rows = []
     for solver in dict.fromkeys(solver for solver, _, _ in found):
         results = [found.get((solver, *column), {}) for column in columns]
         rows.append([solver, *map(_exponent, results)])
-    return ["solver", *(f"{loss}, {against}" for loss, against in columns)], rows
+    heads = [f"{'non-smooth' if loss == NON_SMOOTH else loss}, {against}" for loss, against in columns]
+    return ["solver", *heads], rows
 
 
 def _exponent(result: Record) -> str:
@@ -48,7 +49,7 @@ def _exponent(result: Record) -> str:
 
 
 def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a solver and size: excess risk by loss, gradients, seconds, assumptions of its theorem."""
+    """One row per solver and size: excess risk by loss, gradients, seconds, assumptions of its theorem."""
     chosen = [r for r in records if r["settings"]["part"] == "risk"]
     losses = list(dict.fromkeys(r["settings"]["loss"] for r in chosen))
     groups: dict[tuple[Any, ...], dict[str, Record]] = {}
@@ -92,7 +93,7 @@ def refusals(records: Sequence[Record]) -> list[str]:
 
 
 def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a cell: excess beside the yardstick, order and calibration."""
+    """One row per cell: excess beside the yardstick, order and calibration."""
     head = ["data", "rows", "users", "eps", "passes", "solver", "excess", "yard", "ratio"]
     head += ["AUC", "slope", "mean", "above cut"]
     rows = []
@@ -100,7 +101,7 @@ def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         settings, result = r["settings"], r["result"]
         limit = "any" if settings["passes"] is None else f"{settings['passes']:,}"
         solver = settings["solver"]
-        if solver not in (OPEN, ORACLE) and not fits_gradients(solver):
+        if solver not in (NON_PRIVATE, ORACLE) and not fits_gradients(solver):
             limit = f"{result['passes']:.2g}" if "passes" in result else "own"
         n = "all" if settings["users"] is None else f"{settings['users']:,}"
         size = [f"{settings['data']['cap']}", n, _epsilon(settings), limit, solver]
@@ -111,7 +112,7 @@ def real_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
 
 
 def grid_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a cell: excess beside the yardstick, calibration, and what the plan had estimated."""
+    """One row per cell: excess beside the yardstick, calibration, and what the plan had estimated."""
     head = ["scenario", "users", "rows", "weights", "eps", "solver", "excess", "yard", "ratio", "slope", "estimate"]
     rows = []
     for r in [r for r in records if r["settings"]["command"] == "grid"]:
@@ -172,7 +173,7 @@ def _against_yard(result: Record) -> list[str]:
 
 
 def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
-    """One row a peer and epsilon, ours among them."""
+    """One row per peer and epsilon, ours among them."""
     rows = []
     for r in records:
         settings, result = r["settings"], r["result"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from userdp import losses
-from userdp.bench.provenance import REPOSITORY
+from userdp.bench.cells import REPOSITORY
 from userdp.data.schema import Schema, choose_features, ids, numbers, require_column
 from userdp.data.tables import open_table
 from userdp.data.users import UserData

@@ -18,7 +18,7 @@ from userdp.auditing.run import audit as run_audit
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import WRONG, InputError
-from userdp.data.atomic_files import check_place, whole_file
+from userdp.data.tables import check_place, whole_file
 
 _PICTURES = (".svg", ".png", ".pdf")
 ATTACK = "What is attacked"
@@ -26,41 +26,18 @@ ATTACK = "What is attacked"
 
 def audit(
     *,
-    solver: Annotated[
-        str | None, typer.Option(metavar="NAME", help="One solver.", show_default=False, rich_help_panel=ATTACK)
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="One mechanism, such as Clip.", show_default=False, rich_help_panel=ATTACK),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every mechanism and every solver: hours.", rich_help_panel=ATTACK)
-    ] = False,
-    mode: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="tight or paper; else both.", show_default=False, rich_help_panel=ATTACK),
-    ] = None,
-    epsilon: Annotated[float, typer.Option(help="What is claimed.", rich_help_panel=o.PRIVACY)] = 1.0,
-    delta: Annotated[
-        float, typer.Option(help="What is claimed; a small one needs more runs.", rich_help_panel=o.PRIVACY)
-    ] = 1e-2,
-    runs: Annotated[int, typer.Option(help="Of each of two data sets.", rich_help_panel=o.MODEL)] = 20_000,
-    confidence: Annotated[
-        float, typer.Option(help="That no bound of the table is wrong.", rich_help_panel=o.MODEL)
-    ] = 0.95,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="The strongest attack on each only.", rich_help_panel=o.MODEL)
-    ] = False,
-    seeded: Annotated[
-        bool, typer.Option("--seeded", help="Repeatable noise, not the shipped one: faster.", rich_help_panel=o.MODEL)
-    ] = False,
-    json: Annotated[
-        Path | None, typer.Option(help="File for the results.", show_default=False, rich_help_panel=o.OUTPUT)
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Picture to draw (SVG, PNG, PDF).", show_default=False, rich_help_panel=o.OUTPUT),
-    ] = None,
+    solver: Annotated[str | None, o.option(ATTACK, "One solver.", metavar="NAME")] = None,
+    mechanism: Annotated[str | None, o.option(ATTACK, "One mechanism, such as Clip.", metavar="NAME")] = None,
+    everything: Annotated[bool, o.option(ATTACK, "Every mechanism and every solver: hours.", "--all")] = False,
+    mode: Annotated[str | None, o.option(ATTACK, "tight or paper; else both.", metavar="NAME")] = None,
+    epsilon: Annotated[float, o.option(o.PRIVACY, "What is claimed.", default=True)] = 1.0,
+    delta: Annotated[float, o.option(o.PRIVACY, "What is claimed; a small one needs more runs.", default=True)] = 1e-2,
+    runs: Annotated[int, o.option(o.MODEL, "Of each of two data sets.", default=True)] = 20_000,
+    confidence: Annotated[float, o.option(o.MODEL, "That no bound of the table is wrong.", default=True)] = 0.95,
+    fast: Annotated[bool, o.option(o.MODEL, "The strongest attack on each only.", "--fast")] = False,
+    seeded: Annotated[bool, o.option(o.MODEL, "Repeatable noise, not the shipped one: faster.", "--seeded")] = False,
+    json: Annotated[Path | None, o.option(o.OUTPUT, "File for the results.")] = None,
+    plot: Annotated[Path | None, o.option(o.OUTPUT, "Picture to draw (SVG, PNG, PDF).")] = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Attack mechanisms and solvers, and compare what attacks prove with what is claimed.

@@ -9,14 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from userdp.bench import runner
-from userdp.bench.entries import AUTO, entries
+from userdp.bench.cells import NOTE, Cell, Measure, Store, provenance, read_records, run_cells
+from userdp.bench.generated import QUICK, SCENARIOS, with_sizes
 from userdp.bench.grid import grid_cells, grid_competitors, measure_grid
 from userdp.bench.peers import find_peers, measure_peers, peer_cells
-from userdp.bench.provenance import provenance
-from userdp.bench.real import OPEN, competitors, measure_real, real_cells
-from userdp.bench.scenarios import QUICK, SCENARIOS, with_sizes
-from userdp.bench.store import NOTE, Cell, Store, read_records
+from userdp.bench.real import competitors, measure_real, real_cells
+from userdp.bench.solving import AUTO, NON_PRIVATE, entries
 from userdp.bench.summary import exponent_rows, grid_rows, peer_rows, real_rows, refusals, risk_rows, verdicts
 from userdp.bench.table import measure_table, table_cells
 from userdp.cli import bench_options as read
@@ -269,7 +267,7 @@ def peers(
     sizes, epsilons = read.whole(users, "--users", "all"), read.epsilons(epsilon, delta)
     runs, more = read.count(repeats, "--repeats"), dict(map(read.setting, settings or []))
     limit = read.count(passes, "--passes")
-    cells = real_cells([task], [AUTO, OPEN], sizes, epsilons, [None], delta, runs)
+    cells = real_cells([task], [AUTO, NON_PRIVATE], sizes, epsilons, [None], delta, runs)
     cells += peer_cells(chosen, task, sizes, epsilons, delta, runs, limit, more, envs, timeout)
     records = _measured(cells, measure_peers, out, 1, again, quiet)
     if not quiet:
@@ -297,14 +295,14 @@ def plot(
 
 
 def _measured(
-    cells: list[Cell], measure: runner.Measure, out: Path, workers: int, again: bool, quiet: bool
+    cells: list[Cell], measure: Measure, out: Path, workers: int, again: bool, quiet: bool
 ) -> list[dict[str, Any]]:
     """Measure what is not done yet, and give all of it."""
     threads = {"workers": read.count(workers, "--workers"), "threads": "all" if workers == 1 else 1}
     store = Store(out, provenance() | threads)
     if not quiet:
         show.note(NOTE, "bold red")
-    new = runner.run_cells(cells, measure, store, workers, again, quiet)
+    new = run_cells(cells, measure, store, workers, again, quiet)
     if not quiet:
         show.note(f"{new} cells measured, {len(cells) - new} were there already: {out}", "dim")
     return store.records(cells)

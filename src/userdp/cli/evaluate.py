@@ -1,25 +1,24 @@
-"""`userdp evaluate`: how good a model is on other people's rows, openly or privately."""
+"""`userdp evaluate`: how good a model is on other people's rows, privately or not."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-import typer
 from sklearn import metrics
 
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, spending
 from userdp.cli.predict import predicted
-from userdp.cli.tables import matrix_of, targets_of
+from userdp.cli.tables import columns_of, schema_of, targets_of
 from userdp.data.grouping import Groups
 from userdp.data.schema import ids, require_column
-from userdp.data.tables import TableFile, open_table
+from userdp.data.tables import open_table
 from userdp.data.users import UserData
-from userdp.models.base import LinearModel
+from userdp.models.estimators import LinearModel
 from userdp.models.files import load_model
 from userdp.models.private_mean import MeanResult, mean_of_users
 from userdp.privacy.accounting import budget_for
@@ -36,33 +35,16 @@ def evaluate(
     *,
     target: o.Target,
     user_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that says whose row it is, to count every user once too.",
-            show_default=False,
-            rich_help_panel=o.DATA,
-        ),
+        str | None, o.option(o.DATA, "Column that says whose row it is, to count every user once too.")
     ] = None,
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="Release private scores, at this epsilon.", show_default=False, rich_help_panel=o.PRIVACY),
-    ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            help="Goes with --epsilon; else users^-1.5, at most 1e-6.", show_default=False, rich_help_panel=o.PRIVACY
-        ),
-    ] = None,
+    epsilon: Annotated[float | None, o.option(o.PRIVACY, "Release private scores, at this epsilon.")] = None,
+    delta: Annotated[float | None, o.option(o.PRIVACY, "Goes with --epsilon; else users^-1.5, at most 1e-6.")] = None,
     ledger: o.LedgerFile = None,
     loss_limit: Annotated[
         float | None,
-        typer.Option(
-            help="Log loss or error that a row counts at most; else 4, or the target range.",
-            show_default=False,
-            rich_help_panel=o.PRIVACY,
-        ),
+        o.option(o.PRIVACY, "Log loss or error that a row counts at most; else 4, or the target range."),
     ] = None,
     insecure_seed: o.Seed = None,
     json: o.Json = False,
@@ -83,21 +65,26 @@ def evaluate(
     if epsilon is None:
         if any(value is not None for value in (delta, ledger, insecure_seed, loss_limit)):
             raise InputError("Expected --delta, --ledger, --loss-limit and --insecure-seed with --epsilon only.")
-        with show.working(f"reading {data}", quiet=False):
-            scores = _open_scores(fitted, table, target, user_column, features, fill_missing)
+    elif user_column is None:
+        raise InputError("Expected --user-column with --epsilon: it says who is protected.")
+    else:
+        budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    opened = None if ledger is None else Ledger.open(ledger)
+    with show.working(f"reading {data}", quiet=False):
+        schema = schema_of(fitted, table, features, target, user_column)
+        targets = targets_of(table, schema, check=epsilon is None)
+        matrix = columns_of(table, schema, fill_missing, check=epsilon is None)
+        owners = None if user_column is None else ids(table[user_column])
+    if epsilon is None:
+        scores = _public_scores(fitted, matrix, targets, owners)
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if json:
             show.as_json({"private": False, "scores": scores})
         else:
-            _print_open(scores)
+            _print_public(scores)
         return
-    if user_column is None:
-        raise InputError("Expected --user-column with --epsilon: it says who is protected.")
-    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
-    opened = None if ledger is None else Ledger.open(ledger)
-    with show.working(f"reading {data}", quiet=False):
-        rows = _row_scores(fitted, table, target, features, fill_missing, loss_limit)
-        users = UserData.from_arrays(rows.scores, None, ids(table[user_column]), insecure_seed=insecure_seed)
+    rows = _row_scores(fitted, matrix, targets, loss_limit)
+    users = UserData.from_arrays(rows.scores, None, owners, insecure_seed=insecure_seed)
     budget = budget_for(epsilon, delta, users.n_users)
     charged = Ledger(budget) if opened is None else opened
     with spending(charged, budget):
@@ -135,65 +122,55 @@ class _RowScores:
         return found
 
 
-def _row_scores(
-    model: LinearModel,
-    table: TableFile,
-    target: str,
-    features: str | None,
-    fill_missing: float | None,
-    limit: float | None,
-) -> _RowScores:
+def _row_scores(model: LinearModel, matrix: np.ndarray, targets: np.ndarray, limit: float | None) -> _RowScores:
     """Each row by itself, so that nothing is told of others: rows that make no sense count as the worst."""
-    classes = model.classes_.tolist() if model._classifies else None
-    targets = targets_of(table, target, classes, check=False)
-    matrix = matrix_of(model, table, features, fill_missing, check=False)
     sound = np.isfinite(targets) & np.isfinite(matrix).all(axis=1)
     with np.errstate(all="ignore"):
         matrix = np.where(sound[:, None], np.clip(matrix, -_LARGEST, _LARGEST), 0.0)
         targets = np.where(sound, targets, 0.0)
-    if limit is None:
-        limit = max(_LARGEST_LOG_LOSS, 2 * math.log(len(classes))) if classes else float(np.ptp(model.target_range))
+    if limit is None and model._classifies:
+        limit = max(_LARGEST_LOG_LOSS, 2 * math.log(len(model.classes_)))
+    elif limit is None:
+        limit = float(np.ptp(model.target_range))
     if not 0 < limit < math.inf:
         raise InputError(f"Expected --loss-limit {limit} to be a finite number > 0.")
-    if classes is None:
+    if model._classifies:
+        wrong, surprise, _ = _classified(model, matrix, targets.astype(np.int64))
+        found = {} if surprise is None else {"log loss": np.minimum(surprise / limit, 1.0)}
+        found["accuracy"] = wrong.astype(np.float64)
+    else:
         error = np.minimum(np.abs(predicted(model.predict, matrix) - targets) / limit, 1.0)
         found = {"MAE": error, "RMSE": error**2}
-    else:
-        labels = targets.astype(np.int64)
-        chosen = predicted(model.decision_function, matrix)
-        wrong = labels != (chosen > 0 if chosen.ndim == 1 else chosen.argmax(axis=1))
-        found = {"accuracy": wrong.astype(np.float64)}
-        if hasattr(model, "predict_log_proba"):
-            surprise = -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels]
-            found = {"log loss": np.minimum(surprise / limit, 1.0)} | found
     return _RowScores(tuple(found), np.where(sound[:, None], np.column_stack([*found.values()]), 1.0), limit)
 
 
-def _open_scores(
-    model: LinearModel,
-    table: TableFile,
-    target: str,
-    user: str | None,
-    features: str | None,
-    fill_missing: float | None,
+def _classified(
+    model: LinearModel, matrix: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Of each row: whether its label is missed, its log loss if there are probabilities, and the margins."""
+    margins = predicted(model.decision_function, matrix)
+    chosen = margins > 0 if margins.ndim == 1 else margins.argmax(axis=1)
+    if not hasattr(model, "predict_log_proba"):
+        return labels != chosen, None, margins
+    return labels != chosen, -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels], margins
+
+
+def _public_scores(
+    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, owners: Any
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores where every row counts once, and where every user does; of the model, and of the best constant."""
-    classes = model.classes_.tolist() if model._classifies else None
-    targets = targets_of(table, target, classes, check=True)
-    matrix = matrix_of(model, table, features, fill_missing)
     weights = {"rows": np.ones(len(targets))}
-    if user is not None:
-        weights["users"] = _weights(table, user)
-    found = {}
-    for name, weight in weights.items():
-        scores = _class_scores if classes else _number_scores
-        found[name] = dict(zip(("model", "constant"), scores(model, matrix, targets, weight), strict=True))
-    return found
+    if owners is not None:
+        weights["users"] = _weights(owners)
+    scores = _class_scores if model._classifies else _number_scores
+    return {
+        name: dict(zip(("model", "constant"), scores(model, matrix, targets, weight), strict=True))
+        for name, weight in weights.items()
+    }
 
 
-def _weights(table: TableFile, user: str) -> np.ndarray:
+def _weights(owners: Any) -> np.ndarray:
     """1 / (number of the user's rows) of each row."""
-    owners = ids(table[user])
     groups = Groups.make(owners, len(owners), None, None)
     counts = np.diff(groups.offsets)
     weights = np.empty(len(owners))
@@ -206,17 +183,15 @@ def _class_scores(
 ) -> tuple[dict[str, float], dict[str, float]]:
     labels, n_classes = targets.astype(np.int64), len(model.classes_)
     fractions = np.bincount(labels, weights, n_classes) / weights.sum()
-    margins = predicted(model.decision_function, matrix)
-    chosen = (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
+    wrong, surprise, margins = _classified(model, matrix, labels)
     scores, nothing = {}, {}
-    if hasattr(model, "predict_log_proba"):
-        surprise = -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels]
+    if surprise is not None:
         scores["log loss"] = float(np.average(surprise, weights=weights))
         nothing["log loss"] = float(-sum(fraction * math.log(fraction) for fraction in fractions if fraction > 0))
     if n_classes == 2 and 0 < fractions[0] < 1:
         scores["AUC"] = float(metrics.roc_auc_score(labels, margins, sample_weight=weights))
         nothing["AUC"] = 0.5
-    scores["accuracy"] = float(np.average(chosen == labels, weights=weights))
+    scores["accuracy"] = float(np.average(~wrong, weights=weights))
     nothing["accuracy"] = float(fractions.max())
     return scores, nothing
 
@@ -236,7 +211,7 @@ def _number_scores(
     return of(predicted(model.predict, matrix)), of(np.full(len(targets), mean))
 
 
-def _print_open(scores: dict[str, dict[str, dict[str, float]]]) -> None:
+def _print_public(scores: dict[str, dict[str, dict[str, float]]]) -> None:
     names = list(scores["rows"]["model"])
     shown = [
         [f"{what}, every {who.removesuffix('s')} counted once", *(f"{score[name]:.4f}" for name in names)]

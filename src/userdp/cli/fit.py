@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +13,12 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, in_options, spending
-from userdp.cli.ranges import Ranges
-from userdp.cli.tables import columns_of, pair_of, users_of
-from userdp.data.atomic_files import check_place
+from userdp.cli.tables import Ranges, columns_of, pair_of, users_of
 from userdp.data.grouping import Groups
-from userdp.data.schema import choose_features, ids, require_column
-from userdp.data.tables import TableFile, open_table
+from userdp.data.schema import Schema, ids
+from userdp.data.tables import TableFile, check_place, open_table
 from userdp.models import estimators
-from userdp.models.base import LinearModel, UtilityWarning
+from userdp.models.estimators import LinearModel, UtilityWarning
 from userdp.models.files import save_model
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.ledger import Ledger
@@ -36,88 +35,58 @@ def fit(
     target: o.Target,
     features: Annotated[
         str,
-        typer.Option(
-            help="Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1).",
-            show_default=False,
-            rich_help_panel=o.DATA,
+        o.option(
+            o.DATA, "Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1)."
         ),
     ],
     feature_range: Annotated[
         str | None,
-        typer.Option(
-            help="Public ranges, to scale by: 0,100 for all features, or age=0:100,spend=0:500. What is beyond is cut "
+        o.option(
+            o.DATA,
+            "Public ranges, to scale by: 0,100 for all features, or age=0:100,spend=0:500. What is beyond is cut "
             "off in training. From what columns mean, not from the data.",
-            show_default=False,
-            rich_help_panel=o.DATA,
         ),
     ] = None,
     classes: Annotated[
         str | None,
-        typer.Option(
-            help="All labels there can be, such as no,yes. Not needed if the column is boolean by type (not CSV).",
-            show_default=False,
-            rich_help_panel=o.DATA,
+        o.option(
+            o.DATA, "All labels there can be, such as no,yes. Not needed if the column is boolean by type (not CSV)."
         ),
     ] = None,
     target_range: Annotated[
-        str | None,
-        typer.Option(
-            help="Public lowest,highest target, for numbers; those beyond are cut off.",
-            show_default=False,
-            rich_help_panel=o.DATA,
-        ),
+        str | None, o.option(o.DATA, "Public lowest,highest target, for numbers; those beyond are cut off.")
     ] = None,
     max_rows_per_user: Annotated[
-        int, typer.Option(help="More rows of a user are dropped at random.", rich_help_panel=o.DATA)
+        int, o.option(o.DATA, "More rows of a user are dropped at random.", default=True)
     ] = 50,
     fill_missing: o.FillMissing = None,
     public_data: Annotated[
         Path | None,
-        typer.Option(
-            help="Table of rows that are nobody's secret, with the same features: scales and correlations are then "
+        o.option(
+            o.DATA,
+            "Table of rows that are nobody's secret, with the same features: scales and correlations are then "
             "taken from them, which saves budget.",
-            show_default=False,
-            rich_help_panel=o.DATA,
         ),
     ] = None,
     check_data: Annotated[
         bool,
-        typer.Option(
-            "--check-data",
-            help="Stop at missing values and unknown labels. What that tells is NOT protected.",
-            rich_help_panel=o.DATA,
+        o.option(
+            o.DATA, "Stop at missing values and unknown labels. What that tells is NOT protected.", "--check-data"
         ),
     ] = False,
     epsilon: o.Epsilon,
     delta: o.Delta = None,
     ledger: o.LedgerFile = None,
     ledger_budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Lifetime epsilon,delta of a ledger that is not there yet.",
-            show_default=False,
-            rich_help_panel=o.PRIVACY,
-        ),
+        str | None, o.option(o.PRIVACY, "Lifetime epsilon,delta of a ledger that is not there yet.")
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Plan only: counts users, spends nothing.", rich_help_panel=o.PRIVACY),
-    ] = False,
+    dry_run: Annotated[bool, o.option(o.PRIVACY, "Plan only: counts users, spends nothing.", "--dry-run")] = False,
     insecure_seed: o.Seed = None,
     loss: o.Loss = o.LossName.logistic,
-    quantile: Annotated[
-        float | None,
-        typer.Option(
-            help="Which one, with --loss quantile; else the median.", show_default=False, rich_help_panel=o.MODEL
-        ),
-    ] = None,
+    quantile: Annotated[float | None, o.option(o.MODEL, "Which one, with --loss quantile; else the median.")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            help="Error from which on it counts linearly, with --loss huber; else a tenth of the range.",
-            show_default=False,
-            rich_help_panel=o.MODEL,
-        ),
+        o.option(o.MODEL, "Error from which on it counts linearly, with --loss huber; else a tenth of the range."),
     ] = None,
     solver: o.Solver = "auto",
     mode: o.Mode = "tight",
@@ -126,14 +95,8 @@ def fit(
     domain_radius: o.Radius = None,
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Model to write (JSON).", show_default=False, rich_help_panel=o.OUTPUT),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Report to write (HTML).", show_default=False, rich_help_panel=o.OUTPUT),
-    ] = None,
+    output: Annotated[Path | None, o.option(o.OUTPUT, "Model to write (JSON).", "--output", "-o")] = None,
+    report: Annotated[Path | None, o.option(o.OUTPUT, "Report to write (HTML).")] = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -175,19 +138,17 @@ def fit(
     if target == user_column:
         raise InputError(f"Expected --target to be another column than --user-column, got {target!r} for both.")
     table = open_table(data)
-    chosen = choose_features(table.column_names, features, exclude=(user_column, target))
-    for name in (user_column, target, *chosen):
-        require_column(table.column_names, name)
-    ranges = None if feature_range is None else Ranges.read(feature_range, chosen)
+    schema = Schema.declare(table.column_names, user_column, features, target)
+    ranges = None if feature_range is None else Ranges.read(feature_range, schema.features)
     if ranges is not None and no_intercept:
         raise InputError("Expected no --feature-range with --no-intercept: scaling needs an intercept.")
     if public_data is not None:
         if public_data.exists() and public_data.samefile(data):
             raise InputError(f"Expected --public-data to be another table than {data}, whose people are protected.")
-        public = columns_of(open_table(public_data), chosen, fill_missing)
+        public = columns_of(open_table(public_data), Schema(None, schema.features), fill_missing)
         model.set_params(public_X=public if ranges is None else ranges.of(public))
     if dry_run:
-        _dry_run(model, table, user_column, len(chosen), classes, json)
+        _dry_run(model, table, schema, classes, json)
         return
     if output is None:
         raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
@@ -199,7 +160,7 @@ def fit(
         check_place(report, *sources, output)
     lifetime = _check_ledger(ledger, ledger_budget, *sources, output, *([report] if report else []))
     with show.working(f"reading {data}", quiet):
-        users = users_of(model, table, user_column, target, chosen, classes, fill_missing)
+        users = users_of(model, table, schema, classes, fill_missing)
     budget = budget_for(epsilon, delta, users.n_users)
     charged = _ledger(ledger, lifetime, budget)
     model.set_params(ledger=charged)
@@ -207,7 +168,9 @@ def fit(
     with spending(charged, budget, lambda: made):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UtilityWarning)
-            model.fit_users(users if ranges is None else ranges.scaled(users), chosen)
+            if ranges is not None:
+                users = replace(users, rows=ranges.of(users.rows))
+            model.fit_users(users, schema.features)
         if ranges is not None:
             ranges.bring_back(model)
         save_model(model, output)
@@ -267,9 +230,9 @@ def _ledger(path: Path | None, lifetime: Budget | None, budget: Budget) -> Ledge
     return Ledger.open(path) if lifetime is None else Ledger(lifetime, path)
 
 
-def _dry_run(model: LinearModel, table: TableFile, user: str, n_features: int, classes: str | None, json: bool) -> None:
+def _dry_run(model: LinearModel, table: TableFile, schema: Schema, classes: str | None, json: bool) -> None:
     """Show the plans for this many users, the only thing read."""
-    owners = ids(table[user])
+    owners, n_features = ids(table[schema.user]), len(schema.features)
     n_users = len(Groups.make(owners, len(owners), None, None).offsets) - 1
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))

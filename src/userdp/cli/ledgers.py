@@ -11,7 +11,7 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
-from userdp.data.atomic_files import check_place
+from userdp.data.tables import check_place
 from userdp.privacy.accounting import Budget, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger

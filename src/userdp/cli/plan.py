@@ -11,7 +11,7 @@ from userdp import losses
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
-from userdp.data.atomic_files import check_place, whole_file
+from userdp.data.tables import check_place, whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
 from userdp.solvers import choose
@@ -26,32 +26,20 @@ _BOUNDS = (
 
 def plan(
     *,
-    users: Annotated[int, typer.Option(help="Number of users.", show_default=False, rich_help_panel=o.DATA)],
-    rows_per_user: Annotated[
-        int, typer.Option(help="Rows of a user, at most or typically.", show_default=False, rich_help_panel=o.DATA)
-    ],
-    features: Annotated[int, typer.Option(help="Number of features.", show_default=False, rich_help_panel=o.DATA)],
+    users: Annotated[int, o.option(o.DATA, "Number of users.")],
+    rows_per_user: Annotated[int, o.option(o.DATA, "Rows per user, at most or typically.")],
+    features: Annotated[int, o.option(o.DATA, "Number of features.")],
     epsilon: o.Epsilon,
     delta: o.Delta = None,
     loss: o.Loss = o.LossName.logistic,
-    classes: Annotated[
-        int | None,
-        typer.Option(help="How many, with --loss logistic; else 2.", show_default=False, rich_help_panel=o.MODEL),
-    ] = None,
+    classes: Annotated[int | None, o.option(o.MODEL, "How many, with --loss logistic; else 2.")] = None,
     max_gradients: o.MaxGradients = None,
     row_norm: o.RowNorm = None,
-    domain_radius: Annotated[
-        float, typer.Option(help="How long the vector of weights may be.", rich_help_panel=o.MODEL)
-    ] = 10.0,
+    domain_radius: Annotated[float, o.option(o.MODEL, "How long the vector of weights may be.", default=True)] = 10.0,
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Picture to draw (SVG, PNG, PDF): excess risk against epsilon.",
-            show_default=False,
-            rich_help_panel=o.OUTPUT,
-        ),
+        Path | None, o.option(o.OUTPUT, "Picture to draw (SVG, PNG, PDF): excess risk against epsilon.")
     ] = None,
     json: o.Json = False,
 ) -> None:

@@ -14,10 +14,9 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
-from userdp.cli.tables import matrix_of
-from userdp.data.atomic_files import check_place
+from userdp.cli.tables import columns_of, schema_of
 from userdp.data.schema import choose_features
-from userdp.data.tables import kind_of, open_table, write_table
+from userdp.data.tables import check_place, kind_of, open_table, write_table
 from userdp.models.files import load_model
 
 
@@ -25,27 +24,13 @@ def predict(
     model: o.ModelFile,
     data: o.Table,
     *,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns of the data to keep beside, such as user,id.", show_default=False, rich_help_panel=o.DATA
-        ),
-    ] = None,
+    keep: Annotated[str | None, o.option(o.DATA, "Columns of the data to keep beside, such as user,id.")] = None,
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Table to write, Parquet, CSV or Arrow by its suffix.",
-            show_default=False,
-            rich_help_panel=o.OUTPUT,
-        ),
+        Path, o.option(o.OUTPUT, "Table to write, Parquet, CSV or Arrow by its suffix.", "--output", "-o")
     ],
-    proba: Annotated[
-        bool, typer.Option("--proba", help="Add the probability of each class.", rich_help_panel=o.OUTPUT)
-    ] = False,
+    proba: Annotated[bool, o.option(o.OUTPUT, "Add the probability of each class.", "--proba")] = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -64,7 +49,7 @@ def predict(
         raise InputError(f"Expected --proba with a logistic model, got {type(fitted).__name__}: leave it out.")
     kept = [] if keep is None else choose_features(table.column_names, keep, ())
     with show.working(f"reading {data}", quiet):
-        rows = matrix_of(fitted, table, features, fill_missing)
+        rows = columns_of(table, schema_of(fitted, table, features), fill_missing)
         columns = {name: table.guess(name) for name in kept}
     made = {"prediction": pa.array(predicted(fitted.predict, rows))}
     if proba:
@@ -89,12 +74,8 @@ def predicted(predict: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> 
 
 def report(
     model: o.ModelFile,
-    output: Annotated[
-        Path | None, typer.Argument(show_default=False, help="Report to write (HTML); not needed with --json.")
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the report's facts as one JSON object.", rich_help_panel=o.OUTPUT)
-    ] = False,
+    output: Annotated[Path | None, o.argument("Report to write (HTML); not needed with --json.")] = None,
+    json: Annotated[bool, o.option(o.OUTPUT, "Print the report's facts as one JSON object.", "--json")] = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.

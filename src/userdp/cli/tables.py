@@ -1,20 +1,38 @@
-"""From tables in files to what models take: users' rows for a fit, a matrix for predictions."""
+"""From tables in files to what models take: users' rows for a fit, a matrix for predictions; and what options declare.
+
+Options declare what is public of a table: labels, ranges of features. What a column is comes from its type alone.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from userdp.cli.errors import InputError
-from userdp.cli.labels import classes_of
-from userdp.data.schema import Schema, choose_features, numbers, require_column
+from userdp.data.schema import (
+    ANY,
+    NUMBER,
+    TEXT,
+    Schema,
+    choose_features,
+    declared,
+    decoded,
+    is_boolean,
+    numbers,
+    require_column,
+)
 from userdp.data.tables import TableFile
 from userdp.data.users import UserData
 from userdp.models import estimators
-from userdp.models.base import LinearModel
+from userdp.models.estimators import LinearModel
+from userdp.models.scaling import PublicScaler
+
+_TRUTH = {"false": False, "true": True, "0": False, "1": True}
+_FORM = "--feature-range low,high for all features, or age=0:100,spend=0:500 for some"
 
 
 def pair_of(text: str, option: str) -> tuple[float, float]:
@@ -29,31 +47,26 @@ def pair_of(text: str, option: str) -> tuple[float, float]:
 
 
 def users_of(
-    model: LinearModel,
-    table: TableFile,
-    user: str,
-    target: str,
-    features: Sequence[str],
-    classes: str | None,
-    fill_missing: float | None,
+    model: LinearModel, table: TableFile, schema: Schema, classes: str | None, fill_missing: float | None
 ) -> UserData:
     """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes."""
-    table.prefetch(Schema(user, tuple(features), target, () if model._classifies else None))
     if model._classifies:
-        declared = classes_of(classes, table[target], target)
-        if len(declared) > 2 and not isinstance(model, estimators.LogisticRegression):
-            raise InputError(f"Expected 2 classes for a hinge loss, got {len(declared)}: use --loss logistic.")
-        model.set_params(classes=declared)
-    if model.unprotected_checks:
-        targets_of(table, target, model.classes if model._classifies else None, check=True)
-        for name in features:
-            _check_cells(name, numbers(f"column {name!r}", table[name]), fill_missing is not None)
-    return UserData.from_table(
+        labels = classes_of(classes, table.without_cells(schema.target), schema.target)
+        if len(labels) > 2 and not isinstance(model, estimators.LogisticRegression):
+            raise InputError(f"Expected 2 classes for a hinge loss, got {len(labels)}: use --loss logistic.")
+        model.set_params(classes=labels)
+        schema = replace(schema, classes=tuple(labels))
+
+    def check(name: str, values: np.ndarray) -> None:
+        if name == schema.target:
+            _check_targets(schema, values)
+        else:
+            _check_cells(name, values, fill_missing is not None)
+
+    return UserData.from_schema(
         table,
-        user=user,
-        target=target,
-        classes=model.classes if model._classifies else None,
-        features=list(features),
+        schema,
+        check=check if model.unprotected_checks else None,
         max_rows_per_user=model.max_rows_per_user,
         fit_intercept=model.fit_intercept,
         insecure_seed=model.insecure_seed,
@@ -61,48 +74,59 @@ def users_of(
     )
 
 
-def targets_of(table: TableFile, target: str, classes: Sequence[Any] | None, check: bool) -> np.ndarray:
-    """Targets as numbers, NaN where they make no sense, or an error if they are to be checked."""
-    schema = Schema(None, (), target, None if classes is None else tuple(classes))
-    targets = schema.targets(table[target]).astype(np.float64, copy=False)
-    if check and not np.isfinite(targets).all():
-        wanted = "a finite number" if classes is None else f"one of the labels {', '.join(map(str, classes))}"
-        raise InputError(f"Expected {wanted} in every row of column {target!r}, got others too: drop those rows.")
-    return targets
-
-
-def matrix_of(
-    model: LinearModel, table: TableFile, features: str | None, fill_missing: float | None, check: bool = True
-) -> np.ndarray:
-    """The columns that the model was trained on, by name."""
+def schema_of(
+    model: LinearModel, table: TableFile, features: str | None, target: str | None = None, user: str | None = None
+) -> Schema:
+    """The columns that the model was trained on, by name, its target, and whose rows they are."""
     known = getattr(model, "feature_names_in_", None)
     if known is None and features is None:
         raise InputError(
             "Expected --features, the columns in the order that the model was trained on: it holds no names of them."
         )
-    names = (
-        [str(name) for name in known] if known is not None else choose_features(table.column_names, features or "", ())
-    )
-    if len(names) != model.n_features_in_:
-        raise InputError(f"Expected {model.n_features_in_} features, as the model has, got {len(names)}: name others.")
-    return columns_of(table, names, fill_missing, check)
-
-
-def columns_of(table: TableFile, names: Sequence[str], fill_missing: float | None, check: bool = True) -> np.ndarray:
-    """These columns, of a table that may be looked at."""
-    for name in names:
+    names = map(str, known) if known is not None else choose_features(table.column_names, features or "", ())
+    classes = tuple(model.classes_.tolist()) if model._classifies else None
+    schema = Schema(user, tuple(names), target, classes)
+    if len(schema.features) != model.n_features_in_:
+        found = len(schema.features)
+        raise InputError(f"Expected {model.n_features_in_} features, as the model has, got {found}: name others.")
+    for name in schema.features:
         require_column(table.column_names, name)
-    table.prefetch(Schema(None, tuple(names)))
-    n_rows = len(table[names[0]])
+    return schema
+
+
+def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
+    """Targets as numbers, NaN where they make no sense, or an error if they are to be checked."""
+    table.prefetch(schema)
+    targets = schema.targets(table[schema.target]).astype(np.float64, copy=False)
+    if check:
+        _check_targets(schema, targets)
+    return targets
+
+
+def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, check: bool = True) -> np.ndarray:
+    """The features, of a table that may be looked at."""
+    for name in schema.features:
+        require_column(table.column_names, name)
+    table.prefetch(schema)
+    n_rows = len(table[schema.features[0]])
     if n_rows == 0:
         raise InputError(f"Expected at least one row in {table.path}, got an empty table.")
-    matrix = np.empty((n_rows, len(names)))
-    for position, name in enumerate(names):
+    matrix = np.empty((n_rows, len(schema.features)))
+    for position, name in enumerate(schema.features):
         values = numbers(f"column {name!r}", table[name])
         if check:
             _check_cells(name, values, fill_missing is not None)
         matrix[:, position] = values if fill_missing is None else np.where(np.isnan(values), fill_missing, values)
     return matrix
+
+
+def _check_targets(schema: Schema, targets: np.ndarray) -> None:
+    if not np.isfinite(targets).all():
+        labels = schema.classes
+        wanted = "a finite number" if labels is None else f"one of the labels {', '.join(map(str, labels))}"
+        raise InputError(
+            f"Expected {wanted} in every row of column {schema.target!r}, got others too: drop those rows."
+        )
 
 
 def _check_cells(name: str, values: np.ndarray, filled: bool) -> None:
@@ -111,3 +135,96 @@ def _check_cells(name: str, values: np.ndarray, filled: bool) -> None:
             f"Expected finite numbers in column {name!r}, got missing or infinite ones, or text: fill them, with "
             "--fill-missing 0, say."
         )
+
+
+def classes_of(text: str | None, column: Any, target: str) -> list[Any]:
+    """The classes as values of the target column's type, which is public; sorted as the estimators do.
+
+    CSV declares no types: its labels are numbers if all classes are, or true and false, or else text.
+    """
+    column = decoded(column)
+    kind = "false,true" if is_boolean(column) else declared(column)
+    if text is None:
+        if is_boolean(column):
+            return [False, True]
+        remedy = "; a CSV file declares no types, so for true and false pass --classes false,true" * (kind == ANY)
+        raise InputError(
+            f"Expected --classes, all labels that column {target!r} can have, such as --classes no,yes: they are "
+            f"not read off the data, because that would tell of people who have rare ones{remedy}. Nothing was spent."
+        )
+    readings: Any = {"false,true": [_truth], NUMBER: [_number], TEXT: [_text], ANY: [_number, _truth, _text]}.get(kind)
+    if readings is None:
+        raise InputError(f"Expected column {target!r} to hold text, numbers or true and false, got {kind}: convert it.")
+    tokens = [token.strip() for token in text.split(",")]
+    found = ([read(token) for token in tokens] for read in readings)
+    classes = next((labels for labels in found if None not in labels), None)
+    if classes is None:
+        expected = {NUMBER: "numbers", ANY: "text"}.get(kind, kind)
+        raise InputError(f"Expected --classes to be {expected}, as column {target!r} holds, got {text!r}.")
+    if not 2 <= len(set(classes)) == len(classes):
+        raise InputError(f"Expected --classes to be at least 2 different labels, got {text!r}.")
+    return sorted(classes)
+
+
+def _text(token: str) -> str | None:
+    return token or None
+
+
+def _truth(token: str) -> bool | None:
+    return _TRUTH.get(token.lower())
+
+
+def _number(token: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            value = kind(token)
+        except ValueError:
+            continue
+        return value if kind is int or math.isfinite(value) else None
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Public ranges of some features: rows are scaled by them for training, and weights brought back to units."""
+
+    positions: list[int]
+    scaler: PublicScaler
+
+    @classmethod
+    def read(cls, text: str, features: Sequence[str]) -> Ranges:
+        """The ranges that an option names, such as "0,100" or "age=0:100,spend=0:500"."""
+        found = {}
+        if "=" not in text:
+            found = dict.fromkeys(range(len(features)), _ends(text, ","))
+        else:
+            for part in text.split(","):
+                name, _, ends = part.partition("=")
+                if name.strip() not in features:
+                    raise InputError(f"Expected {_FORM}: {name.strip()!r} is not among the --features.")
+                found[features.index(name.strip())] = _ends(ends, ":")
+        low, high = np.transpose([*found.values()])
+        return cls([*found], PublicScaler(low, high).fit(np.zeros((1, len(found)))))
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """A copy of rows in units of the ranges, cut off at their ends; further columns stay as they are."""
+        rows = np.array(rows)
+        rows[:, self.positions] = self.scaler.transform(rows[:, self.positions])
+        return rows
+
+    def bring_back(self, model: LinearModel) -> None:
+        """The model's weights in the columns' own units."""
+        coef = np.array(np.atleast_2d(model.coef_))
+        coef[:, self.positions] /= self.scaler.half_
+        intercept = np.atleast_1d(model.intercept_) - coef[:, self.positions] @ self.scaler.middle_
+        model._keep_weights(coef, intercept)
+
+
+def _ends(text: str, mark: str) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in text.split(mark))
+    except ValueError:
+        raise InputError(f"Expected {_FORM}, got {text!r}.") from None
+    if not (low < high and math.isfinite(low) and math.isfinite(high)):
+        raise InputError(f"Expected {_FORM}, low < high, got {text!r}.")
+    return low, high

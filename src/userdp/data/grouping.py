@@ -103,9 +103,9 @@ _MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or n
 def _user_codes(users: Any, n_rows: int) -> np.ndarray:
     """Number users by first appearance. Identifiers that are equal in Python (1, 1.0 and True) are one user."""
     if isinstance(users, (str, bytes)) or not hasattr(users, "__len__"):
-        raise TypeError(f"Expected users to hold one id a row, got {type(users).__name__}: pass a sequence of ids.")
+        raise TypeError(f"Expected users to hold one id per row, got {type(users).__name__}: pass a sequence of ids.")
     if len(users) != n_rows:
-        raise ValueError("Expected as many user ids as rows, but users and rows differ in length: pass one id a row.")
+        raise ValueError("Expected as many user ids as rows, but users and rows differ in length: pass one id per row.")
     if n_rows == 0:
         raise ValueError("Expected at least one row, got an empty table: check the source or the filter before it.")
     if isinstance(users, pa.ChunkedArray):
@@ -121,7 +121,7 @@ def _user_codes(users: Any, n_rows: int) -> np.ndarray:
     # A list stays as it is: numpy would turn [1, "1"] into two equal strings.
     array = users if isinstance(users, (list, tuple)) else np.asarray(users)
     if isinstance(array, np.ndarray) and array.ndim != 1:
-        raise ValueError(f"Expected users of shape (n_rows,), got {array.ndim} dimensions: pass one id a row.")
+        raise ValueError(f"Expected users of shape (n_rows,), got {array.ndim} dimensions: pass one id per row.")
     if isinstance(array, np.ndarray) and array.dtype.kind in "biufmMUS":
         return _codes_of_array(array)
     return _codes_of_objects(array)

@@ -1,7 +1,8 @@
-"""Tables in files, Parquet, CSV or Arrow by the end of the name: only the columns that are asked for are read.
+"""Tables in files, Parquet, CSV or Arrow by the end of the name; and files that are written whole or not at all.
 
-`open_table("visits.csv")` is a table that `UserData.from_table` takes. What pyarrow says of a file that it cannot read
-may quote it, so it is never passed on: errors name the file and what was expected.
+`open_table("visits.csv")` is a table that `UserData.from_table` takes: only the columns that are asked for are read.
+What pyarrow says of a file that it cannot read may quote it, so it is never passed on: errors name the file and what
+was expected.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
 
-from userdp.data.atomic_files import whole_file
 from userdp.data.schema import TEXT, Schema, Untyped, as_bytes, declared
 
 KINDS = {
@@ -45,9 +46,9 @@ class TableFile:
     they were prefetched as numbers and every cell is one.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], read: Callable[..., pa.Table], typed: bool = True) -> None:
-        self.path, self.column_names, self.typed = path, list(names), typed
-        self._read = read
+    def __init__(self, path: Path, schema: pa.Schema, read: Callable[..., pa.Table], typed: bool = True) -> None:
+        self.path, self.column_names, self.typed = path, list(schema.names), typed
+        self._schema, self._read = schema, read
         self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
         self._asked: dict[str, Any] = {}
 
@@ -56,12 +57,17 @@ class TableFile:
             return self._columns([name])[name]
         return self._kept[name] if name in self._kept else Untyped(self._columns([name], {name: pa.string()})[name])
 
+    def without_cells(self, name: str) -> pa.ChunkedArray | Untyped:
+        """The column as far as it is declared: its type."""
+        cells = pa.chunked_array([], self._schema.field(name).type)
+        return cells if self.typed else Untyped(cells)
+
     def prefetch(self, schema: Schema) -> None:
         """Read these columns of a CSV file in one go; other formats are quickest by column."""
         texts = [schema.user] if schema.classes is None else [schema.user, schema.target]
         wanted = [name for name in (schema.user, *schema.features, schema.target) if name is not None]
         types = {name: pa.string() if name in texts else pa.float64() for name in wanted}
-        if self.typed or types == self._asked:
+        if self.typed or types.items() <= self._asked.items():
             return
         self._asked = types
         try:
@@ -153,13 +159,13 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 def _open_parquet(path: Path) -> TableFile:
     if path.is_dir():
         source = pyarrow.dataset.dataset(path, format="parquet")
-        return TableFile(path, source.schema.names, lambda names: source.to_table(columns=names))
+        return TableFile(path, source.schema, lambda names: source.to_table(columns=names))
 
     def read(columns: list[str]) -> pa.Table:
         with pyarrow.parquet.ParquetFile(path) as file:
             return file.read(columns=columns)
 
-    return TableFile(path, pyarrow.parquet.read_schema(path).names, read)
+    return TableFile(path, pyarrow.parquet.read_schema(path), read)
 
 
 def _open_csv(path: Path) -> TableFile:
@@ -180,7 +186,7 @@ def _open_csv(path: Path) -> TableFile:
         options = pyarrow.csv.ReadOptions(block_size=min(len(mended) + 1, 2**31 - 1))
         return pyarrow.csv.read_csv(pa.BufferReader(mended), options, parse, convert)
 
-    return TableFile(path, names, read, typed=False)
+    return TableFile(path, pa.schema([(name, pa.string()) for name in names]), read, typed=False)
 
 
 def _rectangular(path: Path, width: int) -> bytes:
@@ -202,23 +208,23 @@ def _rectangular(path: Path, width: int) -> bytes:
 
 def _open_arrow(path: Path) -> TableFile:
     try:
-        opener, names = pa.ipc.open_file, _arrow_names(path, pa.ipc.open_file)
+        opener, schema = pa.ipc.open_file, _arrow_schema(path, pa.ipc.open_file)
     except pa.ArrowException:  # perhaps a stream, which has no table of contents
-        opener, names = pa.ipc.open_stream, _arrow_names(path, pa.ipc.open_stream)
+        opener, schema = pa.ipc.open_stream, _arrow_schema(path, pa.ipc.open_stream)
 
     def read(columns: list[str]) -> pa.Table:
-        options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
         with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
             table = reader.read_all()
         _check_buffers(table)
         return table
 
-    return TableFile(path, names, read)
+    return TableFile(path, schema, read)
 
 
-def _arrow_names(path: Path, opener: Any) -> list[str]:
+def _arrow_schema(path: Path, opener: Any) -> pa.Schema:
     with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
-        return list(reader.schema.names)
+        return reader.schema
 
 
 def _check_buffers(table: pa.Table) -> None:
@@ -255,3 +261,37 @@ def _holds_parquet(folder: Path) -> bool:
                     if file.read(4) == b"PAR1":
                         return True
     return False
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to, whose file takes the place of `path` at the end. If anything fails, nothing is left of it."""
+    path = Path(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", dir=path.parent) as folder:
+            new = Path(folder) / path.name
+            yield new
+            with open(new, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(new, path)
+    except OSError as error:
+        raise ValueError(f"Expected to write {path}: {error.strerror or 'it failed'}. Choose another place.") from None
+
+
+def check_place(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Path:
+    """Refuse, before anything is computed or spent, a path that cannot be written or that is one of the sources."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise ValueError(f"Expected to write a file at {path}, but it is {kind}: choose another name.")
+        for source in map(Path, sources):
+            if path.resolve() == source.resolve() or (path.exists() and source.exists() and path.samefile(source)):
+                raise ValueError(f"Expected to write another file than {source}, which is needed: choose another name.")
+        if not path.parent.is_dir():
+            raise ValueError(f"Expected a folder at {path.parent} to write {path.name} to: make it first.")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"Expected to write {path}: {error.strerror or 'it failed'}. Choose another place.") from None
+    return path

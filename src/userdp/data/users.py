@@ -9,8 +9,9 @@ identifiers are dropped unless asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -21,8 +22,42 @@ from userdp.data.grouping import Groups, check_seed
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.tables import TableFile, open_parquet
 
-_OPTIONS = ("max_rows_per_user", "fit_intercept", "dtype", "keep_user_ids", "insecure_seed", "fill_missing")
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
+
+
+@dataclass(frozen=True)
+class Options:
+    """How rows are kept, as `UserData.from_arrays` says."""
+
+    max_rows_per_user: int | None = None
+    fit_intercept: bool = False
+    dtype: npt.DTypeLike | None = None
+    keep_user_ids: bool = False
+    insecure_seed: int | None = None
+    fill_missing: float | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Options:
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
+        return cls(**options)
+
+    def groups(self, users: Any, n_rows: int) -> Groups:
+        return Groups.make(users, n_rows, self.max_rows_per_user, self.insecure_seed)
+
+    def float_type(self, given: np.dtype) -> np.dtype:
+        """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
+        follows = np.float32 if given.newbyteorder("=") == np.float32 else np.float64
+        kept: np.dtype = np.dtype(follows if self.dtype is None else self.dtype)
+        if kept not in (np.float32, np.float64):
+            raise TypeError(f"Expected dtype={kept} to be float32 or float64: pass None to follow the input.")
+        value: Any = self.fill_missing
+        number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+        if value is not None and (not number or not abs(value) <= float(np.finfo(kept).max)):
+            raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {kept}: pass None to keep NaN.")
+        return kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,7 +125,7 @@ class UserData:
         insecure_seed: int | None = None,
         fill_missing: float | None = None,
     ) -> UserData:
-        """Group a matrix, its targets and one user id a row.
+        """Group a matrix, its targets and one user id per row.
 
         X is an array or a table; lists of rows are refused, because they declare no width. Of arrays and columns of
         objects, and of lists of targets, each cell is read by itself: what is no number becomes NaN.
@@ -98,33 +133,28 @@ class UserData:
         change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
 
         A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
-        private test abort: fill or drop missing cells first. `fill_missing` puts this number into every NaN cell of
-        the features (not of the targets). It must be chosen publicly, without looking at the data; each cell is then
-        filled by itself, within one user, so privacy is unaffected. None leaves NaN.
+        private test abort: fill or drop missing cells first. `fill_missing`, a number that is chosen publicly and not
+        from the data, goes into every NaN cell of the features (not of the targets); None leaves NaN.
 
         `max_rows_per_user` keeps a uniform random choice of each user's rows. With `insecure_seed` the choice can be
         repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
         what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
         """
         X = matrix("X", X)
-        dtype = _float_type(dtype, X.dtype)
-        _check_fill(fill_missing, dtype)
+        options = Options(max_rows_per_user, fit_intercept, dtype, keep_user_ids, insecure_seed, fill_missing)
+        kept_type = options.float_type(X.dtype)
         targets = None if y is None else numbers("y", y)
         if targets is not None and len(targets) != len(X):
-            raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one target a row.")
-        groups = Groups.make(users, len(X), max_rows_per_user, insecure_seed)
+            raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
+        groups = options.groups(users, len(X))
         if groups.order is None and not fit_intercept:
             with np.errstate(all="ignore"):
-                rows = np.ascontiguousarray(X, dtype=dtype)
+                rows = np.ascontiguousarray(X, dtype=kept_type)
         else:
-            rows = np.empty((groups.n_rows, X.shape[1] + fit_intercept), dtype=dtype)
+            rows = np.empty((groups.n_rows, X.shape[1] + fit_intercept), dtype=kept_type)
             groups.gather(X, rows[:, : X.shape[1]])
             rows[:, X.shape[1] :] = 1.0
-        if fill_missing is not None:
-            rows = _filled(rows, fill_missing, borrowed=np.may_share_memory(rows, X))
-        kept_ids = groups.ids(users) if keep_user_ids else None
-        facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
+        return cls._grouped(rows, targets, groups, users, options, borrowed=np.may_share_memory(rows, X))
 
     @classmethod
     def from_table(
@@ -142,12 +172,10 @@ class UserData:
         `features` is a list of column names, or comma-separated patterns such as "x_*,age". Features and targets are
         numbers by declaration; with `classes`, all labels that there can be, targets are positions in them, sorted.
         Cells that are neither, and missing ones, become NaN; a column whose type is no type of numbers is refused.
-        Options are those of `from_arrays`; rows are float64 unless `dtype` is given.
-
-        A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
-        private test abort: fill or drop missing cells first, for instance with `fill_missing`.
+        Options, and what becomes of users with missing cells, are those of `from_arrays`; rows are float64 unless
+        `dtype` is given.
         """
-        _check_options(options)
+        Options.of(options)
         if isinstance(table, (str, os.PathLike)):
             raise TypeError(
                 "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
@@ -160,10 +188,7 @@ class UserData:
                 f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
                 f"use UserData.from_arrays for arrays."
             )
-        schema = Schema.declare(list(names), user, features, target, classes)
-        if isinstance(table, TableFile):
-            table.prefetch(schema)
-        return cls._from_columns(table, schema, **options)
+        return cls.from_schema(table, Schema.declare(list(names), user, features, target, classes), **options)
 
     @classmethod
     def from_parquet(
@@ -181,58 +206,48 @@ class UserData:
         The path is local. Other arguments are those of `from_table`: rows are float64 unless `dtype` is given, and
         missing values become NaN unless `fill_missing` is given.
         """
-        _check_options(options)
+        Options.of(options)
         table = open_parquet(path)
         return cls.from_table(table, user=user, features=features, target=target, classes=classes, **options)
 
     @classmethod
-    def _from_columns(
-        cls,
-        table: Any,
-        schema: Schema,
-        *,
-        max_rows_per_user: int | None = None,
-        fit_intercept: bool = False,
-        dtype: npt.DTypeLike | None = None,
-        keep_user_ids: bool = False,
-        insecure_seed: int | None = None,
-        fill_missing: float | None = None,
+    def from_schema(
+        cls, table: Any, schema: Schema, *, check: Callable[[str, np.ndarray], None] | None = None, **options: Any
     ) -> UserData:
-        kept_type = _float_type(dtype, np.dtype(np.float64))
-        _check_fill(fill_missing, kept_type)
+        """Group a table whose schema is declared, with the options of `from_arrays`.
+
+        `check` sees each column of numbers as it is read; what it tells of them is not protected.
+        """
+        kept = Options.of(options)
+        if isinstance(table, TableFile):
+            table.prefetch(schema)
+        kept_type = kept.float_type(np.dtype(np.float64))
         owners = ids(table[schema.user])
-        groups = Groups.make(owners, len(owners), max_rows_per_user, insecure_seed)
-        rows = np.ones((groups.n_rows, len(schema.features) + fit_intercept), kept_type)
+        groups = kept.groups(owners, len(owners))
+
+        def column(name: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
+            found = numbers_of(table[name])
+            if len(found) != len(owners):
+                raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
+            if check is not None:
+                check(name, found)
+            return found
+
+        targets = None if schema.target is None else column(schema.target, schema.targets)
+        rows = np.ones((groups.n_rows, len(schema.features) + kept.fit_intercept), kept_type)
         for position, name in enumerate(schema.features):
-            column = numbers(f"column {name!r}", table[name])
-            groups.gather(_as_long(column, owners), rows[:, position])
-        if fill_missing is not None:
-            rows = _filled(rows, fill_missing, borrowed=False)
-        targets = None if schema.target is None else _as_long(schema.targets(table[schema.target]), owners)
-        kept_ids = groups.ids(owners) if keep_user_ids else None
-        facts = {"has_targets": targets is not None, "has_intercept": fit_intercept}
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, insecure_seed, **facts)
+            groups.gather(column(name, partial(numbers, f"column {name!r}")), rows[:, position])
+        return cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
 
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name not in _OPTIONS:
-            raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(_OPTIONS)}.")
-
-
-def _as_long(column: np.ndarray, owners: Any) -> np.ndarray:
-    if len(column) != len(owners):
-        raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
-    return column
-
-
-def _check_fill(value: Any, dtype: np.dtype) -> None:
-    """Refuse a filling that is not a number, or not a finite one in the rows' type."""
-    if value is None:
-        return
-    number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-    if not number or not abs(value) <= float(np.finfo(dtype).max):
-        raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {dtype}: pass None to keep NaN.")
+    @classmethod
+    def _grouped(
+        cls, rows: np.ndarray, targets: np.ndarray | None, groups: Groups, users: Any, options: Options, borrowed: bool
+    ) -> UserData:
+        if options.fill_missing is not None:
+            rows = _filled(rows, options.fill_missing, borrowed)
+        kept_ids = groups.ids(users) if options.keep_user_ids else None
+        facts = {"has_targets": targets is not None, "has_intercept": options.fit_intercept}
+        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
 
 
 def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
@@ -244,15 +259,6 @@ def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
                 rows, borrowed = np.array(rows), False
             rows[start : start + _FILL_ROWS][missing] = float(value)
     return rows
-
-
-def _float_type(asked: npt.DTypeLike | None, given: np.dtype) -> np.dtype:
-    """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
-    if asked is None:
-        return np.dtype(np.float32 if given.newbyteorder("=") == np.float32 else np.float64)
-    if np.dtype(asked) not in (np.float32, np.float64):
-        raise TypeError(f"Expected dtype={np.dtype(asked)} to be float32 or float64: pass None to follow the input.")
-    return np.dtype(asked)
 
 
 def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
@@ -269,6 +275,6 @@ def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
                 f"Expected {name} with {ndim} dimensions in C order, got {problem}: use np.ascontiguousarray."
             )
     if len(offsets) < 3 or offsets[0] != 0 or np.any(np.diff(offsets) < 0):
-        raise ValueError("Expected offsets to rise from 0, one entry a user and one more, for at least 2 users.")
+        raise ValueError("Expected offsets to rise from 0, one entry per user and one more, for at least 2 users.")
     if not len(rows) == len(targets) == offsets[-1]:
         raise ValueError("Expected as many rows as targets, and the last offset to be their number.")

@@ -11,18 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from userdp.data.atomic_files import whole_file
-from userdp.models import estimators
-from userdp.models.base import FORMAT, NOT_KEPT, LinearModel
+from userdp.data.tables import whole_file
+from userdp.models.estimators import ESTIMATORS, FORMAT, NOT_KEPT, LinearModel
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import Statement
 from userdp.solvers.base import Result
 
-ESTIMATORS = {
-    name: getattr(estimators, name)
-    for name in ("LogisticRegression", "LinearSVC", "LinearRegression", "HuberRegressor", "QuantileRegressor")
-}
 _LARGEST = 2**30  # bytes of a model file
+_FACTS = ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "versions")
 
 
 def save_model(model: LinearModel, path: str | os.PathLike[str]) -> Path:
@@ -73,24 +69,21 @@ def _model(record: dict[str, Any]) -> LinearModel:
         raise ValueError(f"{outputs} x {n_features} weights expected")
     if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
         raise ValueError("weights that are not finite")
-    if classes is not None and (classes.ndim != 1 or np.unique(classes).tolist() != classes.tolist()):
-        raise ValueError("classes that are not in order")
-    if (classes is not None) != model._classifies or (
-        classes is not None and not 2 <= len(np.unique(classes)) == len(classes)
-    ):
+    if (classes is not None) != model._classifies:
         raise ValueError("classes do not fit the estimator")
+    if classes is not None and (len(classes) < 2 or np.unique(classes).tolist() != classes.tolist()):
+        raise ValueError("classes that are not in order")
     model.n_features_in_ = n_features
     if record["features"] is not None:
         if len(record["features"]) != n_features:
-            raise ValueError("one name a feature expected")
+            raise ValueError("one name per feature expected")
         model.feature_names_in_ = np.asarray([str(name) for name in record["features"]], dtype=object)
     if classes is None:
-        model.coef_, model.intercept_ = coef[0], float(intercept[0])
         model._declare(None)
     else:
-        model.coef_, model.intercept_, model.classes_ = coef, intercept, classes
-    model.privacy_ = Statement.from_dict(record["privacy"])
-    model.result_ = Result(
+        model.classes_ = classes
+    model._keep_weights(coef, intercept)
+    result = Result(
         weights=np.column_stack([coef, intercept]).ravel(),
         aborted=record["halted"],
         message=record["message"],
@@ -99,13 +92,8 @@ def _model(record: dict[str, Any]) -> LinearModel:
         phases=tuple({str(k): float(v) for k, v in phase.items()} for phase in record["phases"]),
         solver=record["solver"],
         mode=record["mode"],
-        privacy=model.privacy_,
     )
-    model.aborted_, model.n_gradients_ = model.result_.aborted, model.result_.n_gradients
-    model.solver_ = model.result_.solver
-    model.facts_ = {
-        name: record[name] for name in ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "versions")
-    }
+    model._keep_result(result, Statement.from_dict(record["privacy"]), {name: record[name] for name in _FACTS})
     return model
 
 

@@ -16,6 +16,7 @@ from userdp.data.users import UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
+from userdp.models.conventions import documented
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
@@ -29,6 +30,18 @@ from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 
 
+@documented(
+    loss="A loss, or the name of one in `userdp.losses`.",
+    data="Users' rows and targets.",
+    domain="Where weights may be: a `Ball` or a `Box`.",
+    rows_per_user="The cap that the data was loaded with (`max_rows_per_user`), or how many rows users typically have. "
+    "It decides accuracy, not privacy, as the other bounds do: all are public.",
+    target_bound="See `Problem`.",
+    prediction_scale="See `Problem`.",
+    warm_start="Public weights to begin at, of an earlier release say.",
+    purpose="What the ledger says that the charge was for.",
+    progress="True shows a progress bar, None shows it on a terminal only.",
+)
 def minimize(
     loss: Loss | str,
     data: UserData,
@@ -53,19 +66,6 @@ def minimize(
     insecure_seed: int | None = None,
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
-
-    rows_per_user: the cap the data was loaded with (`max_rows_per_user`), or how many rows users typically have;
-    target_bound, prediction_scale: see `Problem`. All are public: they decide accuracy, not privacy.
-    row_norm: for "phased-sgd" and "accelerated" only: how long a row may be, the intercept's 1 counted in; None takes
-    sqrt(number of features), right for features of size about 1.
-    solver: "auto" takes "whitened-clip"; "phased-sgd" and "accelerated" are the paper's, calibrated (`userdp.plan`
-    shows all); max_gradients limits the work.
-    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
-    l2: adds l2/2 |w|^2 to the mean loss; warm_start: public weights to begin at, of an earlier release say.
-    public_X: rows that are nobody's secret and about like the users', without the intercept's column: coordinates are
-    then taken from them, at no cost.
-    ledger: charged (epsilon, delta) before any data is read; a fresh one for this call if None.
-    progress: show a bar; None shows it on a terminal.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from userdp.data.schema import numbers
 from userdp.data.users import UserData
+from userdp.models.conventions import documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import Statement, statement
@@ -30,7 +31,7 @@ _TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaus
 class MeanResult:
     """A private mean. All of it may be shown.
 
-    mean: one number a feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
+    mean: one number per feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
     are of each other (found privately); privacy: what was guaranteed and spent.
     """
 
@@ -40,6 +41,12 @@ class MeanResult:
     privacy: Statement
 
 
+@documented(
+    X="An array with a number or a vector per row, or a table; lists are refused, because they do not declare which.",
+    groups="The user id of each row; range(len(X)) if every row is somebody else's.",
+    spread="Between which distances of users the typical one is searched for; public.",
+    outliers="The fraction of users that may be far from the others.",
+)
 def private_mean(
     X: Any,
     groups: Any,
@@ -62,9 +69,6 @@ def private_mean(
     which do not count that. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.
-    X: an array with a number or a vector a row, or a table; lists are refused, because they do not declare which.
-    groups: the user id of each row; range(len(X)) if every row is somebody else's.
-    delta: None takes (number of users)^-1.5, at most 1e-6; `result.privacy.delta` shows it.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
     Paper: Alg. 1, lines 10-22, of one phase.
@@ -106,10 +110,8 @@ def mean_of_users(
     if not 0 <= outliers < 0.4:
         raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a fraction of the users.")
     mechanism = plan_mean(data.n_users, budget, radius_grid(*spread, _RATIO), outliers)
-    plan, ledger = (
-        Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),)),
-        Ledger(budget) if ledger is None else ledger,
-    )
+    plan = Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),))
+    ledger = Ledger(budget) if ledger is None else ledger
     curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     released = curator.release(_LABEL, UserMean(), 1.0)
     radius = float(released[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +11,26 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.users import UserData
+from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows
 from userdp.models.private_mean import mean_of_users
-from userdp.models.reading import owners, read_rows
-from userdp.models.searches import warn_of_search
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 
 _OUTLIERS = 0.01
+_ENDS = "of the public range of every feature, or one number per feature; from what features mean, not from the data."
 
 
+class _Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+@documented(low=f"The lowest end {_ENDS}", high=f"The highest end {_ENDS}")
 @dataclass(eq=False, repr=False)
-class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class PublicScaler(_Scaler):
     """Scale features from public ranges to [-1, 1], and cut off what lies beyond. Learns nothing, costs no privacy.
-
-    low, high: the range of every feature, or one number each; from what features mean, not from the data.
 
     >>> PublicScaler(low=[0, 18], high=[1, 98]).fit_transform([[0.5, 38], [2.0, 98]])
     array([[ 0. , -0.5],
@@ -46,30 +52,26 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X = read_rows(self, X, reset=False)
         return _scaled(X, self.middle_, self.half_)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
-
+@documented(
+    {
+        "mean_ : array": "Mean of each feature.",
+        "scale_ : array": "Standard deviation of each feature.",
+        "privacy_ : Statement": "What was guaranteed and spent.",
+    },
+    low=f"The lowest end {_ENDS} What lies beyond is cut off. Too wide a range costs noise.",
+    high=f"The highest end {_ENDS}",
+)
 @dataclass(eq=False, repr=False)
-class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class PrivateStandardScaler(_Scaler, PrivateEstimator):
     """Take off the mean and divide by the standard deviation of each feature, both learned privately for whole users.
 
     Means and mean squares over users (every user counts the same), in units of public ranges, are released together;
     what cannot be told from noise is taken to be as large as the noise. Missing values count as the middle of a range.
 
-    epsilon, delta: the guarantee, on top of what a model costs: give both the same `ledger`. delta=None takes (number
-    of users)^-1.5, at most 1e-6.
-    low, high: public ranges, of every feature or one number each; what lies beyond is cut off. Too wide costs noise.
-    max_rows_per_user, ledger, insecure_seed, privacy_unit: as for the estimators.
-
-    After `fit`: mean_, scale_, privacy_.
-
     Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private under replacement of one user's whole data.
+    They come on top of what a model costs: give both the same `ledger`.
     """
-
-    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
 
     epsilon: float = 0.1
     delta: float | None = None
@@ -96,13 +98,15 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
             max_rows_per_user=self.max_rows_per_user,
             insecure_seed=self.insecure_seed,
         )
-        budget = budget_for(self.epsilon, self.delta, data.n_users)
-        ledger = Ledger.open(self.ledger) if isinstance(self.ledger, str) else self.ledger
-        purpose = f"{type(self).__name__}.fit"
-        # No two users' means of numbers in [-1, 1] are farther apart than 2 in each.
-        spread = (1e-6, 2 * np.sqrt(data.n_features))
-        seed = self.insecure_seed
-        released = mean_of_users(data, budget, spread, _OUTLIERS, ledger, insecure_seed=seed, purpose=purpose)
+        released = mean_of_users(
+            data,
+            budget_for(self.epsilon, self.delta, data.n_users),
+            (1e-6, 2 * np.sqrt(data.n_features)),  # no two users' means in [-1, 1] are farther apart than 2 in each
+            _OUTLIERS,
+            self._opened_ledger(),
+            insecure_seed=self.insecure_seed,
+            purpose=f"{type(self).__name__}.fit",
+        )
         means, squares = np.split(released.mean, 2)
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means
@@ -110,23 +114,12 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         self.privacy_ = replace(released.privacy, unit=self.privacy_unit)
         return self
 
-    def __sklearn_clone__(self) -> Self:
-        """A copy that is not fitted; where scikit-learn is about to fit several without a common ledger, a warning."""
-        warn_of_search(type(self).__name__, self.ledger is not None)
-        copy: Self = super().__sklearn_clone__()
-        return copy
-
     def transform(self, X: Any) -> np.ndarray:
         """Rows with mean about 0 and standard deviation about 1, cut off where the public ranges end."""
         check_is_fitted(self)
         X = read_rows(self, X, reset=False)
         middle, half = _range(self.low, self.high, self.n_features_in_)
         return np.asarray((np.clip(X, middle - half, middle + half) - self.mean_) / self.scale_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
 
 def _width(low: npt.ArrayLike | None, high: npt.ArrayLike | None) -> int | None:
@@ -138,13 +131,15 @@ def _range(low: npt.ArrayLike | None, high: npt.ArrayLike | None, n_features: in
     """Middle and half of each feature's range."""
     if low is None or high is None:
         raise ValueError(
-            "Expected low and high, the public range of every feature, such as low=0, high=100, or one number a "
+            "Expected low and high, the public range of every feature, such as low=0, high=100, or one number per "
             "feature each. Nothing was spent."
         )
     try:
         ends = [np.broadcast_to(np.asarray(end, dtype=np.float64), n_features) for end in (low, high)]
     except (TypeError, ValueError):
-        raise ValueError(f"Expected low and high to be numbers, or {n_features} numbers each, one a feature.") from None
+        raise ValueError(
+            f"Expected low and high to be numbers, or {n_features} numbers each, one per feature."
+        ) from None
     if not (np.isfinite(ends).all() and (ends[0] < ends[1]).all()):
         raise ValueError("Expected finite low < high for every feature: declare their public ranges.")
     return ends[0] / 2 + ends[1] / 2, ends[1] / 2 - ends[0] / 2

@@ -1,7 +1,13 @@
 """The audited core: everything that touches data on the way out lives here.
 
-Read in this order: `accounting` (what a release costs), `noise` (what is drawn), `neighbours` and `concentration`
-(the filtered mean and its sensitivity), `mechanisms` (tests, releases and searches), `plan` (who is asked what),
-`domination` and `ledger` (what was spent, however it was chosen), `curator` (the gate). The proofs are in
-docs/proofs.md.
+A reviewer reads, in this order:
+
+1. `accounting`: what releases cost, in replace units; what fits into (epsilon, delta);
+2. `plan`: who is asked what, in which order, certified before data is read;
+3. `mechanisms`: `base`, then those the solver uses, each with its sensitivity and its cost; `noise`: what is drawn;
+4. `curator`: the only gate; certify, charge, and only then look;
+5. `ledger`: what was spent, written down first; `domination`: why that holds however runs are chosen;
+6. `guarantee`: what may be said of a run, and what its noise allows an attacker.
+
+The proofs are in docs/proofs.md, in sections that the docstrings name; docs/reading-map.md counts the lines.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -20,7 +21,6 @@ from userdp.privacy.mechanisms.base import Aborted, Session, Users, Vectors
 from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.warnings_off import QUIET
 from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
@@ -125,7 +125,7 @@ class Curator:
         Numerical warnings are off, whatever the caller has set: they would depend on values.
         """
         try:
-            with QUIET, np.errstate(all="ignore"):
+            with WARNINGS_OFF, np.errstate(all="ignore"):
                 return self._compute(step, session, statistic, radius)
         except Aborted as error:
             self._rounds_left = 0
@@ -237,3 +237,36 @@ def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
             f"Expected radius={radius} in step {label!r} to be at least the statistic's "
             f"replace_one_sensitivity={guaranteed}: pass that as the radius."
         )
+
+
+class WarningsOff:
+    """No warnings while at least one thread is inside: whether and what numpy warns depends on values.
+
+    Filters belong to the whole process: one that leaves must not let another's warnings through.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, with a lock that nobody holds."""
+        self._lock, self._inside, self._filters = threading.Lock(), 0, warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+WARNINGS_OFF = WarningsOff()
+# A child made while another thread was inside would wait for a lock that nobody holds there.
+os.register_at_fork(after_in_child=WARNINGS_OFF.forget)

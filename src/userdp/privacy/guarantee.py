@@ -56,7 +56,7 @@ _SLACK = 0.01  # of delta, that may be outside of the dominating Gaussian
 _LARGEST_EXPONENT = 500.0
 
 # How far adding a user moves a clipped total / how far replacing one does. Others, tests above all, have no such ratio.
-_ADDED = {"clip": 0.5, "sampled-clip": 0.5}
+_ADDED = {"clip": 0.5}
 _ADDED_ACUTE = math.sqrt(0.5)
 
 

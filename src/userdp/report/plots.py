@@ -1,39 +1,43 @@
-"""The report's pictures. Each is a function of numbers of the record and gives an SVG element, or "" for nothing."""
+"""The report's pictures: functions of numbers of the record that give an SVG element, or "" for nothing.
+
+Drawn by matplotlib, with text as text, in colours that follow the page's light or dark. They are 360 units wide with
+text of 11 units, to be read on a phone. Blue and orange, shapes and labels tell things apart, for the colour-blind.
+"""
 
 from __future__ import annotations
 
+import html
+import io
 import math
-from collections.abc import Mapping, Sequence
+import re
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from userdp.privacy.guarantee import right_guess
-from userdp.report.canvas import (
-    BLUE,
-    INK,
-    LINE,
-    MUTED,
-    ORANGE,
-    TEXT,
-    WIDE,
-    WIDTH,
-    Canvas,
-    align_ends,
-    canvas,
-    few_ticks,
-    log_axis,
-    room,
-)
 from userdp.report.record import number, positive, real, shorten
 from userdp.report.wording import best_guess, column, percent_at_most
 
 MOST_BARS = 30
 MOST_ROWS = 20
 MOST_NARROW = 10  # outputs of a heat map that a phone has room for
+_WIDTH, _WIDE = 360.0, 720.0
+_TEXT = 11
+# Stand-ins in the drawing for the page's colours.
+_INK, _MUTED, _LINE, _BLUE, _ORANGE = (f"#01010{k}" for k in range(2, 7))
+_ON_PAGE = {_INK: "--ink", _MUTED: "--muted", _LINE: "--line", _BLUE: "--blue", _ORANGE: "--orange"}
+_LETTER = 6.6  # width of a letter
+_DROPPED = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 _BAR = 17.0  # height of a coefficient's row
 _LABEL = 20  # letters of a label
-_LEVELS = {"predicted": (BLUE, "o"), "bound": (ORANGE, "D"), "estimate": (ORANGE, "D")}
+_LEVELS = {"predicted": (_BLUE, "o"), "bound": (_ORANGE, "D"), "estimate": (_ORANGE, "D")}
+_drawing = threading.Lock()
 
 
 def attack_picture(privacy: Mapping[str, Any]) -> str:
@@ -44,49 +48,49 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
     """
     delta, found, best = privacy["delta"], privacy["tradeoff"], best_guess(privacy)
     alone = right_guess(privacy["epsilon"], delta)
-    with canvas("attack", 290, left=58, right=18, top=12, bottom=48) as picture:
+    with _canvas("attack", 290, left=58, right=18, top=12, bottom=48) as picture:
         axes = picture.axes
         wrong, right = [0.0, 1 - alone, 1 - delta, 1.0], [delta, alone, 1.0, 1.0]
         if found is not None:
-            axes.plot(wrong, right, color=ORANGE, linewidth=1.4, linestyle=(0, (2, 2)))
-            axes.plot([1 - alone], [alone], marker="D", markersize=6, color=ORANGE, clip_on=False, zorder=4)
+            axes.plot(wrong, right, color=_ORANGE, linewidth=1.4, linestyle=(0, (2, 2)))
+            axes.plot([1 - alone], [alone], marker="D", markersize=6, color=_ORANGE, clip_on=False, zorder=4)
             wrong = [*(alarm for alarm, _ in found.points), 1.0]
             right = [*(1 - miss for _, miss in found.points), 1.0]
-        axes.fill_between(wrong, right, wrong, color=BLUE, alpha=0.16, linewidth=0)
-        axes.plot(wrong, right, color=BLUE, linewidth=2)
-        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
-        axes.plot([1 - best], [best], marker="o", markersize=8, color=BLUE, clip_on=False, zorder=5)
+        axes.fill_between(wrong, right, wrong, color=_BLUE, alpha=0.16, linewidth=0)
+        axes.plot(wrong, right, color=_BLUE, linewidth=2)
+        axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
+        axes.plot([1 - best], [best], marker="o", markersize=8, color=_BLUE, clip_on=False, zorder=5)
         if found is None:
             corner = best < 0.8  # there is room above the curve
             if corner:
-                axes.plot([1 - best, 0.16], [best, 0.89], color=BLUE, linewidth=0.8)
+                axes.plot([1 - best, 0.16], [best, 0.89], color=_BLUE, linewidth=0.8)
             at = (0.03, 0.93) if corner else (1.08 - best, best - 0.09)
             picture.write(*at, f"{percent_at_most(best)} right, at even odds", weight="bold")
         else:
             _both_numbers(picture, best, alone)
-        picture.write(0.52, 0.42, "blind guessing", color=MUTED)
+        picture.write(0.52, 0.42, "blind guessing", color=_MUTED)
         ticks = (0, 0.25, 0.5, 0.75, 1)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks(ticks, [f"{tick:.0%}" for tick in ticks])
             axis.set_tick_params(pad=6)
         axes.set(xlim=(0, 1), ylim=(0, 1))
-        axes.grid(color=LINE, linewidth=0.7)
-        axes.set_xlabel("chance of a wrong suspicion", color=INK, labelpad=4, size=TEXT)
-        axes.set_ylabel("chance of a right one", color=INK, labelpad=4, size=TEXT)
+        axes.grid(color=_LINE, linewidth=0.7)
+        axes.set_xlabel("chance of a wrong suspicion", color=_INK, labelpad=4, size=_TEXT)
+        axes.set_ylabel("chance of a right one", color=_INK, labelpad=4, size=_TEXT)
         more = "" if found is None else f" Epsilon and delta alone would allow {percent_at_most(alone)}."
         return picture.svg(f"What any attack can reach: right {percent_at_most(best)} of the time at even odds.{more}")
 
 
-def _both_numbers(picture: Canvas, best: float, alone: float) -> None:
+def _both_numbers(picture: _Canvas, best: float, alone: float) -> None:
     """Right guesses with this noise and with (epsilon, delta) alone, below the diagonal, where there is room."""
     axes = picture.axes
     for place, (chance, colour, marker, words) in enumerate(
-        ((best, BLUE, "o", "with this noise"), (alone, ORANGE, "D", "by (ε, δ) alone"))
+        ((best, _BLUE, "o", "with this noise"), (alone, _ORANGE, "D", "by (ε, δ) alone"))
     ):
         height = 0.26 - 0.1 * place
         axes.plot([0.36], [height], marker=marker, markersize=7, color=colour)
         picture.write(0.4, height, f"{percent_at_most(chance)} right {words}", weight="normal" if place else "bold")
-    picture.write(0.4, 0.06, "at even odds", color=MUTED)
+    picture.write(0.4, 0.06, "at even odds", color=_MUTED)
 
 
 def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -95,17 +99,17 @@ def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     names = [name for name, _ in rows]
-    with canvas("budget", 24 * len(rows) + 28, left=room(names), right=46, top=6, bottom=22) as picture:
+    with _canvas("budget", 24 * len(rows) + 28, left=_room(names), right=46, top=6, bottom=22) as picture:
         axes, places = picture.axes, range(len(rows))
-        axes.barh(places, [1.0] * len(rows), height=0.62, color=LINE, alpha=0.45)
+        axes.barh(places, [1.0] * len(rows), height=0.62, color=_LINE, alpha=0.45)
         lengths = [min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0 for _, fraction in rows]
-        axes.barh(places, lengths, height=0.62, color=BLUE)
+        axes.barh(places, lengths, height=0.62, color=_BLUE)
         for place, (_, fraction) in enumerate(rows):
             words = f"{fraction:.0%}" if 0 <= fraction < 10 else number(fraction, 2)
             picture.write(1.03, place, words, weight="bold")
         axes.set_yticks(places, names, parse_math=False)
         axes.set_xticks((0, 0.5, 1), ["0", "50%", "100%"])
-        align_ends(axes)
+        _align_ends(axes)
         axes.set(xlim=(0, 1), ylim=(len(rows) - 0.4, -0.6))
         return picture.svg("Fraction of the budget that each step takes.")
 
@@ -113,13 +117,13 @@ def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
 def ledger_picture(spent: float, total: float) -> str:
     """The data set's lifetime budget: spent and left."""
     fraction = min(1.0, max(0.0, spent / total))
-    with canvas("ledger", 52, left=2, right=2, top=4, bottom=22) as picture:
+    with _canvas("ledger", 52, left=2, right=2, top=4, bottom=22) as picture:
         axes = picture.axes
-        axes.barh([0], [1.0], height=0.8, color=LINE, alpha=0.45)
-        axes.barh([0], [fraction], height=0.8, color=ORANGE if fraction > 0.9 else BLUE)
+        axes.barh([0], [1.0], height=0.8, color=_LINE, alpha=0.45)
+        axes.barh([0], [fraction], height=0.8, color=_ORANGE if fraction > 0.9 else _BLUE)
         axes.set(xlim=(0, 1), ylim=(-0.5, 0.5), yticks=[])
         axes.set_xticks((0, 1), [f"spent: {number(spent, 3)}", f"lifetime budget: {number(total, 3)}"])
-        align_ends(axes)
+        _align_ends(axes)
         return picture.svg(f"Spent epsilon {number(spent, 3)} of {number(total, 3)}.")
 
 
@@ -129,11 +133,11 @@ def error_picture(levels: Sequence[tuple[str, object]]) -> str:
     if not shown:
         return ""
     names = [name for name, _ in shown]
-    with canvas("error", 28 * len(shown) + 30, left=room(names), right=58, top=6, bottom=22) as picture:
+    with _canvas("error", 28 * len(shown) + 30, left=_room(names), right=58, top=6, bottom=22) as picture:
         axes = picture.axes
-        low = log_axis(axes, [value for _, value in shown])
+        low = _log_axis(axes, [value for _, value in shown])
         for place, (name, value) in enumerate(shown):
-            colour, marker = _LEVELS.get(name, (MUTED, "s"))
+            colour, marker = _LEVELS.get(name, (_MUTED, "s"))
             axes.plot([low, value], [place, place], color=colour, linewidth=3, alpha=0.35, solid_capstyle="butt")
             axes.plot([value], [place], marker=marker, markersize=8, color=colour, clip_on=False, zorder=5)
             picture.write(1.06, place, number(value, 2), weight="bold", transform=axes.get_yaxis_transform())
@@ -144,17 +148,21 @@ def error_picture(levels: Sequence[tuple[str, object]]) -> str:
 
 def phases_picture(phases: Sequence[Mapping[str, Any]]) -> str:
     """For each phase: the radius that theory expected, the one that was released, and the noise."""
-    marks = (("expected_radius", "o", MUTED, "none"), ("radius", "o", BLUE, BLUE), ("noise_std", "D", ORANGE, ORANGE))
+    marks = (
+        ("expected_radius", "o", _MUTED, "none"),
+        ("radius", "o", _BLUE, _BLUE),
+        ("noise_std", "D", _ORANGE, _ORANGE),
+    )
     shown = list(phases)[:MOST_ROWS]
     values = [real(phase.get(key)) for phase in shown for key, *_ in marks if positive(phase.get(key))]
     if not values:
         return ""
     height = 24 * len(shown) + 60
-    with canvas("phases", height, left=66, right=18, top=34, bottom=22) as picture:
+    with _canvas("phases", height, left=66, right=18, top=34, bottom=22) as picture:
         axes = picture.axes
-        log_axis(axes, values)
+        _log_axis(axes, values)
         for place in range(len(shown)):
-            axes.axhline(place, color=LINE, linewidth=1, zorder=0)
+            axes.axhline(place, color=_LINE, linewidth=1, zorder=0)
         top: dict[str, Any] = {"transform": picture.figure.transFigure, "clip_on": False}
         for across, (key, marker, colour, fill) in zip((0.03, 0.36, 0.69), marks, strict=True):
             style: dict[str, Any] = {"color": colour, "markerfacecolor": fill, "markeredgewidth": 1.6, "linestyle": ""}
@@ -170,18 +178,18 @@ def phases_picture(phases: Sequence[Mapping[str, Any]]) -> str:
 def bars_picture(names: Sequence[str], values: Sequence[float]) -> str:
     """One output's coefficients as bars, in the order given."""
     labels = [shorten(name, _LABEL) for name in names]
-    left, right = room(labels), 56.0
-    with canvas("coefficients", _BAR * len(names) + 28, left, right, top=4, bottom=22) as picture:
+    left, right = _room(labels), 56.0
+    with _canvas("coefficients", _BAR * len(names) + 28, left, right, top=4, bottom=22) as picture:
         axes, places = picture.axes, range(len(names))
         lengths = [min(max(value, -1e300), 1e300) if math.isfinite(value) else 0.0 for value in values]
-        axes.barh(places, lengths, height=0.66, color=[BLUE if value >= 0 else ORANGE for value in lengths])
-        axes.axvline(0, color=MUTED, linewidth=1)
+        axes.barh(places, lengths, height=0.66, color=[_BLUE if value >= 0 else _ORANGE for value in lengths])
+        axes.axvline(0, color=_MUTED, linewidth=1)
         for place, value in enumerate(values):
-            edge = 1 + (right - 4) / (WIDTH - left - right)
+            edge = 1 + (right - 4) / (_WIDTH - left - right)
             picture.write(edge, place, number(value, 3), ha="right", size=10, transform=axes.get_yaxis_transform())
         axes.set_yticks(places, labels, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        few_ticks(axes, min(0.0, *lengths), max(0.0, *lengths))
+        _few_ticks(axes, min(0.0, *lengths), max(0.0, *lengths))
         return picture.svg("The largest coefficients as bars.")
 
 
@@ -189,10 +197,10 @@ def heat_picture(names: Sequence[str], outputs: Sequence[str], table: Sequence[S
     """Coefficients of several outputs: blue above 0, orange below, stronger for larger. `table[k]` is of output k."""
     wide, tilted = len(outputs) > MOST_NARROW, len(outputs) > 3
     labels, heads = [shorten(name, _LABEL) for name in names], [shorten(name, 12) for name in outputs]
-    left, right = room(labels), 46.0 if tilted else 8.0
-    top = 0.75 * room(heads) + 8 if tilted else 20.0
-    with canvas("coefficients", _BAR * len(names) + top + 6, left, right, top, bottom=6, wide=wide) as picture:
-        axes, cell = picture.axes, ((WIDE if wide else WIDTH) - left - right) / len(outputs)
+    left, right = _room(labels), 46.0 if tilted else 8.0
+    top = 0.75 * _room(heads) + 8 if tilted else 20.0
+    with _canvas("coefficients", _BAR * len(names) + top + 6, left, right, top, bottom=6, wide=wide) as picture:
+        axes, cell = picture.axes, ((_WIDE if wide else _WIDTH) - left - right) / len(outputs)
         _cells(picture, table, numbered=cell >= 38)
         axes.set_yticks([k + 0.5 for k in range(len(names))], labels, parse_math=False)
         places = range(0, len(outputs), math.ceil(14 / cell))
@@ -204,13 +212,102 @@ def heat_picture(names: Sequence[str], outputs: Sequence[str], table: Sequence[S
         return picture.svg("The largest coefficients of each output as a heat map.")
 
 
-def _cells(picture: Canvas, table: Sequence[Sequence[float]], numbered: bool) -> None:
+def _cells(picture: _Canvas, table: Sequence[Sequence[float]], numbered: bool) -> None:
     largest = max((abs(value) for row in table for value in row if math.isfinite(value)), default=0.0) or 1.0
     for across, row in enumerate(table):
         for down, value in enumerate(row):
             strength = 0.04 + (0.5 if numbered else 0.85) * (abs(value) / largest) if math.isfinite(value) else 0.0
-            colour = BLUE if value >= 0 else ORANGE
+            colour = _BLUE if value >= 0 else _ORANGE
             corner = (across + 0.02, down + 0.04)
             picture.axes.add_patch(Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0))
             if numbered:
                 picture.write(across + 0.5, down + 0.5, number(value, 2), ha="center", size=9)
+
+
+class _Canvas:
+    """Axes with fixed margins, in units of the drawing, and how they become an element of the page."""
+
+    def __init__(self, name: str, size: tuple[float, float], margins: tuple[float, float, float, float]) -> None:
+        (width, height), (left, right, top, bottom) = size, margins
+        self._name = name
+        self.figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        across, up = (width - left - right) / width, (height - top - bottom) / height
+        self.axes: Any = self.figure.add_axes((left / width, bottom / height, across, up))
+        for side in ("top", "right", "left"):
+            self.axes.spines[side].set_visible(False)
+        self.axes.spines["bottom"].set_color(_LINE)
+        self.axes.tick_params(which="both", labelcolor=_INK, length=0, labelsize=_TEXT)
+        self.axes.set_axisbelow(True)
+
+    def write(self, x: float, y: float, words: str, **style: Any) -> None:
+        self.axes.text(x, y, words, **{"color": _INK, "size": _TEXT, "va": "center", "parse_math": False, **style})
+
+    def svg(self, words: str) -> str:
+        """The SVG element: ids of its own, the page's font and colours, words for who cannot see it."""
+        out = io.StringIO()
+        self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        svg = re.sub(r"<[^>]*>", lambda tag: self._on_page(tag.group()), _DROPPED.sub("", out.getvalue()).strip())
+        view = re.search(r'viewBox="([\d. ]*)"', svg)
+        assert view is not None
+        head = f'<svg viewBox="{view[1]}" role="img" aria-label="{html.escape(words)}">'
+        return re.sub(r"<svg\b[^>]*>", lambda _: head, svg, count=1)
+
+    def _on_page(self, tag: str) -> str:
+        """One tag; text between tags, which may come from the record, is left alone."""
+        tag = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{self._name}-", re.sub(r"\s+", " ", tag))
+        tag = re.sub(r"font-family: [^;\"]*", "font-family: inherit", tag)
+        for colour, variable in _ON_PAGE.items():
+            tag = tag.replace(colour, f"var({variable})")
+        return tag
+
+
+@contextmanager
+def _canvas(
+    name: str, height: float, left: float, right: float, top: float, bottom: float, wide: bool = False
+) -> Iterator[_Canvas]:
+    """A canvas, under settings that the SVG writer takes from globals only: they are set meanwhile, by one at a time.
+
+    The same drawing gives the same text. Letters that matplotlib's font lacks are warned about, though the browser's
+    fonts have them: not here.
+    """
+    with _drawing, mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": name})
+        yield _Canvas(name, (_WIDE if wide else _WIDTH, height), (left, right, top, bottom))
+
+
+def _room(labels: Iterable[str]) -> float:
+    """The margin that labels need."""
+    return 12 + _LETTER * max((len(label) for label in labels), default=0)
+
+
+def _log_axis(axes: Any, values: Sequence[float]) -> float:
+    """Whole powers of ten around the values, a few of them labelled; the lowest."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    low = low if low < high else high - 1
+    powers = range(low, high + 1, math.ceil((high - low) / 5))
+    axes.set_xscale("log")
+    axes.set_xticks([10.0**power for power in powers], [f"{10.0**power:g}" for power in powers])
+    axes.minorticks_off()
+    axes.set_xlim(10.0**low, 10.0**high)
+    axes.grid(axis="x", color=_LINE, linewidth=0.7)
+    return 10.0**low
+
+
+def _few_ticks(axes: Any, low: float, high: float) -> None:
+    """A linear axis with four steps or so."""
+    span = high - low if high - low > 1e-300 else 1.0
+    step = 10.0 ** math.floor(math.log10(span / 2))
+    step *= next(times for times in (1, 2, 5, 10) if span / (times * step) <= 4)
+    ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+    axes.set_xlim(low - 0.02 * span, high + 0.02 * span)
+    axes.grid(axis="x", color=_LINE, linewidth=0.7)
+
+
+def _align_ends(axes: Any) -> None:
+    """The first label begins at its tick, the last ends there."""
+    labels = axes.get_xticklabels()
+    labels[0].set_horizontalalignment("left")
+    labels[-1].set_horizontalalignment("right")

@@ -16,127 +16,106 @@ from userdp.solvers.base import PROVEN
 FORMAT = "userdp model 1"
 NAMELESS = "(no name)"
 _OPTIONAL: Mapping[str, Any] = {
-    "created": "",
-    "features": None,
-    "classes": None,
-    "solver": "",
-    "mode": "",
-    "rows_per_user": None,
-    "n_gradients": None,
-    "message": "",
-    "bound": None,
-    "bound_is_estimate": None,
-    "estimate": None,
-    "loss": "",
-    "loss_at_zero": None,
+    **dict.fromkeys(("created", "solver", "mode", "message", "loss"), ""),
+    **dict.fromkeys(("features", "classes", "rows_per_user", "n_gradients", "loss_at_zero")),
+    **dict.fromkeys(("bound", "bound_is_estimate", "estimate")),
     "phases": [],
     "versions": {},
 }
-_OPTIONAL_PRIVACY: Mapping[str, Any] = {
-    "neighbours": "",
-    "insecure_seed": None,
-    "warning": "",
-    "ledger": None,
-    "tradeoff": None,
-}
+_OPTIONAL_PRIVACY = {"neighbours": "", "insecure_seed": None, "warning": "", "ledger": None, "tradeoff": None}
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("estimator", str, "a name"),
+    ("parameters", Mapping, "a dict"),
+    ("privacy", Mapping, "a dict"),
+    ("versions", Mapping, "a dict"),
+    ("halted", bool, "true or false"),
+    ("message", str, "text"),
+    ("coef", list, "a list of rows, one per output"),
+    ("intercept", list, "a list of numbers, one per output"),
+    ("phases", list | tuple, "a list of dicts"),
+)
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
 
 
 def checked(record: object) -> dict[str, Any]:
     """A copy of the record with everything optional filled in, or an error that says what was expected."""
     if not isinstance(record, Mapping):
-        _refuse("a model's record", "a dict", record)
-    assert isinstance(record, Mapping)
-    if record.get("format") != FORMAT:
-        _refuse('"format"', f'"{FORMAT}"', record.get("format"))
+        raise _refused("a model's record", "a dict", record)
+    _expect(record.get("format") == FORMAT, '"format"', f'"{FORMAT}"', record.get("format"))
     whole = {**_OPTIONAL, **{str(key): value for key, value in record.items()}}
-    for key, kind, words in (
-        ("estimator", str, "a name"),
-        ("parameters", Mapping, "a dict"),
-        ("privacy", Mapping, "a dict"),
-        ("versions", Mapping, "a dict"),
-        ("halted", bool, "true or false"),
-        ("message", str, "text"),
-        ("coef", list, "a list of rows, one an output"),
-        ("intercept", list, "a list of numbers, one an output"),
-        ("phases", list | tuple, "a list of dicts"),
-    ):
-        if not isinstance(whole.get(key), kind):
-            _refuse(f'"{key}"', words, whole.get(key))
-    if not all(isinstance(phase, Mapping) for phase in whole["phases"]):
-        _refuse('"phases"', "a list of dicts", whole["phases"])
+    for key, kind, words in _KINDS:
+        _expect(isinstance(whole.get(key), kind), f'"{key}"', words, whole.get(key))
+    _expect(
+        all(isinstance(phase, Mapping) for phase in whole["phases"]), '"phases"', "a list of dicts", whole["phases"]
+    )
     for key in ("n_users", "n_features"):
-        if not (isinstance(whole.get(key), Integral) and whole[key] >= 1):
-            _refuse(f'"{key}"', "a whole number >= 1", whole.get(key))
+        fine = isinstance(whole.get(key), Integral) and whole[key] >= 1
+        _expect(fine, f'"{key}"', "a whole number >= 1", whole.get(key))
     if whole["bound_is_estimate"] is None:
         whole["bound_is_estimate"] = whole["solver"] not in PROVEN
-    if not isinstance(whole["bound_is_estimate"], bool):
-        _refuse('"bound_is_estimate"', "true or false", whole["bound_is_estimate"])
+    estimate = whole["bound_is_estimate"]
+    _expect(isinstance(estimate, bool), '"bound_is_estimate"', "true or false", estimate)
     _check_coefficients(whole)
     whole["privacy"] = _checked_privacy(whole["privacy"])
     return whole
 
 
 def _check_coefficients(record: dict[str, Any]) -> None:
-    width, rows, names = record["n_features"], record["coef"], record["features"]
-    if not rows or not all(isinstance(row, list | tuple) and len(row) == width for row in rows):
-        _refuse('"coef"', f"rows of n_features={width} numbers, one row an output", rows)
-    if not all(_is_number(value) for row in [*rows, record["intercept"]] for value in row):
-        _refuse('"coef" and "intercept"', "numbers", "something else")
-    if len(record["intercept"]) not in (0, len(rows)):
-        _refuse('"intercept"', f"{len(rows)} numbers, one an output, or none", record["intercept"])
-    if names is not None and not (isinstance(names, list | tuple) and len(names) == width):
-        _refuse('"features"', f"null or {width} names", names)
-    if record["classes"] is not None and not isinstance(record["classes"], list | tuple):
-        _refuse('"classes"', "null or a list", record["classes"])
+    width, rows, names, classes = record["n_features"], record["coef"], record["features"], record["classes"]
+    fine = bool(rows) and all(isinstance(row, list | tuple) and len(row) == width for row in rows)
+    _expect(fine, '"coef"', f"rows of n_features={width} numbers, one row per output", rows)
+    fine = all(_is_number(value) for row in [*rows, record["intercept"]] for value in row)
+    _expect(fine, '"coef" and "intercept"', "numbers", "something else")
+    fine = len(record["intercept"]) in (0, len(rows))
+    _expect(fine, '"intercept"', f"{len(rows)} numbers, one per output, or none", record["intercept"])
+    fine = names is None or (isinstance(names, list | tuple) and len(names) == width)
+    _expect(fine, '"features"', f"null or {width} names", names)
+    _expect(isinstance(classes, list | tuple | None), '"classes"', "null or a list", classes)
 
 
 def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     whole = {**_OPTIONAL_PRIVACY, **privacy}
-    epsilon, delta = whole.get("epsilon"), whole.get("delta")
-    if not (_is_number(epsilon) and epsilon is not None and 0 < epsilon < math.inf):
-        _refuse('"privacy": "epsilon"', "a finite number > 0", epsilon)
-    if not (_is_number(delta) and delta is not None and 0 <= delta < 1):
-        _refuse('"privacy": "delta"', "a number >= 0 and < 1", delta)
-    if whole.get("unit") not in ("user", "row"):
-        _refuse('"privacy": "unit"', '"user" or "row"', whole.get("unit"))
-    if not isinstance(whole.get("private"), bool):
-        _refuse('"privacy": "private"', "true or false", whole.get("private"))
-    steps = whole.get("mechanisms")
-    if not (isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)):
-        _refuse('"privacy": "mechanisms"', "a list of dicts", steps)
-    if whole["ledger"] is not None and not isinstance(whole["ledger"], Mapping):
-        _refuse('"privacy": "ledger"', "null or a dict", whole["ledger"])
+    epsilon, delta, unit, private = (whole.get(key) for key in ("epsilon", "delta", "unit", "private"))
+    steps, ledger = whole.get("mechanisms"), whole["ledger"]
+    fine = epsilon is not None and _is_number(epsilon) and 0 < epsilon < math.inf
+    _expect(fine, '"privacy": "epsilon"', "a finite number > 0", epsilon)
+    fine = delta is not None and _is_number(delta) and 0 <= delta < 1
+    _expect(fine, '"privacy": "delta"', "a number >= 0 and < 1", delta)
+    _expect(unit in ("user", "row"), '"privacy": "unit"', '"user" or "row"', unit)
+    _expect(isinstance(private, bool), '"privacy": "private"', "true or false", private)
+    fine = isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)
+    _expect(fine, '"privacy": "mechanisms"', "a list of dicts", steps)
+    _expect(isinstance(ledger, Mapping | None), '"privacy": "ledger"', "null or a dict", ledger)
     if whole["tradeoff"] is not None:
         whole["tradeoff"] = _checked_tradeoff(whole["tradeoff"])
-    whole["private"] = whole["private"] and whole["insecure_seed"] is None
+    whole["private"] = private and whole["insecure_seed"] is None
     return whole
 
 
-def _checked_tradeoff(record: object) -> Tradeoff:
+def _checked_tradeoff(record: Any) -> Tradeoff:
     """What the noise really gives, if its numbers can be chances at all."""
     try:
-        found = Tradeoff.from_dict(record)  # type: ignore[arg-type]
-        chances = [
-            found.right_guess,
-            found.failure,
-            found.mu_failure,
-            *(chance for pair in found.points for chance in pair),
-        ]
+        found = Tradeoff.from_dict(record)
+        points = [chance for pair in found.points for chance in pair]
+        chances = [found.right_guess, found.failure, found.mu_failure, *points]
         numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
         fine = all(0 <= chance <= 1 for chance in chances)
         fine = fine and all(value is None or 0 <= value < math.inf for value in numbers) and len(found.points) > 1
     except (KeyError, TypeError, ValueError, OverflowError):
         fine = False
-    if not fine:
-        _refuse('"privacy": "tradeoff"', "null or what Tradeoff.to_dict() gives", record)
+    _expect(fine, '"privacy": "tradeoff"', "null or what Tradeoff.to_dict() gives", record)
     return found
 
 
-def _refuse(what: str, expected: str, got: object) -> None:
+def _expect(fine: bool, what: str, expected: str, got: object) -> None:
+    if not fine:
+        raise _refused(what, expected, got)
+
+
+def _refused(what: str, expected: str, got: object) -> ValueError:
     shown = clean(repr(got))
     shown = shown if len(shown) <= 60 else f"{type(got).__name__} {shown[:57]}..."
-    raise ValueError(
+    return ValueError(
         f"Expected {what} to be {expected}, got {shown}: pass a fitted model, or what its to_dict() gives."
     )
 
@@ -209,11 +188,9 @@ def power(value: float) -> str:
 def feature_names(record: Mapping[str, Any]) -> list[str]:
     """The features' names, or x0, x1, .. where the model has none."""
     names = record["features"]
-    return (
-        [f"x{k}" for k in range(record["n_features"])]
-        if names is None
-        else [clean(name).strip() or NAMELESS for name in names]
-    )
+    if names is None:
+        return [f"x{k}" for k in range(record["n_features"])]
+    return [clean(name).strip() or NAMELESS for name in names]
 
 
 def output_names(record: Mapping[str, Any]) -> list[str]:

@@ -47,17 +47,7 @@ _MECHANISMS = {
     "sampled-rows": "Random rows of all people; what a person adds is clipped to its rows taken, then a noisy sum.",
     "paper-outlier-removal": "Outlier removal, test and noise as the paper prints them.",
 }
-_COLUMNS = {
-    "users": "users",
-    "groups": "groups",
-    "steps": "steps",
-    "users_a_step": "users a step",
-    "step_size": "step size",
-    "regularizer": "regularizer",
-    "expected_radius": "expected radius",
-    "radius": "released radius",
-    "noise_std": "noise (std)",
-}
+_COLUMNS = {"users_a_step": "users per step", "radius": "released radius", "noise_std": "noise (std)"}
 
 
 def best_guess(privacy: Mapping[str, Any]) -> float:
@@ -93,8 +83,7 @@ def up(value: float, digits: int = 4) -> str:
     """Rounded up to so many digits, because it bounds."""
     if not 0 < value < math.inf:
         return number(value)
-    power_of_ten = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
-    return f"{math.ceil(value / power_of_ten / _UP) * power_of_ten:.{digits}g}"
+    return rounded_up(value / _UP, digits)
 
 
 def one_in(delta: float) -> str:
@@ -140,24 +129,18 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found is None:
         return []
     alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
-    rows = [
-        (
-            "right guesses",
-            f"{percent_at_most(found.right_guess)} at most with this noise; (ε, δ) alone would allow {alone}",
-        ),
-    ]
+    best = percent_at_most(found.right_guess)
+    rows = [("right guesses", f"{best} at most with this noise; (ε, δ) alone would allow {alone}")]
     if found.mu is not None:
         but = f", but for events of chance {power(found.mu_failure)}, counted in δ" if found.mu_failure else ""
         rows.append(("μ", f"{up(found.mu)}: it tells no more than one Gaussian mechanism of this μ (μ-GDP){but}"))
     rows.append(("can it fail outright?", failure_in_words(found.failure)))
     if found.added_epsilon is not None:
-        rows.append(
-            (
-                "ε if counted by others",
-                f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus, "
-                "say) would print for the same noise and δ. It is another guarantee, shown only to compare with.",
-            )
+        words = (
+            f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus, say) "
+            "would print for the same noise and δ. It is another guarantee, shown only to compare with."
         )
+        rows.append(("ε if counted by others", words))
     return rows
 
 
@@ -239,7 +222,7 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def drowned(record: Mapping[str, Any]) -> bool:
+def noise_dominated(record: Mapping[str, Any]) -> bool:
     """Whether the predicted error is no better than that of knowing nothing."""
     return positive(record["loss_at_zero"]) and real(record["estimate"]) >= real(record["loss_at_zero"])
 
@@ -252,7 +235,14 @@ def purpose(step: Mapping[str, Any]) -> str:
 
 def how(step: Mapping[str, Any]) -> str:
     """How a step's mechanism protects."""
-    return _MECHANISMS.get(kind_of_class(str(step.get("mechanism", ""))), "See the record below.")
+    return _MECHANISMS.get(_kind(step), "See the record below.")
+
+
+def _kind(step: Mapping[str, Any]) -> str:
+    """A mechanism's kind; clipping on samples of people has words of its own."""
+    kind, record = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
+    sampled = isinstance(record, Mapping) and record.get("sampling_probability", 1.0) < 1
+    return "sampled-clip" if kind == "clip" and sampled else kind
 
 
 def in_one_line(record: object) -> str:
@@ -264,7 +254,7 @@ def in_one_line(record: object) -> str:
 
 def radius_in_words(record: Mapping[str, Any]) -> str:
     """What the radius of a phase is: where outliers begin, or the length that contributions are clipped to."""
-    kinds = [kind_of_class(str(step.get("mechanism", ""))) for step in record["privacy"]["mechanisms"]]
+    kinds = [_kind(step) for step in record["privacy"]["mechanisms"]]
     if kinds and all(kind in ("clip", "sampled-clip") for kind in kinds):
         return "Radius: the length that contributions are clipped to, chosen from public numbers and earlier releases."
     return (

@@ -18,7 +18,6 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.solvers.base import PROVEN, SolverPlan
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
@@ -158,8 +157,7 @@ def _seconds(problem: Problem, plan: SolverPlan) -> float:
     gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
     compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
     releases = sum(
-        step.mechanism.rounds
-        * (_RELEASE + (0 if isinstance(step.mechanism, Clip | SampledClip) else step.n_vectors * compared))
+        step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip) else step.n_vectors * compared))
         for step in plan.certified.steps
     )
     noise = plan.n_releases * problem.dimension * _NOISE

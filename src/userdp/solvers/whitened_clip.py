@@ -30,9 +30,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp.losses import Loss, smoothed
-from userdp.privacy.accounting import AddedUserMultiplier, Budget, Cost, calibrate, gaussian_multiplier
+from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.sampled_clip import SampledClip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
@@ -218,26 +217,22 @@ def _steps(
     layout: _Layout, n_users: int, sampled: float, budget: Budget, one: float, first: tuple[Step, ...]
 ) -> list[Step]:
     """Clipped means of all users, or of Poisson samples whose noise is calibrated together."""
-    if sampled == 1:
+
+    def means(multiplier: float) -> list[Step]:
         return [
-            Step(label, 0, n_users, Clip(n_users, one * math.sqrt(rounds / fraction), rounds))
+            Step(
+                label,
+                0,
+                n_users,
+                Clip(n_users, multiplier * math.sqrt(rounds / fraction), rounds, sampling_probability=sampled),
+            )
             for label, (rounds, fraction) in layout.parts.items()
         ]
-    other = Cost()
-    for step in first:
-        other = other + step.mechanism.cost
 
-    def means(z: float) -> dict[str, SampledClip]:
-        return {
-            label: SampledClip(n_users, sampled, AddedUserMultiplier(z * math.sqrt(rounds / fraction)), rounds)
-            for label, (rounds, fraction) in layout.parts.items()
-        }
+    def cost(added: float) -> Cost:  # in units of adding one user, half of a replacement
+        return sum((step.mechanism.cost for step in (*first, *means(added / 2))), Cost())
 
-    def cost(z: float) -> Cost:
-        return sum((mean.cost for mean in means(z).values()), other)
-
-    chosen = means(calibrate(cost, budget) * (1 + 1e-9))
-    return [Step(label, 0, n_users, mean) for label, mean in chosen.items()]
+    return means(one if sampled == 1 else calibrate(cost, budget) * (1 + 1e-9) / 2)
 
 
 def n_recalibrated(problem: Problem) -> int:
@@ -247,7 +242,7 @@ def n_recalibrated(problem: Problem) -> int:
 
 def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> ClippedPhase:
     mechanism = step.mechanism
-    assert isinstance(mechanism, Clip | SampledClip)
+    assert isinstance(mechanism, Clip)
     longest = layout.longest * math.sqrt(problem.n_features)
     if step.label == RECALIBRATION:
         longest = 1.5 * math.sqrt(n_recalibrated(problem))
@@ -468,7 +463,7 @@ def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
 
 def _noise_ratio(step: Step, problem: Problem) -> float:
     mechanism = step.mechanism
-    assert isinstance(mechanism, Clip | SampledClip)
+    assert isinstance(mechanism, Clip)
     return mechanism.noise_std(1.0, problem.dimension + N_SIZES + 1)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from userdp.baselines.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, replace_one_delta
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
-from userdp.privacy.mechanisms.clip import clipped_sum
+from userdp.privacy.mechanisms.clip import clipped_total, grid_bits, mean_of
 from userdp.privacy.noise import Noise
 
 _COINS = 1 << 20  # drawn at once, which is about memory only
@@ -68,11 +68,14 @@ class SampledRows(Mechanism):
         """How many rows a round has on average if all users have as many as they may: what sums are divided by."""
         return self.sampling_probability * self.n_vectors * self.rows_per_user
 
+    @property
+    def bits(self) -> int:
+        """A radius is 2^bits steps of the grid that vectors are added up on."""
+        return grid_bits(self.n_vectors * self.rows_per_user)
+
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """One row's fraction r / (expected rows), and what rounding may add: to lengths, and to the sums."""
-        clipping = 2.0**-50 * (dimension + 8)
-        summing = 2.0**-50 * self.n_vectors**2 * self.rows_per_user
-        return radius / self.expected_rows * (1 + clipping + summing)
+        """One row's fraction r / (expected rows), and what rounding may add: to lengths, and to the mean of a total."""
+        return radius / self.expected_rows * (1 + 2.0**-50 * (dimension + 8 + self.n_vectors * self.rows_per_user))
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -97,7 +100,7 @@ class _Session(Session):
             some[0] = True  # someone must give a vector, to tell its length; it is clipped to nothing
         self.kept_rows = kept[some]
         self._lengths = self.kept_rows.sum(axis=1)
-        self._seen, self._total, self._radius, self._open = 0, np.zeros(1), math.nan, True
+        self._seen, self._total, self._radius, self._open = 0, np.zeros(1, dtype=np.int64), math.nan, True
         return users[some]
 
     def _coins(self) -> NDArray[np.bool_]:
@@ -116,14 +119,13 @@ class _Session(Session):
             raise RuntimeError("Expected the coins of a round to be tossed first, and used once.")
         if self._seen and radius != self._radius:
             raise ValueError("Expected one radius for all blocks of a round.")
-        if self._seen and vectors.shape[1] != self._total.size:
+        if self._seen and vectors.shape[1] + 1 != self._total.size:
             raise ValueError("Expected vectors of one length in all blocks of a round.")
         lengths = self._lengths[self._seen : self._seen + len(vectors)]
         if len(lengths) != len(vectors):
             raise ValueError("Expected one vector for each user with a kept row.")
         self._seen, self._radius = self._seen + len(vectors), radius
-        for length in np.unique(lengths):
-            self._total = self._total + clipped_sum(vectors[lengths == length], radius * float(length))
+        self._total = self._total + clipped_total(vectors, radius, self._record.bits, lengths.astype(np.float64))
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._rounds_left == 0:
@@ -134,5 +136,5 @@ class _Session(Session):
         if self._seen != len(self._lengths):
             raise ValueError("Expected one vector for each user with a kept row.")
         record = self._record
-        sensitivity = record.sensitivity(radius, self._total.size)
-        return self._noise.gaussian(self._total / record.expected_rows, sensitivity, record.row_multiplier)
+        mean = mean_of(self._total, radius, record.bits, record.expected_rows)
+        return self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.row_multiplier)

@@ -1,34 +1,53 @@
-"""Clipping: each vector is clipped to a given length, then all are averaged with Gaussian noise."""
+"""Clipping: each vector is clipped to a given length, then all, or a sample's, are averaged with Gaussian noise.
+
+Clipped vectors are added up in whole numbers of a grid, so that a total does not depend on the order in which they
+come, nor on threads, blocks or machines: what a block of users contributes is an array of whole numbers, and these add
+up to the total.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
+import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from userdp.privacy.accounting import Cost
+from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
-_SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
+Integers = NDArray[np.int64]
+
 _ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two acute vectors below 0
+_MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
 
 
 @dataclass(frozen=True)
 class Clip(Mechanism):
     """`rounds` releases of the mean of `n_vectors` vectors, each clipped to length r (the radius at release time).
 
-    (1/K) sum of min(1, r/|x_j|) x_j + N(0, (noise_multiplier * 2r/K)^2 I). A vector that is not finite counts as 0.
-    Vectors come in `block` at a time, which is about memory only. There is no test, so nothing ever aborts; where
-    vectors are long compared with how far they are apart, `OutlierRemoval` adds less noise.
+    (1/K) sum of min(1, r/|x_j|) x_j + N(0, (noise_multiplier * 2r/K)^2 I), K = `n_vectors`. A vector that is not finite
+    counts as 0. Vectors come in `block` at a time, which is about memory only. There is no test, so nothing ever
+    aborts; where vectors are long compared with how far they are apart, `OutlierRemoval` adds less noise.
 
-    With `acute` the noise is noise_multiplier * sqrt(2) r/K: two vectors of length at most r whose angle is at most 90
+    acute: the noise is noise_multiplier * sqrt(2) r/K: two vectors of length at most r whose angle is at most 90
     degrees are at most sqrt(2) r apart. It takes statistics only whose vectors are proven never to point apart.
+    sampling_probability: with q < 1 each round is on a fresh Poisson sample of the K users, one vector each; K is
+    replaced by qK, how many are expected, so that the sample's size stays secret.
+    fraction_multiplier: if given, one more number follows, the fraction of vectors that were not clipped:
+    1/2 + (1/qK) sum of (1/2 if |x_j| <= r, else -1/2) + N(0, (fraction_multiplier / qK)^2), from which the next radius
+    may be chosen (Andrew et al. 2021). Both are one Gaussian release of multiplier z with
+    1/z^2 = 1/noise_multiplier^2 + 1/fraction_multiplier^2. Both multipliers are in units of a replacement.
 
-    Guarantee: rounds / noise_multiplier^2 (Gaussian), for any vectors, with `acute` for those of such statistics.
-    Proof: docs/proofs.md, sections 13 and 22.
+    Guarantee: rounds / z^2 (Gaussian), or with q < 1 `rounds` Poisson-sampled Gaussian steps of multiplier 2z in units
+    of adding one user; for any vectors, with `acute` for those of such statistics. Proof: docs/proofs.md, sections 13,
+    21 and 22.
+    Paper: Andrew et al. 2021, Alg. 1, for samples with their fraction.
+    Differs: users are replaced, not added or removed; a vector that is not finite counts as a long one.
     """
 
     kind: ClassVar[str] = "clip"
@@ -37,24 +56,74 @@ class Clip(Mechanism):
     rounds: int = 1
     block: int = 1024
     acute: bool = False
+    sampling_probability: float = 1.0
+    fraction_multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        check_record(self, ("noise_multiplier",), ("n_vectors", "rounds", "block"))
+        check_record(self, ("noise_multiplier", "sampling_probability"), ("n_vectors", "rounds", "block"))
+        if self.fraction_multiplier is not None:
+            check_record(self, ("fraction_multiplier",))
         object.__setattr__(self, "acute", self.acute is True)
+        if self.sampling_probability > 1:
+            raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
+        if self.acute and self.samples_users:
+            raise ValueError("Expected acute vectors of everyone, not of samples: a new user moves those by a radius.")
+
+    @property
+    def samples_users(self) -> bool:
+        return self.sampling_probability < 1
+
+    @property
+    def joint_multiplier(self) -> float:
+        """Noise multiplier of mean and fraction together, rounded down."""
+        if self.fraction_multiplier is None:
+            return self.noise_multiplier
+        return (1 - 1e-12) / math.sqrt(1 / self.noise_multiplier**2 + 1 / self.fraction_multiplier**2)
 
     @property
     def cost(self) -> Cost:
-        return Cost(gaussian=math.nextafter(self.rounds / self.noise_multiplier**2, math.inf))
+        if not self.samples_users:
+            return Cost(gaussian=math.nextafter(self.rounds / self.joint_multiplier**2, math.inf))
+        adding = AddedUserMultiplier(2 * self.joint_multiplier)  # which moves a sum half as far as a replacement
+        return Cost(subsampled=(Subsampled(self.sampling_probability, adding, self.rounds),))
+
+    @property
+    def expected(self) -> float:
+        """How many vectors a round is expected to have: what sums are divided by."""
+        return self.sampling_probability * self.n_vectors
+
+    @property
+    def bits(self) -> int:
+        """A radius is 2^bits steps of the grid: few enough for the sum of all vectors to fit into 62 bits."""
+        return grid_bits(self.n_vectors)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """2r/K, or sqrt(2) r/K, and what rounding may add: to a vector's length and angles, and to the sums."""
-        clipping = 2.0**-50 * (dimension + 8)
-        apart = math.sqrt(2 + _ROUNDED_ANGLE) if self.acute else 2
-        return apart * radius / self.n_vectors * (1 + clipping + 2.0**-50 * self.n_vectors**2)
+        """2r/(qK), or sqrt(2) r/K, and what rounding may add: to lengths and angles, and to the mean of a total."""
+        rounded = 2.0**-50 * (dimension + 8 + self.n_vectors)
+        turned = _ROUNDED_ANGLE + 4 * math.sqrt(dimension) * 2.0**-self.bits
+        return (math.sqrt(2 + turned) if self.acute else 2) * radius / self.expected * (1 + rounded)
 
     def noise_std(self, radius: float, dimension: int) -> float:
         """Of a mean's coordinate."""
         return self.noise_multiplier * self.sensitivity(radius, dimension)
+
+    @property
+    def fraction_sensitivity(self) -> float:
+        """1/(qK), and what rounding may add to two fractions."""
+        return (1 + 2.0**-49 * self.n_vectors) / self.expected
+
+    def contribution(self, vectors: Vectors, radius: float) -> Integers:
+        """What vectors add to a round's total, wherever they are: see `clipped_total`."""
+        return clipped_total(vectors, radius, self.bits, np.ones(len(vectors)))
+
+    def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
+        """The noisy mean, and fraction, of a round's total."""
+        mean = mean_of(total, radius, self.bits, self.expected)
+        released = noise.gaussian(mean, self.sensitivity(radius, mean.size), self.noise_multiplier)
+        if self.fraction_multiplier is None:
+            return released
+        fraction = np.array([0.5 + total[-1] / (2 * self.expected)])
+        return np.append(released, noise.gaussian(fraction, self.fraction_sensitivity, self.fraction_multiplier))
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -64,54 +133,106 @@ class _Session(Session):
     def __init__(self, record: Clip, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds
-        self._begin()
+        self._begin(0 if record.samples_users else record.n_vectors)
 
-    def _begin(self) -> None:
-        self._seen, self._total, self._radius = 0, np.zeros(1), math.nan
+    def _begin(self, asked: int, counted: bool = True) -> None:
+        """A new total, of so many vectors."""
+        self._left, self._counted, self._radius = asked, counted, math.nan
+        self._total: Integers | None = None
 
     def choose(self, users: Users) -> Users:
-        self._begin()
-        return users
+        """Everyone, or a sample. From an empty one nothing could be computed: then one is asked and not counted."""
+        record = self._record
+        if not record.samples_users:
+            self._begin(record.n_vectors)
+            return users
+        if len(users) != record.n_vectors:
+            raise ValueError(f"Expected {record.n_vectors} users, as was priced.")
+        chosen = users[self._noise.poisson_mask(np.full(len(users), record.sampling_probability))]
+        self._begin(max(1, len(chosen)), counted=len(chosen) > 0)
+        return chosen if self._counted else users[:1]
 
     def add(self, vectors: Vectors, radius: float) -> None:
-        """Add up a block of clipped vectors."""
-        if self._seen and radius != self._radius:
+        """Add what a block of vectors contributes."""
+        if self._total is None:
+            self._total, self._radius = np.zeros(vectors.shape[1] + 1, dtype=np.int64), radius
+        if radius != self._radius:
             raise ValueError("Expected one radius for all blocks of a round.")
-        if self._seen and vectors.shape[1] != self._total.size:
+        if vectors.shape[1] + 1 != self._total.size:
             raise ValueError("Expected vectors of one length in all blocks of a round.")
-        self._seen, self._radius = self._seen + len(vectors), radius
-        self._total = self._total + clipped_sum(vectors, radius)
+        self._left -= len(vectors)
+        if self._counted:
+            self._total = self._total + self._record.contribution(vectors, radius)
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
+        record = self._record
         if self._rounds_left == 0:
             raise RuntimeError("These means were released and paid for.")
-        self._rounds_left -= 1
         self.add(vectors, radius)
-        record, seen, total = self._record, self._seen, self._total
-        self._begin()
-        if seen != record.n_vectors:
-            raise ValueError(f"Expected {record.n_vectors} vectors, as was priced.")
-        sensitivity = record.sensitivity(radius, total.size)
-        return self._noise.gaussian(total / record.n_vectors, sensitivity, record.noise_multiplier)
+        left, total = self._left, self._total
+        self._begin(0 if record.samples_users else record.n_vectors)
+        if left != 0 or total is None:
+            raise ValueError(f"Expected {record.n_vectors} vectors, as was priced, or one for each user of the sample.")
+        self._rounds_left -= 1
+        return record.released(total, radius, self._noise)
 
 
-def clipped_sum(vectors: Vectors, radius: float) -> Vectors:
-    """Sum of min(1, r/|x|) x over the rows; one that is not finite adds nothing.
+def grid_bits(radii: int) -> int:
+    """The most bits of a grid on which so many radii add up to less than 2^62 steps.
 
-    Rows whose squares could over- or underflow are divided by their largest entry first.
-
-    >>> clipped_sum(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0)
-    array([0.6, 1.3])
+    >>> grid_bits(1), grid_bits(10**6), grid_bits(10**9)
+    (52, 42, 32)
     """
-    squares = np.einsum("ij,ij->i", vectors, vectors)
-    easy = (squares >= _SMALLEST_SQUARE) & (squares <= _LARGEST_SQUARE)
-    factors = radius / np.maximum(np.sqrt(squares[easy]), radius)
-    # Not a BLAS product: its idle threads would slow down the kernels that make the next block.
-    total: Vectors = np.einsum("i,ij->j", factors, vectors if np.all(easy) else vectors[easy])
-    for vector in vectors[~easy]:
-        largest = np.abs(vector).max()
-        if 0 < largest < math.inf:
-            scaled = vector / largest
-            length = float(np.linalg.norm(scaled))
-            total += scaled * min(largest, radius / length)
+    return min(_MOST_BITS, 62 - radii.bit_length())
+
+
+def clipped_total(vectors: Vectors, radius: float, bits: int, lengths: Vectors) -> Integers:
+    """Sum over the rows of min(1, l_j r/|x_j|) x_j, in steps of r 2^-bits, and how many more rows are short than long.
+
+    Each row is clipped to its own length l_j (in radii), and rounded towards 0 in each coordinate, so that it does not
+    become longer; one that is not finite adds 0, and counts as long.
+
+    Guarantee: a row's part is a function of this row, its length, the radius and the bits alone, by operations on
+    single numbers in a fixed order; and whole numbers add up to the same in any order.
+
+    >>> clipped_total(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0, 10, np.ones(3))
+    array([ 614, 1331,   -1])
+    """
+    total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
+    with np.errstate(all="ignore"):
+        _add_clipped(vectors, radius, 2.0**bits, lengths, total)
     return total
+
+
+def mean_of(total: Integers, radius: float, bits: int, divisor: float) -> Vectors:
+    """What a total of clipped vectors is in units of the radius, divided by their number; three roundings."""
+    return np.asarray(total[:-1] * (radius * 2.0**-bits) / divisor, dtype=np.float64)
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
+
+
+@_compiled
+def _add_clipped(vectors: Vectors, radius: float, steps: float, lengths: Vectors, total: Integers) -> None:
+    # No fastmath: the order of operations is what makes a row's part its own.
+    for row in range(vectors.shape[0]):
+        length, square, largest = lengths[row], 0.0, 0.0
+        for entry in vectors[row]:
+            scaled = entry * (1 / radius)
+            square += scaled * scaled
+        short = square <= length * length
+        total[-1] += 1 if short else -1
+        if square < np.inf:
+            factor = (1.0 if short else length / math.sqrt(square)) * steps * (1 / radius)
+            for column in range(vectors.shape[1]):
+                total[column] += np.int64(vectors[row, column] * factor)
+            continue
+        for entry in vectors[row]:
+            largest = max(largest, abs(entry)) if abs(entry) < np.inf else np.inf
+        if largest < np.inf:  # divided by it first, so that no square overflows
+            square = 0.0
+            for entry in vectors[row]:
+                square += (entry / largest) * (entry / largest)
+            for column in range(vectors.shape[1]):
+                total[column] += np.int64(vectors[row, column] / largest * (steps * length / math.sqrt(square)))
