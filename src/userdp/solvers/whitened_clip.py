@@ -421,7 +421,7 @@ class WhitenedClip:
     """The module's steps: of each label how many, and their noise std / radius; `whitening` releases coordinates."""
 
     phases: tuple[ClippedPhase, ...]
-    parts: Mapping[str, tuple[int, float]]
+    parts: Mapping[str, tuple[int, float]] = field(hash=False)
     whitening: tuple[Step, ...]
 
     def releases(self, problem: Problem, found: Found) -> Releases[None]:
