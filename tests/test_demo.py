@@ -6,12 +6,14 @@ import pytest
 from userdp import load_model
 from userdp.cli import demonstration as demo
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_prints_both_models_and_what_was_guaranteed(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "flights", lambda: None)
     demo.main(tmp_path / "out", n_users=6000)
     printed = capsys.readouterr().out
-    for name in ("knows nothing", "private, epsilon=1", "protects nobody"):
+    for name in ("knows nothing", "private, epsilon=1", "non-private"):
         line = next(line for line in printed.splitlines() if name in line)
         assert 0.5 < float(line.split("│")[2]) < 0.7
     assert "(1, 1e-06)-differential privacy where one user's whole data is replaced" in printed

@@ -12,6 +12,8 @@ from report_records import (
 
 from userdp.report import report_html
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pages():

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from userdp.auditing.attack import both_bounds, learned_scores
 from userdp.auditing.bounds import (
     Rates,
     allows,
     audited_epsilon,
     best_advantage,
     best_rates,
+    both_bounds,
     clopper_pearson,
     curve_of,
+    learned_scores,
     least_scale,
     one_run_epsilon,
     scale_of_advantage,

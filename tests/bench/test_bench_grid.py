@@ -110,6 +110,7 @@ def test_units_change_no_score():
     assert other["slope"] == pytest.approx(one["slope"], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows-3", "squared-1", "huber-1", "multinomial-1", "odd-units", "unequal"])
 def test_without_privacy_the_excess_is_the_yard(name):
     """The yardstick's part for the data, rho^2/(2n), is what the optimum of n users costs."""
@@ -118,6 +119,7 @@ def test_without_privacy_the_excess_is_the_yard(name):
     assert 0.6 < result["excess"]["mean"] / result["yard"] < 1.6
 
 
+@pytest.mark.slow
 def test_a_quick_grid(tmp_path, monkeypatch):
     for name in QUICK:
         monkeypatch.setitem(SCENARIOS, name, replace(SCENARIOS[name], users=(400, 500)))

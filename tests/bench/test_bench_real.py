@@ -93,6 +93,7 @@ def test_a_tiny_run(file, tmp_path):
     assert json.loads(out.read_text()) == whole
 
 
+@pytest.mark.slow
 def test_limits_on_passes_hold(file, tmp_path):
     out, limited = tmp_path / "r.json", ("--passes", "3", "--repeats", "1", "--epsilon", "4", "--users", "all")
     assert (

@@ -48,6 +48,7 @@ def test_the_table_varies_one_number_at_a_time():
     assert "auto" not in {cell.settings["solver"] for cell in cells if cell.settings["part"] == "slopes"}
 
 
+@pytest.mark.slow
 def test_a_tiny_table(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "_SIZES", {"n": [1e5, 3e5, 1e6], "m": [10, 30, 100], "beta": [1, 10, 100]})
     monkeypatch.setattr(table, "_TEST_USERS", 500)

@@ -148,9 +148,9 @@ MUTANTS = [
     ),
     Mutant(
         "the first run forgotten when a second comes",
-        "_charged",
-        "[_read(Dominating, priced) for (priced,) in runs]",
-        "[_read(Dominating, priced) for (priced,) in runs][1:]",
+        "Ledger.charge",
+        "for charge in _charges(db, self.path)]",
+        "for charge in _charges(db, self.path)][1:]",
         _ADVERSARY + "test_the_first_run_may_cost_all_of_the_budget_and_then_nothing_more_fits",
     ),
     Mutant(

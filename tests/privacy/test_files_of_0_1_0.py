@@ -5,9 +5,11 @@ Names of classes and fields have changed since. What the files say must not, lea
 
 import json
 import sqlite3
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from test_mechanism import mechanism_classes
 
 from userdp import Budget, Ledger, load_model, save_model
 from userdp.privacy.accounting import BudgetExceeded, epsilon_at
@@ -43,6 +45,8 @@ def test_nothing_that_was_spent_is_forgotten(number, path):
     (sampled,) = averaged.subsampled
     assert (sampled.added_user_multiplier, sampled.steps) == (5.999999999994, 20)
     assert sum(price.mu_squared for price in parts.dominating) >= averaged.gaussian
+    assert [step.mechanism for step in parts.steps] == ["radius-search", "gaussian-outlier-removal", "sampled-clip"]
+    assert "noise_multiplier=8.0" in parts.steps[1].record
     exact = max(epsilon_at(one + other, 1e-5) for one in fit.costs for other in parts.costs)
     assert book.spent_epsilon() >= exact
 
@@ -79,3 +83,35 @@ def test_a_report_tells_the_same_of_it(number):
     page = report_html(record)
     assert "See the record below." not in page
     assert f"{record['privacy']['mechanisms'][-1]['share']:.0%}" in page
+
+
+FIELDS = {
+    "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier",
+    "gaussian-outlier-removal": "n_vectors noise_multiplier test_std failure false_abort rounds outliers",
+    "local-reports": "n_vectors noise_multiplier",
+    "local-votes": "n_vectors epsilon n_bins",
+    "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers",
+    "output-perturbation": "noise_multiplier",
+    "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
+    "radius-search": "n_vectors radii target noise_std",
+    "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
+    "rounds outliers",
+    "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",
+    "searched-outlier-removal": "n_vectors radii noise_multiplier test_std failure outliers",
+    "winsorized": "n_vectors n_bins count_multiplier mean_multiplier rounds sampling_probability",
+}
+
+
+def test_files_know_kinds_and_numbers_of_mechanisms_by_these_names():
+    """A field that is renamed would be unknown to those who read the files: give it a new kind, or keep the name."""
+    found = {kind.kind: " ".join(field.name for field in fields(kind)) for kind in mechanism_classes()}
+    assert found == FIELDS
+
+
+def test_renaming_a_class_changes_no_file(tmp_path):
+    renamed = type("BetterName", (Clip,), {})
+    for path, kind in (("one.db", Clip), ("other.db", renamed)):
+        Ledger(Budget(1.0, 1e-6), tmp_path / path).charge(Plan(9, (Step("mean", 0, 9, kind(9, 10.0)),)))
+    one, other = (Ledger.open(tmp_path / path).charges()[0].steps for path in ("one.db", "other.db"))
+    assert one == other
+    assert (one[0].mechanism, one[0].record["kind"], one[0].record["noise_multiplier"]) == ("clip", "clip", 10.0)

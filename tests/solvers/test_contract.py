@@ -14,6 +14,8 @@ from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
+pytestmark = pytest.mark.slow
+
 # Where each runs in a test's time: users, rows a user, budget.
 SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
 # Noise on the outcome and nothing else: no test that could fail, and any number of users will do. Privacy rests on the

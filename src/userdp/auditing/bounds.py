@@ -1,4 +1,4 @@
-"""From what an attack saw to a lower bound on epsilon, at a stated confidence.
+"""An attack carried out, and from what it saw to a lower bound on epsilon, at a stated confidence.
 
 An attack says of an output "this was D" or "this was D'". If a mechanism is (epsilon, delta)-DP, then
 P(says D | D) <= e^epsilon P(says D | D') + delta, so rates that were counted bound epsilon from below. Which outputs
@@ -12,8 +12,10 @@ epsilon at any delta. For Gaussian noise that is a bound on mu of mu-GDP (Nasr e
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,8 @@ from userdp.privacy.accounting import COARSE_GRID, AddedUserMultiplier, Cost, Su
 
 Scores = NDArray[np.float64]
 Curve = Callable[[float, float], float]  # of scale and epsilon: delta
+Play = Callable[[int, int], list[float]]  # of version and number of the run: what is seen
+TRAIN = 0.25  # of the runs, for choosing what to look at
 FEW = 64  # values: scores that have no more are looked at one by one
 # Where thresholds are tried, as fractions of the pooled scores: both directions are, so tails are on the upper side.
 TAILS = tuple(1 - 0.5 * (k / 40) ** 2 for k in range(4, 41))
@@ -30,6 +34,84 @@ MIDDLE = (0.4, 0.45, 0.5, 0.55, 0.6)
 _LARGEST_EPSILON = 50.0
 _EPSILONS = np.concatenate([np.linspace(0.0, 2.0, 21), np.linspace(2.25, 8.0, 24)])  # where curves are compared
 _SCALES = (0.02, 8.0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of an audit.
+
+    what, mode, attack: what was attacked, and how; claim: epsilon at `delta` that it guarantees;
+    bound: lower bound on epsilon at that delta, without any assumption;
+    shaped: lower bound if the privacy curve has the shape that is claimed (docs/audit.md); None where there is none;
+    runs: of each version; seconds: how long it took.
+    """
+
+    what: str
+    mode: str
+    attack: str
+    claim: float
+    delta: float
+    bound: float
+    shaped: float | None
+    runs: int
+    seconds: float
+
+    @property
+    def best(self) -> float:
+        """The larger of both bounds."""
+        return max(self.bound, self.shaped or 0.0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether neither bound is above the claim."""
+        return self.best <= self.claim * (1 + 1e-6)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"holds": self.holds}
+
+
+def attacked(
+    names: tuple[str, str, str], claim: float, cost: Cost, play: Play, runs: int, delta: float, alpha: float
+) -> Finding:
+    """Play both versions `runs` times each; both bounds together are wrong with a chance of at most `alpha`."""
+    began = time.perf_counter()
+    ones, others = (np.array([play(version, k) for k in range(runs)]) for version in (0, 1))
+    bounds = both_bounds(ones, others, cost, delta, alpha)
+    return Finding(*names, claim, delta, *bounds, runs, time.perf_counter() - began)
+
+
+def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: float) -> tuple[float, float]:
+    """Lower bounds on epsilon from features of runs: without assumptions, and with the claim's shape."""
+    scores = learned_scores(ones, others)
+    rates = best_rates(*scores, alpha / 2, lambda rates: rates.epsilon(delta))
+    plain = rates.epsilon(delta)
+    if (cost.gaussian or cost.subsampled) and len(np.unique(scores[0])) > FEW:
+        scale = scale_of_advantage(curve_of(cost), best_advantage(*scores, alpha / 2))
+    else:
+        scale = least_scale(curve_of(cost), rates)
+    return plain, shaped_epsilon(cost, scale, delta)
+
+
+def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:
+    """One number per run, made of its features by what the first runs teach.
+
+    Features of few values: how much more often these were seen in the one version. Else the linear discriminant.
+    """
+    first, second = ones[: int(TRAIN * len(ones))], others[: int(TRAIN * len(others))]
+    values = np.unique(np.concatenate([first, second]), axis=0)
+    if len(values) <= FEW:
+        table = {tuple(value): _log_ratio(first, second, value) for value in values}
+        one, other = (np.array([table.get(tuple(row), 0.0) for row in rows]) for rows in (ones, others))
+        return one, other
+    spread = np.cov(first.T, ddof=1).reshape(ones.shape[1], -1) + np.cov(second.T, ddof=1).reshape(ones.shape[1], -1)
+    weights = np.linalg.pinv(spread) @ (first.mean(axis=0) - second.mean(axis=0))
+    return ones @ weights, others @ weights
+
+
+def _log_ratio(first: Scores, second: Scores, value: Scores) -> float:
+    here, there = (np.sum(np.all(rows == value, axis=1)) + 0.5 for rows in (first, second))
+    return float(np.log(here / there))
 
 
 @dataclass(frozen=True)
@@ -70,7 +152,7 @@ def rates_above(ones: Scores, others: Scores, cut: float, alpha: float, times: f
 
 
 def best_rates(
-    ones: Scores, others: Scores, alpha: float, value: Callable[[Rates], float], train: float = 0.25
+    ones: Scores, others: Scores, alpha: float, value: Callable[[Rates], float], train: float = TRAIN
 ) -> Rates:
     """Rates on the later runs of the one-sided threshold that is worth most on the first `train` of them.
 
@@ -91,7 +173,7 @@ def best_rates(
     return rates_above(sign * one, sign * other, cut, alpha)
 
 
-def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = 0.25) -> float:
+def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = TRAIN) -> float:
     """A lower bound on P(says D | D) - P(says D | D') of a threshold in the middle of the scores.
 
     Right guesses of both versions, equally many, are counted together. Their chances differ, which makes their number

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.auditing import priced
-from userdp.auditing.attack import Finding, attacked
+from userdp.auditing.bounds import Finding, attacked
 from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.baselines.mechanisms.perturbation import Perturbation

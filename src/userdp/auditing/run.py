@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from userdp.auditing.attack import Finding
+from userdp.auditing.bounds import Finding
 from userdp.auditing.pairs import Pair, mechanism_pairs, tested_pairs
 from userdp.auditing.trainings import audit_canaries, audit_edges, audit_membership
 from userdp.models.private_mean import plan_mean

@@ -18,8 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.auditing.attack import Finding, attacked
-from userdp.auditing.bounds import clopper_pearson, curve_of, one_run_epsilon, scale_of_advantage, shaped_epsilon
+from userdp.auditing.bounds import (
+    Finding,
+    attacked,
+    clopper_pearson,
+    curve_of,
+    one_run_epsilon,
+    scale_of_advantage,
+    shaped_epsilon,
+)
 from userdp.auditing.pairs import edge
 from userdp.data.users import UserData
 from userdp.domains import Ball

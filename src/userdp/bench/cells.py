@@ -159,11 +159,9 @@ def _one_thread() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+        for name in (name for name, value in before.items() if value is None):
+            del os.environ[name]
 
 
 def _name(cell: Cell) -> str:

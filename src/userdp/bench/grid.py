@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 from userdp.bench.cells import Cell, Record
 from userdp.bench.generated import LOSSES, Scenario, draw_users, fresh_rows, true_weights
@@ -31,19 +32,14 @@ def grid_cells(
     repeats: int,
 ) -> list[Cell]:
     """Every scenario at its own numbers of users, or at these, small ones first."""
-    chosen = [name for name in grid_competitors() if name in set(solvers)]
-    cells = [
-        Cell(
-            {"command": "grid", "scenario": scenario.settings(), "users": n_users, "solver": name, "repeats": repeats}
-            | ({"epsilon": None, "delta": None} if name == NON_PRIVATE else {"epsilon": epsilon, "delta": delta})
-        )
-        for scenario in scenarios
-        for n_users in users or scenario.users
-        for epsilon in epsilons
-        for name in chosen
-    ]
-    unique = list({cell.key: cell for cell in cells}.values())
-    return sorted(unique, key=lambda cell: cell.settings["users"] * max(cell.settings["scenario"]["sizes"]))
+    chosen, cells = [name for name in grid_competitors() if name in set(solvers)], {}
+    for scenario in scenarios:
+        size = {"command": "grid", "scenario": scenario.settings(), "repeats": repeats}
+        for n_users, epsilon, name in product(users or scenario.users, epsilons, chosen):
+            budget = (None, None) if name == NON_PRIVATE else (epsilon, delta)
+            cell = Cell(size | {"users": n_users, "solver": name, "epsilon": budget[0], "delta": budget[1]})
+            cells[cell.key] = cell
+    return sorted(cells.values(), key=lambda cell: cell.settings["users"] * max(cell.settings["scenario"]["sizes"]))
 
 
 def measure_grid(settings: Record, context: Record) -> Record:

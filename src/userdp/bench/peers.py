@@ -18,6 +18,7 @@ import os
 import subprocess
 import venv
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -56,16 +57,11 @@ def peer_cells(
     """Every peer at every epsilon. A peer whose files changed is run again."""
     context = {"path": str(task.path), "envs": str(envs), "timeout": timeout}
     size = {"command": "peers", "data": task.settings(), "delta": delta, "repeats": repeats, "passes": passes}
-    size |= {"set": more}
-    return [
-        Cell(
-            size | {"users": n, "epsilon": epsilon, "peer": name, "files": _digest(folder)},
-            context | {"folder": str(folder)},
-        )
-        for n in users
-        for epsilon in epsilons
-        for name, folder in peers.items()
-    ]
+    cells = []
+    for n, epsilon, (name, folder) in product(users, epsilons, peers.items()):
+        settings = {"set": more, "users": n, "epsilon": epsilon, "peer": name, "files": _digest(folder)}
+        cells.append(Cell(size | settings, context | {"folder": str(folder)}))
+    return cells
 
 
 def measure_peers(settings: Record, context: Record) -> Record:

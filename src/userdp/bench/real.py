@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -44,26 +45,22 @@ def real_cells(
     Who cannot fit a plan into a limit is run once for all limits. Numbers that a data set does not have are left out,
     and so is the tuned reference where the task is regression.
     """
-    asked = [name for name in competitors() if name in set(solvers)]
-    cells = []
+    asked, cells = [name for name in competitors() if name in set(solvers)], {}
+    limits = sorted(set(passes), key=lambda p: -1 if p is None else p)
     for task in tasks:
-        known, everyone = task.settings(), task.n_users
+        everyone = task.n_users
+        sizes = [n for n in dict.fromkeys(None if n == everyone else n for n in users) if n is None or n <= everyone]
         chosen = [name for name in asked if name != ORACLE or task.loss.classifies]
-        for n_users in dict.fromkeys(None if n == everyone else n for n in users):
-            if n_users is not None and n_users > everyone:
-                continue
-            size = {"command": "real", "data": known, "users": n_users}
-            for limit in sorted(set(passes), key=lambda p: -1 if p is None else p):
-                for epsilon in epsilons:
-                    for name in chosen:
-                        settings = size | {"epsilon": epsilon, "delta": delta, "passes": limit, "solver": name}
-                        if name == NON_PRIVATE:
-                            settings |= {"epsilon": None, "delta": None, "passes": None}
-                        elif name != ORACLE and not fits_gradients(name):
-                            settings |= {"passes": None}
-                        cells.append(Cell(settings | {"repeats": repeats}, {"path": str(task.path)}))
-    unique = list({cell.key: cell for cell in cells}.values())
-    return sorted(unique, key=lambda cell: cell.settings["users"] or math.inf)
+        size = {"command": "real", "data": task.settings(), "delta": delta, "repeats": repeats}
+        for n_users, limit, epsilon, name in product(sizes, limits, epsilons, chosen):
+            settings = size | {"users": n_users, "epsilon": epsilon, "passes": limit, "solver": name}
+            if name == NON_PRIVATE:
+                settings |= {"epsilon": None, "delta": None, "passes": None}
+            elif name != ORACLE and not fits_gradients(name):
+                settings |= {"passes": None}
+            cell = Cell(settings, {"path": str(task.path)})
+            cells[cell.key] = cell
+    return sorted(cells.values(), key=lambda cell: cell.settings["users"] or math.inf)
 
 
 def measure_real(settings: Record, context: Record) -> Record:

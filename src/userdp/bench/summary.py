@@ -54,9 +54,8 @@ def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
     losses = list(dict.fromkeys(r["settings"]["loss"] for r in chosen))
     groups: dict[tuple[Any, ...], dict[str, Record]] = {}
     for r in chosen:
-        groups.setdefault(_key(r, "users", "rows", "features", "epsilon", "solver"), {})[r["settings"]["loss"]] = r[
-            "result"
-        ]
+        key = _key(r, "users", "rows", "features", "epsilon", "solver")
+        groups.setdefault(key, {})[r["settings"]["loss"]] = r["result"]
     rows = []
     for (n, m, d, epsilon, solver), results in groups.items():
         ran = [result for result in results.values() if "n_gradients" in result]
@@ -68,21 +67,10 @@ def risk_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
         words = same.pop() if len(same) == 1 else words
         yard = "".join(f"{r['yard']:.2g}" for r in [results.get("logistic", {})] if "yard" in r)
         size = [f"{n:,}", f"{m:,}", f"{d:,}", f"{epsilon:g}"]
-        rows.append(
-            [solver, *size, *(figure(results[k]) if k in results else "" for k in losses), yard, work, seconds, words]
-        )
-    return [
-        "solver",
-        "users",
-        "rows",
-        "weights",
-        "eps",
-        *losses,
-        "yard, logistic",
-        "gradients",
-        "seconds",
-        "assumptions",
-    ], rows
+        figures = [figure(results[loss]) if loss in results else "" for loss in losses]
+        rows.append([solver, *size, *figures, yard, work, seconds, words])
+    head = ["solver", "users", "rows", "weights", "eps", *losses, "yard, logistic", "gradients", "seconds"]
+    return [*head, "assumptions"], rows
 
 
 def refusals(records: Sequence[Record]) -> list[str]:
@@ -178,12 +166,10 @@ def peer_rows(records: Sequence[Record]) -> tuple[list[str], Rows]:
     for r in records:
         settings, result = r["settings"], r["result"]
         name = settings.get("peer") or f"userdp, {settings['solver']}"
-        epsilon = _epsilon(settings)
-        ran = "seconds" in result
-        auc = f"{result['auc']['mean']:.4f}" if ran else ""
-        seconds = f"{min(result['seconds']):.2g}" if ran else ""
+        seconds = f"{min(result['seconds']):.2g}" if "seconds" in result else ""
         version = str(result.get("peer_version") or (r["version"] if "solver" in settings else ""))
-        rows.append([name, version, epsilon, figure(result, "row_excess"), auc, seconds])
+        told = [figure(result, "row_excess"), _mean_of(result, "auc", ".4f"), seconds]
+        rows.append([name, version, _epsilon(settings), *told])
     return ["peer", "version", "eps", "excess log loss", "AUC", "seconds"], rows
 
 

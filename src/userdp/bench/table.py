@@ -14,6 +14,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -124,21 +125,15 @@ def table_cells(
     sizes = [usual] + [usual | {name: value} for name, values in lists.items() for value in values[1:]]
     chosen = [entry for entry in entries() if entry in set(solvers)]
     slopes = [
-        Cell({"command": "table", "part": "slopes", "loss": kind, "against": against, "solver": entry})
-        for kind, against in _SWEEPS
-        for entry in chosen
+        {"part": "slopes", "loss": kind, "against": against, "solver": entry}
+        for (kind, against), entry in product(_SWEEPS, chosen)
         if entry != AUTO
     ]
     risks = [
-        Cell(
-            {"command": "table", "part": "risk", "loss": problem, "delta": delta, "solver": entry, "repeats": repeats}
-            | size
-        )
-        for size in sizes
-        for problem in PROBLEMS
-        for entry in chosen
+        {"part": "risk", "loss": problem, "delta": delta, "solver": entry, "repeats": repeats} | size
+        for size, problem, entry in product(sizes, PROBLEMS, chosen)
     ]
-    return slopes + risks
+    return [Cell({"command": "table"} | settings) for settings in slopes + risks]
 
 
 def measure_table(settings: Record, context: Record) -> Record:

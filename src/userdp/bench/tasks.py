@@ -60,12 +60,8 @@ class Task:
     @property
     def n_users(self) -> int:
         """How many training users there are."""
-        return len(np.unique(self._table.users[~self._table.test]))
-
-    @property
-    def _table(self) -> _Table:
-        """The same arrays for all caps."""
-        return _table(self.uncapped)
+        table = _table(self.uncapped)
+        return len(np.unique(table.users[~table.test]))
 
     @property
     def uncapped(self) -> Task:
@@ -98,12 +94,10 @@ class Task:
     @staticmethod
     def from_settings(settings: dict[str, Any], path: str) -> Task:
         """Inverse of `settings`."""
-        values = {key: value for key, value in settings.items() if key not in ("sha256", "test_folds", "target_range")}
+        values = {key: value for key, value in settings.items() if key != "sha256"}
         ends = settings.get("target_range")
-        target_range = (float(ends[0]), float(ends[1])) if ends else None
-        return Task(
-            path=Path(path), test_folds=tuple(settings["test_folds"] or ()), target_range=target_range, **values
-        )
+        values["target_range"] = (float(ends[0]), float(ends[1])) if ends else None
+        return Task(**values | {"path": Path(path), "test_folds": tuple(settings["test_folds"] or ())})
 
 
 def known_tasks(folder: Path | None = None) -> dict[str, Task]:
@@ -178,7 +172,7 @@ def _test_rows(task: Task, table: Any, users: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=6)
 def _training(task: Task, seed: int, n_users: int | None) -> UserData:
-    table = task._table
+    table = _table(task.uncapped)
     chosen = ~table.test
     if n_users is not None:
         everyone = np.unique(table.users[chosen])
@@ -188,7 +182,7 @@ def _training(task: Task, seed: int, n_users: int | None) -> UserData:
 
 @functools.lru_cache(maxsize=2)
 def _testing(task: Task) -> UserData:
-    table = task._table
+    table = _table(task.uncapped)
     return _users(table, table.test)
 
 

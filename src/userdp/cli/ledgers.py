@@ -126,7 +126,7 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
         if not charge.private:
             show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)
     if not private:
-        show.note("A seeded run protects nobody: the spent epsilon is infinite.", "bold red", stderr=False)
+        show.note("A seeded run is non-private: the spent epsilon is infinite.", "bold red", stderr=False)
 
 
 def _record(charge: Charge) -> dict[str, object]:

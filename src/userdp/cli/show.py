@@ -23,7 +23,7 @@ def as_json(record: dict[str, Any]) -> None:
 
 
 def note(message: str, style: str = "yellow", stderr: bool = True) -> None:
-    """A paragraph on stderr: amber for what one should know, red for what protects nobody."""
+    """A paragraph on stderr: amber for what one should know, red for what is non-private."""
     Console(stderr=stderr, highlight=False).print(Text(message, style=style))
 
 

@@ -180,7 +180,7 @@ class Ledger:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
         noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
         with self._transaction() as db:
-            before = _charged(db, self.path)
+            before = [charge.dominating for charge in _charges(db, self.path)]
             if not before:
                 plan.certify(self.budget)
             new = _priced(plan.costs, _totals(before), self._filter)
@@ -202,8 +202,7 @@ class Ledger:
 
         It counts a seeded run as if its noise were private, which it is not: `spent_epsilon` is then infinite.
         """
-        with self._transaction() as db:
-            return _totals(_charged(db, self.path))
+        return _totals(charge.dominating for charge in self.charges())
 
     def spent_epsilon(self, delta: float | None = None) -> float:
         """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own: a running total.
@@ -225,22 +224,7 @@ class Ledger:
     def charges(self) -> tuple[Charge, ...]:
         """All charged plans, oldest first."""
         with self._transaction() as db:
-            runs = db.execute(
-                "SELECT run, charged_at, purpose, insecure_seed, costs, dominating FROM runs ORDER BY run"
-            ).fetchall()
-            steps = db.execute("SELECT run, label, mechanism, start, stop FROM steps").fetchall()
-        with _undamaged(self.path):
-            return tuple(
-                Charge(
-                    _typed(charged_at, str),
-                    _typed(purpose, str),
-                    _read(Cost, costs),
-                    _read(Dominating, priced),
-                    None if seed is None else int(seed),
-                    tuple(_read_step(*step[1:]) for step in steps if step[0] == run),
-                )
-                for run, charged_at, purpose, seed, costs, priced in runs
-            )
+            return _charges(db, self.path)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -381,11 +365,25 @@ def _migrate(db: sqlite3.Connection, path: str | Path | None) -> None:
             db.execute("UPDATE runs SET dominating = ? WHERE run = ?", (_written(before[-1]), run))
 
 
-def _charged(db: sqlite3.Connection, path: str | Path | None) -> list[tuple[Dominating, ...]]:
-    """What every run is charged as."""
-    runs = db.execute("SELECT dominating FROM runs ORDER BY run").fetchall()
+def _charges(db: sqlite3.Connection, path: str | Path | None) -> tuple[Charge, ...]:
+    """All charged plans, oldest first."""
+    runs = db.execute("SELECT run, charged_at, purpose, costs, dominating, insecure_seed FROM runs ORDER BY run")
+    steps = db.execute("SELECT run, label, mechanism, start, stop FROM steps").fetchall()
     with _undamaged(path):
-        return [_read(Dominating, priced) for (priced,) in runs]
+        steps_of: dict[int, list[ChargedStep]] = {}
+        for run, *step in steps:
+            steps_of.setdefault(run, []).append(_read_step(*step))
+        return tuple(
+            Charge(
+                _typed(charged_at, str),
+                _typed(purpose, str),
+                _read(Cost, costs),
+                _read(Dominating, priced),
+                None if seed is None else int(seed),
+                tuple(steps_of.get(run, ())),
+            )
+            for run, charged_at, purpose, costs, priced, seed in runs.fetchall()
+        )
 
 
 def _priced(costs: tuple[Cost, ...], spent: tuple[Dominating, ...], held: Filter) -> tuple[Dominating, ...]:
