@@ -22,17 +22,18 @@ def test_noise_is_split_between_mean_and_fraction_as_published():
     (phase,) = plan.phases
     sample = 20_000 * phase.sampling_probability
     joint = subsampled_multiplier(BUDGET, phase.sampling_probability, phase.n_steps)
-    assert mean.fraction_multiplier / 2 == pytest.approx(sample / 20, rel=0.05)
-    expected = (joint**-2 - mean.fraction_multiplier**-2) ** -0.5
-    assert mean.added_user_multiplier == pytest.approx(expected, rel=1e-6)
-    assert phase.noise_ratio == pytest.approx(mean.added_user_multiplier / sample, rel=1e-6)
+    of_mean, of_fraction = 2 * mean.noise_multiplier, 2 * mean.fraction_multiplier  # in units of adding one user
+    assert of_fraction / 2 == pytest.approx(sample / 20, rel=0.05)
+    assert of_mean == pytest.approx((joint**-2 - of_fraction**-2) ** -0.5, rel=1e-6)
+    assert phase.noise_ratio == pytest.approx(of_mean / sample, rel=1e-6)
 
 
 def test_small_samples_leave_budget_for_the_mean():
     plan = plan_fedavg(PROBLEM, 60, 12, Budget(0.5, 1e-6))
     mean = plan.certified.steps[0].mechanism
-    assert mean.added_user_multiplier < 1.1 * mean.joint_multiplier
-    assert mean.fraction_multiplier == pytest.approx(3 * mean.joint_multiplier, rel=1e-6)
+    joint = (mean.noise_multiplier**-2 + mean.fraction_multiplier**-2) ** -0.5
+    assert mean.noise_multiplier < 1.1 * joint
+    assert mean.fraction_multiplier == pytest.approx(3 * joint, rel=1e-6)
 
 
 def test_rounds_are_those_with_the_least_bound_and_take_twenty_passes():
