@@ -28,7 +28,7 @@ SECTIONS = {
     "Budget": ["Budget", "Ledger", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"],
     "Audit": ["audit", "AuditReport", "Finding"],
     "Releases": [
-        *("Curator", "Plan", "Step", "Aborted", "OutlierRemoval", "GaussianOutlierRemoval", "SearchedOutlierRemoval"),
+        *("Curator", "Plan", "Step", "Aborted", "OutlierRemoval"),
         *("SampledOutlierRemoval", "Clip", "RadiusSearch", "radius_grid"),
         *("UserMean", "MeanGradient", "OnePassSGD", "SecondMoment", "UserGradients"),
     ],

@@ -35,13 +35,7 @@ PRIVACY_LAYERS = [
 MECHANISM_LAYERS = [
     ["neighbours"],
     ["base", "concentration", "tests"],
-    ["removal", "radius", "clip"],
-    [
-        "outlier_removal",
-        "gaussian_outlier_removal",
-        "searched_outlier_removal",
-        "sampled_outlier_removal",
-    ],
+    ["clip", "outlier_removal"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
 # grouping: the cap on rows acts within one user and costs no privacy whatever it picks.

@@ -18,7 +18,7 @@ from userdp import (
 )
 from userdp.models.private_mean import mean_of_users, plan_mean, private_mean
 from userdp.privacy.accounting import fits
-from userdp.privacy.mechanisms.radius import radius_grid
+from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
 USERS = np.repeat(np.arange(2000), 5)
 

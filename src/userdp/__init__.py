@@ -28,11 +28,12 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.ledger import Ledger
     from userdp.privacy.mechanisms.base import Aborted
     from userdp.privacy.mechanisms.clip import Clip
-    from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
-    from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-    from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
-    from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
-    from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+    from userdp.privacy.mechanisms.outlier_removal import (
+        OutlierRemoval,
+        RadiusSearch,
+        SampledOutlierRemoval,
+        radius_grid,
+    )
     from userdp.privacy.plan import Plan, Step
     from userdp.solvers.base import Result
     from userdp.solvers.choose import plan
@@ -61,11 +62,7 @@ _PUBLIC = {
     "privacy.ledger": ("Ledger",),
     "privacy.mechanisms.base": ("Aborted",),
     "privacy.mechanisms.clip": ("Clip",),
-    "privacy.mechanisms.gaussian_outlier_removal": ("GaussianOutlierRemoval",),
-    "privacy.mechanisms.outlier_removal": ("OutlierRemoval",),
-    "privacy.mechanisms.radius": ("RadiusSearch", "radius_grid"),
-    "privacy.mechanisms.sampled_outlier_removal": ("SampledOutlierRemoval",),
-    "privacy.mechanisms.searched_outlier_removal": ("SearchedOutlierRemoval",),
+    "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
     "solvers.base": ("Result",),
     "solvers.choose": ("plan",),
@@ -87,7 +84,6 @@ __all__ = [
     "Cost",
     "Curator",
     "Finding",
-    "GaussianOutlierRemoval",
     "HuberRegressor",
     "Ledger",
     "LinearRegression",
@@ -106,7 +102,6 @@ __all__ = [
     "RadiusSearch",
     "Result",
     "SampledOutlierRemoval",
-    "SearchedOutlierRemoval",
     "SecondMoment",
     "Step",
     "UserData",

@@ -7,14 +7,14 @@ _TRADEOFF = "privacy/test_tradeoff.py::"
 MUTANTS = [
     Mutant(
         "trade-off: of one set of users only",
-        "guarantee.tradeoff",
+        "_tradeoff",
         ".max",
         ".min",
         _TRADEOFF + "test_users_who_pay_most_decide",
     ),
     Mutant(
         "trade-off: right guesses of half the advantage",
-        "guarantee.tradeoff",
+        "_tradeoff",
         "float(1 + deltas[0]) / 2",
         "0.5 + float(deltas[0]) / 4",
         _TRADEOFF + "test_figures_of_gaussian_noise",
@@ -28,7 +28,7 @@ MUTANTS = [
     ),
     Mutant(
         "trade-off: failures not told",
-        "guarantee.tradeoff",
+        "_tradeoff",
         "max(cost.failure for cost in costs)",
         "min(0.0, *(cost.failure for cost in costs))",
         _TRADEOFF + "test_tests_have_failures_and_no_number_for_adding_a_user",
@@ -49,7 +49,7 @@ MUTANTS = [
     ),
     Mutant(
         "trade-off: the least mu of all users",
-        "guarantee.tradeoff",
+        "_tradeoff",
         "mu = max",
         "mu = min",
         _TRADEOFF + "test_users_who_pay_most_decide",
@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         "other deltas: the cheapest users' epsilon",
-        "guarantee.tradeoff",
+        "_tradeoff",
         "other: max",
         "other: min",
         _TRADEOFF + "test_users_who_pay_most_decide",
@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(
         "default delta: without a limit",
         "default_delta",
-        "_LARGEST_DEFAULT_DELTA",
+        "1e-6",
         "0.5",
         _TRADEOFF + "test_the_default_delta_is_far_below_one_over_the_users",
     ),

@@ -8,6 +8,17 @@ import math
 import numpy as np
 
 from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+
+
+def gaussian_removal(n_vectors, noise_multiplier, test_std, failure, false_abort=1e-3, rounds=1, outliers=0):
+    """Outlier removal behind a Gaussian test in each round."""
+    return OutlierRemoval(n_vectors, noise_multiplier, None, failure, false_abort, rounds, outliers, test_std)
+
+
+def searched_removal(n_vectors, radii, noise_multiplier, test_std, failure, outliers=0):
+    """Outlier removal at the smallest of radii that passes."""
+    return OutlierRemoval(n_vectors, noise_multiplier, None, failure, outliers=outliers, test_std=test_std, radii=radii)
 
 
 def brute_counts(vectors, radius):

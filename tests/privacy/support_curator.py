@@ -1,16 +1,13 @@
 """Data, plans, engines and statistics for the curator's tests."""
 
 import numpy as np
+from support import gaussian_removal, searched_removal
 
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 BUDGET = Budget(4.0, 1e-5)
@@ -88,11 +85,11 @@ class Given:
 
 
 def searched(size=SIZE, z=20.0):
-    return SearchedOutlierRemoval(size, (0.5, 1.0, 2.0), z, 10.0, 1e-6)
+    return searched_removal(size, (0.5, 1.0, 2.0), z, 10.0, 1e-6)
 
 
 def gaussian_tested(rounds=1):
-    return GaussianOutlierRemoval(SIZE, 20.0, 10.0, 1e-6, rounds=rounds, outliers=20)
+    return gaussian_removal(SIZE, 20.0, 10.0, 1e-6, rounds=rounds, outliers=20)
 
 
 def paper(size=SIZE):

@@ -18,8 +18,7 @@ from userdp.baselines.mechanisms.winsorized import Winsorized
 from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, Cost, Subsampled
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 
 # --- closed forms ---------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import SilentNoise
+from support import SilentNoise, searched_removal
 from support_curator import (
     BUDGET,
     MECHANISMS,
@@ -25,10 +25,7 @@ from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
 from userdp.vectors.gradients import MeanGradient, OnePassSGD
 from userdp.vectors.moments import UserMean
@@ -292,7 +289,7 @@ def test_a_plan_is_charged_and_released_as_it_was_priced_whatever_becomes_of_its
     noise = SilentNoise()
     monkeypatch.setattr(module, "noise_source", lambda seed: noise)
     radii, size = [0.5, 1.0, 2.0], np.array([SIZE])
-    record = SearchedOutlierRemoval(size[0], radii, np.float32(20.0), np.float16(10.0), 1e-6)
+    record = searched_removal(size[0], radii, np.float32(20.0), np.float16(10.0), 1e-6)
     plan = Plan(size[0], (Step("step 0", np.int64(0), size[0], record),))
     cost, book = record.cost, Ledger(BUDGET)
     curator = Curator(make_data(), plan, book)
@@ -304,7 +301,7 @@ def test_a_plan_is_charged_and_released_as_it_was_priced_whatever_becomes_of_its
     assert noise.asked[-1] == ("gaussian", record.sensitivity(0.5, 2), 20.0)
     for entry in ((SIZE, (1.0,), np.array(20.0), 10.0, 1e-6), (SIZE, (1.0,), 20.0, [10.0], 1e-6)):
         with pytest.raises(TypeError, match="to be a number"):
-            SearchedOutlierRemoval(*entry)
+            searched_removal(*entry)
 
 
 @pytest.mark.parametrize("n_users", [600.0, np.float64(600), np.array(600), [600], "600", None, float("nan")])

@@ -22,7 +22,7 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
 from userdp.vectors.moments import UserMean
 
 WRONG = [ValueError, SystemExit, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, brute_counts, climb, passes, with_h_index
+from support import SilentNoise, brute_counts, climb, gaussian_removal, passes, with_h_index
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import tests as gates
 from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise, gaussian_std
 from userdp.privacy.plan import Plan, Step
 
@@ -22,7 +21,7 @@ TEST_STD = 0.5
 
 def gaussian_tested(**change):
     arguments = {"n_vectors": 100, "noise_multiplier": 5.0, "test_std": 3.0, "failure": 1e-3, "rounds": 3}
-    return GaussianOutlierRemoval(**(arguments | change))
+    return gaussian_removal(**(arguments | change))
 
 
 def threshold(record):
@@ -222,7 +221,7 @@ def neighbours(draw):
     """A small record; a cluster with some vectors on its edges or anywhere; and what one of them is replaced by."""
     outliers = draw(st.integers(0, 2))
     size = draw(st.integers(2 * (1 + outliers) + 4, 2 * (1 + outliers) + 8))
-    record = GaussianOutlierRemoval(size, 5.0, TEST_STD, 0.4, 0.2, rounds=3, outliers=outliers)
+    record = gaussian_removal(size, 5.0, TEST_STD, 0.4, 0.2, rounds=3, outliers=outliers)
     dimension = draw(st.integers(1, 2))
     row = st.lists(places, min_size=dimension, max_size=dimension)
     loose = draw(st.lists(row, min_size=1, max_size=size))
@@ -259,7 +258,7 @@ def test_no_replacement_moves_a_test_by_more_than_one_or_a_mean_by_more_than_its
 
 
 def test_hill_climbing_does_not_exceed_the_sensitivity():
-    record = GaussianOutlierRemoval(12, 5.0, TEST_STD, 0.4, 0.2)
+    record = gaussian_removal(12, 5.0, TEST_STD, 0.4, 0.2)
 
     def ratio(rows):
         return moved(record, FAR + rows[1:], FAR + np.vstack([rows[:1], rows[2:]]), (1.0,))
@@ -330,7 +329,7 @@ def test_audit_of_rounds_of_test_and_release():
     runs, delta, epsilon, test_std = 800, 1e-2, 4.0, 4.0
 
     def outcomes(place, multiplier):
-        record = GaussianOutlierRemoval(400, multiplier, test_std, 1e-3, rounds=2)
+        record = gaussian_removal(400, multiplier, test_std, 1e-3, rounds=2)
         vectors = np.zeros((400, 1))
         vectors[0] = 0.999 * place  # pairs exactly a radius apart would be compared one by one
         noise, values = SeededNoise(int(9 + place)), np.full(runs, math.inf)
@@ -357,7 +356,7 @@ def test_audit_of_rounds_of_test_and_release():
         (
             {"n_vectors": 20},
             ValueError,
-            r"n_vectors=20 >= \d+ for tests with test_std=3, failure=0.001 and outliers=0",
+            r"n_vectors=20 >= \d+ for test_std=3, failure=0.001, false_abort=0.001 and outliers=0",
         ),
         ({"outliers": 45}, ValueError, "use more users or groups, or a smaller test_std"),
         ({"outliers": -1}, ValueError, "outliers=-1 to be a whole number >= 0"),

@@ -12,8 +12,7 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
 from userdp.privacy.domination import Dominating, Filter, dominating
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 
@@ -36,7 +35,7 @@ def test_charges_are_written_down_and_composed(book):
     (step,) = first.steps
     assert (step.label, step.start, step.stop) == ("only", 0, 1000)
     assert (step.mechanism, step.record["noise_multiplier"]) == ("outlier-removal", 40.0)
-    assert book.spent_epsilon() == math.inf, "a seeded run protects nobody"
+    assert book.spent_epsilon() == math.inf, "a seeded run is non-private"
 
 
 def test_what_was_spent_is_told_at_any_delta(book):

@@ -12,7 +12,7 @@ import userdp.baselines.mechanisms as baseline_mechanisms
 from userdp.privacy import mechanisms
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, check_counts, check_record, described
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
 from userdp.privacy.noise import noise_source
 
 
@@ -137,7 +137,6 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
     kinds = {kind.__name__: kind.kind for kind in mechanism_classes()}
     assert kinds == {
         "Clip": "clip",
-        "GaussianOutlierRemoval": "gaussian-outlier-removal",
         "LocalReports": "local-reports",
         "LocalVotes": "local-votes",
         "OutlierRemoval": "outlier-removal",
@@ -146,7 +145,6 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
         "RadiusSearch": "radius-search",
         "SampledOutlierRemoval": "sampled-outlier-removal",
         "SampledRows": "sampled-rows",
-        "SearchedOutlierRemoval": "searched-outlier-removal",
         "Winsorized": "winsorized",
     }
     assert len(set(kinds.values())) == len(kinds)

@@ -5,8 +5,7 @@ import pytest
 from support import SilentNoise
 
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 
 MECHANISMS = [
     Clip(1000, 5.0),

@@ -206,3 +206,17 @@ def test_the_released_mean_moves_by_at_most_its_sensitivity_for_replacements_wit
         if max(c.h_index(c.neighbour_counts(x, radius)) for x in (one, other)) >= 60 - record.slack:
             assert np.linalg.norm(released[0] - released[1]) <= record.sensitivity(radius, 1)
     assert partial > 50
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ({"test_epsilon": None}, "either a test_epsilon or a test_std"),
+        ({"test_epsilon": 0.5, "test_std": 3.0}, "either a test_epsilon or a test_std"),
+        ({"test_epsilon": 0.5, "radii": (1.0, 2.0)}, "a test_std, and one round"),
+        ({"test_epsilon": None, "test_std": 3.0, "radii": (1.0, 2.0), "rounds": 2}, "a test_std, and one round"),
+    ],
+)
+def test_there_is_one_kind_of_test_and_searches_are_of_gaussian_ones(tests, message):
+    with pytest.raises(ValueError, match=message):
+        OutlierRemoval(1000, 5.0, failure=1e-6, **tests)

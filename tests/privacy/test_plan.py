@@ -1,9 +1,7 @@
 import pytest
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 

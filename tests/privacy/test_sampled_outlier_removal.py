@@ -10,7 +10,7 @@ from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy import accounting
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = SampledOutlierRemoval(

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
-from support import SilentNoise, brute_counts, climb, passes, with_h_index
+from support import SilentNoise, brute_counts, climb, passes, searched_removal, with_h_index
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
@@ -24,7 +23,7 @@ def searched(**change):
     arguments = {
         "n_vectors": 100, "radii": SIXTEENTHS, "noise_multiplier": 5.0, "test_std": 2.0, "failure": 1e-3,
     }  # fmt: skip
-    return SearchedOutlierRemoval(**(arguments | change))
+    return searched_removal(**(arguments | change))
 
 
 def spread(size):
@@ -215,7 +214,7 @@ def neighbours(draw):
     """A small record; a cluster with some vectors on its edges or anywhere; and what one of them is replaced by."""
     outliers = draw(st.integers(0, 2))
     size = draw(st.integers(2 * (1 + outliers) + 4, 2 * (1 + outliers) + 8))
-    record = SearchedOutlierRemoval(size, (0.5, 1.0, 2.0), 5.0, TEST_STD, 0.4, outliers)
+    record = searched_removal(size, (0.5, 1.0, 2.0), 5.0, TEST_STD, 0.4, outliers)
     dimension = draw(st.integers(1, 2))
     row = st.lists(places, min_size=dimension, max_size=dimension)
     loose = draw(st.lists(row, min_size=1, max_size=size))
@@ -252,7 +251,7 @@ def test_no_replacement_moves_a_probe_by_more_than_one_or_the_mean_by_more_than_
 
 
 def test_hill_climbing_does_not_exceed_the_sensitivity():
-    record = SearchedOutlierRemoval(12, (1.0,), 5.0, TEST_STD, 0.4)
+    record = searched_removal(12, (1.0,), 5.0, TEST_STD, 0.4)
 
     def ratio(rows):
         return moved(record, FAR + rows[1:], FAR + np.vstack([rows[:1], rows[2:]]), (True,))
@@ -355,7 +354,7 @@ def test_audit_of_search_and_release():
         (
             {"n_vectors": 20},
             ValueError,
-            r"n_vectors=20 >= \d+ for a test with test_std=2, failure=0.001 and outliers=0",
+            r"n_vectors=20 >= \d+ for test_std=2, failure=0.001, false_abort=0.001 and outliers=0",
         ),
         ({"outliers": 45}, ValueError, "use more users or groups, or a smaller test_std"),
         ({"outliers": -1}, ValueError, "outliers=-1 to be a whole number >= 0"),

@@ -6,13 +6,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import gaussian_removal
 
 from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_multiplier, rounded_up
 from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
 from userdp.privacy.plan import Plan, Step
 
 
@@ -22,7 +22,7 @@ def charged(plan, budget, seed=None):
     return statement(plan, budget, ledger, seed)
 
 
-def test_fractions_are_those_of_the_precision():
+def test_fractions_are_those_of_mu_squared():
     plan = Plan(100, (Step("a", 0, 100, Clip(100, 10.0)), Step("b", 0, 100, Clip(100, 20.0, rounds=4))))
     parts = charged(plan, Budget(1.0, 1e-6)).parts
     assert [part.fraction for part in parts] == pytest.approx([0.5, 0.5], rel=1e-3)
@@ -92,7 +92,7 @@ def test_it_says_what_the_noise_really_gives():
 
 
 def test_what_tests_may_miss_is_said():
-    said = charged(Plan(1000, (Step("a", 0, 1000, GaussianOutlierRemoval(1000, 8.0, 30.0, 1e-7)),)), Budget(1.0, 1e-6))
+    said = charged(Plan(1000, (Step("a", 0, 1000, gaussian_removal(1000, 8.0, 30.0, 1e-7)),)), Budget(1.0, 1e-6))
     assert "nothing is guaranteed of events of chance 1e-07 (tests that err), counted in delta" in str(said)
     assert "but for events of chance 1e-07" in str(said)
     assert "adding or removing a user" not in str(said)

@@ -7,6 +7,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import expit, log_ndtr, ndtr, ndtri
+from support import gaussian_removal
 
 from userdp.baselines.mechanisms.local import LocalVotes
 from userdp.privacy.accounting import (
@@ -24,9 +25,7 @@ from userdp.privacy.accounting import (
 from userdp.privacy.domination import least_mu
 from userdp.privacy.guarantee import Tradeoff, right_guess, tradeoff
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch
 from userdp.privacy.plan import Plan, Step
 
 
@@ -155,7 +154,7 @@ def test_users_who_pay_most_decide():
 
 
 def test_tests_have_failures_and_no_number_for_adding_a_user():
-    found = tradeoff(whole(GaussianOutlierRemoval(1000, 8.0, 30.0, 1e-7)), 1e-6)
+    found = tradeoff(whole(gaussian_removal(1000, 8.0, 30.0, 1e-7)), 1e-6)
     assert found.failure == found.mu_failure == pytest.approx(1e-7)
     assert found.added_epsilon is None
     assert dict(found.epsilons)[1e-8] is None  # less than the failures
@@ -168,7 +167,7 @@ def test_what_cannot_be_told_is_not():
     free = tradeoff(whole(RadiusSearch(100, (1.0,), 50, 1.0)), 1e-6)
     assert (free.right_guess, free.mu) == (0.5, 0.0)
     assert free.points == ((0.0, 1.0), (1.0, 0.0))
-    broken = tradeoff(whole(GaussianOutlierRemoval(1000, 8.0, 30.0, 1e-3)), 1e-6)  # fails more often than delta
+    broken = tradeoff(whole(gaussian_removal(1000, 8.0, 30.0, 1e-3)), 1e-6)  # fails more often than delta
     assert broken.right_guess > ndtr(1 / 16)
     assert all(epsilon is None for _, epsilon in broken.epsilons[:1])
     tiny = tradeoff(

@@ -28,7 +28,7 @@ from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.privacy.noise import Noise
 from userdp.vectors.moments import MomentShape
@@ -71,7 +71,7 @@ def edge(mechanism: Mechanism, radius: float) -> float:
     """How far from 0 one user's vector may be, and count in full, if the others' are 0."""
     if isinstance(mechanism, PaperOutlierRemoval):
         return 2 * radius * _WITHIN  # weights are of twice the score's radius
-    if isinstance(mechanism, SearchedOutlierRemoval):
+    if isinstance(mechanism, OutlierRemoval) and mechanism.radii is not None:
         return radius * mechanism.radii[0] * _WITHIN  # the smallest passes: all the others agree
     if isinstance(mechanism, Perturbation):
         return radius / 2

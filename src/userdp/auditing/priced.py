@@ -24,11 +24,7 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 
 _TEST_FRACTION = 0.04  # of the Gaussian budget
 _PURE_FRACTION = 0.1  # of epsilon
@@ -68,21 +64,21 @@ def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     return record
 
 
-def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> GaussianOutlierRemoval:
+def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     failure = _FAILURE_FRACTION * budget.delta
     multiplier = gaussian(budget, rounds, Cost(failure=failure))
     mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier / math.sqrt(_TEST_FRACTION)
-    record: GaussianOutlierRemoval = _sized(
-        lambda size: GaussianOutlierRemoval(size, mean, test, failure, _FALSE_ABORT, rounds)
+    record: OutlierRemoval = _sized(
+        lambda size: OutlierRemoval(size, mean, None, failure, _FALSE_ABORT, rounds, test_std=test)
     )
     return record
 
 
-def searched_outlier_removal(budget: Budget) -> SearchedOutlierRemoval:
+def searched_outlier_removal(budget: Budget) -> OutlierRemoval:
     failure, radii = _FAILURE_FRACTION * budget.delta, (1.0, 2.0, 4.0)
     multiplier = gaussian(budget, 1, Cost(failure=failure))
     mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier * math.sqrt(2 / _TEST_FRACTION)
-    record: SearchedOutlierRemoval = _sized(lambda size: SearchedOutlierRemoval(size, radii, mean, test, failure))
+    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, mean, None, failure, test_std=test, radii=radii))
     return record
 
 

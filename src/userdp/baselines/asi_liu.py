@@ -27,7 +27,7 @@ import numpy as np
 from userdp.domains import Domain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.removal import TightMean
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.solvers.accelerated import OUTLIERS, RADII, GradientPhase, GradientSteps
 from userdp.solvers.base import SolverPlan, check_sizes
 from userdp.solvers.descent import AveragedSGD, sgd_excess, sgd_step
@@ -70,7 +70,7 @@ def plan_asi_liu(
     plan = plan_means(n_users, budget, n_steps, outliers=OUTLIERS, radii=RADII)
     plan.certify(budget)
     mean = plan.steps[-1].mechanism
-    assert isinstance(mean, TightMean)
+    assert isinstance(mean, OutlierRemoval)
     smoothness, square = smoothness_and_square(problem)
     phase = GradientPhase(
         "mean",

@@ -15,8 +15,7 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, 
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.radius import radius_grid
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.mean_plans import enough_users
 from userdp.vectors.moments import UserMean
@@ -120,7 +119,7 @@ def mean_of_users(
     return MeanResult(released[:-1], noise_std, radius, statement(plan, curator.budget, ledger, seed))
 
 
-def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval:
+def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> OutlierRemoval:
     """The search and release with the least noise for so many users; raises `BudgetExceeded` if they are too few."""
     found = _best(n_users, budget, radii, outliers)
     if found is not None:
@@ -136,19 +135,20 @@ def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: 
     )
 
 
-def _best(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> SearchedOutlierRemoval | None:
+def _best(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> OutlierRemoval | None:
     failure, probes = _FAILURE_FRACTION * budget.delta, math.ceil(math.log2(len(radii) + 1))
     best, least = None, math.inf
     for fraction in _TEST_FRACTIONS:
         try:
             precision = 1 / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2 * (1 - 1e-9)  # rounding
-            removal = SearchedOutlierRemoval(
+            removal = OutlierRemoval(
                 n_users,
-                radii,
                 1 / math.sqrt((1 - fraction) * precision),
-                math.sqrt(probes / (fraction * precision)),
+                None,
                 failure,
-                math.ceil(outliers * n_users),
+                outliers=math.ceil(outliers * n_users),
+                test_std=math.sqrt(probes / (fraction * precision)),
+                radii=radii,
             )
         except ValueError:  # too little budget, or too few users, for this fraction
             continue

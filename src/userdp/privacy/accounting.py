@@ -28,28 +28,18 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-# Grids of privacy loss. A coarser grid costs epsilon, never privacy: dp-accounting rounds losses up.
-COARSE_GRID = 4e-3
-FINE_GRID = 5e-4
+COARSE_GRID, FINE_GRID = 4e-3, 5e-4  # of privacy loss; a coarser one costs epsilon, never privacy: losses round up
 
 # Held back from every budget, relative to it (epsilon at least absolutely): covers the discreteness of sampled noise
 # (docs/proofs.md, section 7) and the rounding of the closed forms below.
-EPSILON_RESERVE = 1e-9
-LEAST_EPSILON_RESERVE = 1e-12
-DELTA_RESERVE = 1e-6
+EPSILON_RESERVE, LEAST_EPSILON_RESERVE, DELTA_RESERVE = 1e-9, 1e-12, 1e-6
 
-# Up to this many pure parts are composed exactly, over all 2^k signs of their losses.
-_EXACT_PURE_PARTS = 10
-
-# The closed form loses digits below this mu, so a smaller one is priced like this one.
-SMALLEST_MU = 1e-4
-
+SMALLEST_MU = 1e-4  # the closed form loses digits below, so a smaller one is priced like this one
+_EXACT_PURE_PARTS = 10  # up to so many are composed exactly, over all 2^k signs of their losses
+_FEW_PURE_PARTS = 3  # whose exact delta is quick to compute at many epsilons
 _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
-_LARGEST_DEFAULT_DELTA = 1e-6
-_FEW_PURE_PARTS = 3  # whose exact delta is quick to compute at many epsilons
-
 
 Numbers = NDArray[np.float64]
 
@@ -93,12 +83,10 @@ class Budget:
 def default_delta(n_users: int) -> float:
     """What delta=None means: n^-1.5, at most 1e-6; well below 1/n, where a person could be published outright.
 
-    A public function of a public number.
-
     >>> default_delta(5000), default_delta(1_000_000)
     (1e-06, 1e-09)
     """
-    return min(_LARGEST_DEFAULT_DELTA, math.pow(n_users, -1.5))
+    return min(1e-6, math.pow(n_users, -1.5))
 
 
 def budget_for(epsilon: float, delta: float | None, n_users: int) -> Budget:
@@ -353,19 +341,19 @@ def calibrate(cost_of: Callable[[float], Cost], budget: Budget) -> float:
             "larger budget. Nothing was spent."
         )
     exact = not cost_of(1.0).subsampled
-    tolerance = 1e-9 if exact else 1e-3
+    tolerance, least = (1e-9, 1e-3) if exact else (1e-3, 2 * _LEAST_SAMPLED_MULTIPLIER)
 
-    def excess(grid: float) -> Callable[[float], float]:
-        return lambda z: _excess(cost_of(z), budget, grid)
+    def coarse(z: float) -> float:
+        return _excess(cost_of(z), budget, COARSE_GRID)
 
     high = 1.0
-    while excess(COARSE_GRID)(high) > 0:
+    while coarse(high) > 0:
         high *= 2
-    low, least = high / 2, 1e-3 if exact else 2 * _LEAST_SAMPLED_MULTIPLIER
-    while low > least and excess(COARSE_GRID)(low) <= 0:
+    low = high / 2
+    while low > least and coarse(low) <= 0:
         low, high = low / 2, low
-    high = _narrow(excess(COARSE_GRID), low, high, tolerance)
-    return high if exact else _narrow(excess(FINE_GRID), high / 1.03, high, tolerance)
+    high = _narrow(coarse, low, high, tolerance)
+    return high if exact else _narrow(lambda z: _excess(cost_of(z), budget, FINE_GRID), high / 1.03, high, tolerance)
 
 
 def _narrow(excess: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
@@ -406,7 +394,7 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: f
 def added_epsilon_at(cost: Cost, delta: float) -> float:
     """Epsilon at `delta` where neighbours have one user more or less: to compare with, no guarantee of this library.
 
-    `cost.gaussian` is in units of adding a user here, as `cost.subsampled` always is.
+    All of the cost is in units of adding a user here, as sampled parts always are.
     """
     if not cost.subsampled:
         return epsilon_at(cost, delta)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -24,16 +24,14 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, Numbers, Sub
 # about 1.4% of its multiplier.
 FAILURE_FRACTION = 0.25
 
-# Part of the failure probability that is left which the sampled parts of one run may use.
-_SAMPLED_PART = 1 / 16
-
+_SAMPLED_PART = 1 / 16  # of the failure probability that is left: what the sampled parts of one run may use
 _INTERVALS = 400  # of epsilon, in which a curve is compared with tangents of the Gaussian one
 _ROUNDING = 1e-13  # of the tangents
 _LARGEST_EPSILON = 500.0  # e^epsilon is a number
 _MU_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Dominating:
     """What a run, or several, costs a user at most, in two ways that both hold but for the probability `failure`.
 
@@ -65,8 +63,7 @@ class Dominating:
     @staticmethod
     def worst(alternatives: Iterable[Dominating]) -> Dominating:
         """Part by part the highest."""
-        parts = [(each.mu_squared, each.pure, each.failure) for each in alternatives]
-        return Dominating(*(max(part) for part in zip(*parts, strict=True)))
+        return Dominating(*map(max, zip(*map(astuple, alternatives), strict=True)))
 
     def to_json(self) -> dict[str, float | None]:
         """Plain numbers; None for an infinite `pure`."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -295,7 +296,12 @@ def tradeoff(plan: Plan, delta: float) -> Tradeoff:
     >>> round(found.right_guess, 3), round(found.mu, 4), round(found.added_epsilon, 3)
     (0.547, 0.2367, 0.475)
     """
-    costs, slack = plan.costs, _SLACK * delta
+    return _tradeoff(plan.costs, delta, _added_epsilon(plan, delta))
+
+
+@lru_cache(maxsize=64)
+def _tradeoff(costs: tuple[Cost, ...], delta: float, added_epsilon: float | None) -> Tradeoff:
+    slack = _SLACK * delta
     mu = max(least_mu(cost, slack) for cost in costs)
     end = min(_LARGEST_EXPONENT, max(_last_epsilon(cost, delta) for cost in costs))
     epsilons = np.unique(np.linspace(0.0, end, _LINES))
@@ -309,7 +315,7 @@ def tradeoff(plan: Plan, delta: float) -> Tradeoff:
         mu_failure=failure if all(is_gaussian(cost) for cost in costs) else failure + slack,
         failure=failure,
         epsilons=tuple((other, _finite(epsilon)) for other, epsilon in others.items()),
-        added_epsilon=_added_epsilon(plan, delta),
+        added_epsilon=added_epsilon,
     )
 
 

@@ -451,7 +451,7 @@ def _totals(runs: Iterable[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
 def _highest(prices: Iterable[Dominating]) -> tuple[Dominating, ...]:
     """Those that no other covers."""
     kept: list[Dominating] = []
-    for price in sorted(prices, key=lambda each: (each.mu_squared, each.pure, each.failure), reverse=True):
+    for price in sorted(prices, reverse=True):
         if not any(other.covers(price) for other in kept):
             kept.append(price)
     return tuple(kept)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from userdp.privacy.guarantee import COVERS, NOT_COVERED, right_guess
+from userdp.privacy.guarantee import COVERS, right_guess
 from userdp.report import wording
 from userdp.report.record import checked
 
 _TRUST = "a trusted curator holds the data; everybody else sees releases only"
-_RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
 _RANDOMNESS = "the operating system's cryptographic generator"
 _FLOATING_POINT = (
     "Noise is sampled exactly, by OpenDP, on a grid; rounding of sums is part of the sensitivity; parts of epsilon and "
@@ -26,11 +25,6 @@ _BIAS = (
     "What few people have in common is learned last, and people unlike the others are clipped or count less: errors "
     "may be larger for small groups. Nothing corrects for it.",
     "Rows beyond max_rows_per_user are dropped at random, targets beyond declared ranges are cut off.",
-)
-_NOT_PROTECTED = (
-    "What many people have in common, which is what is learned.",
-    "The number of users, names and types of columns, and all parameters.",
-    "How long it took and how much memory; the machine and its files.",
 )
 _MODEL = (
     *("estimator", "created", "solver", "mode", "n_users", "rows_per_user", "n_features", "halted", "message", "loss"),
@@ -51,12 +45,13 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "epsilon": privacy["epsilon"],
         "delta": privacy["delta"],
         "covers": COVERS,
-        "not_covered": [*NOT_COVERED, *_NOT_PROTECTED],
+        "not_covered": wording.not_covered(privacy),
         "in_words": wording.plain_guarantee(privacy) if private else "none: the run was seeded",
         "cautions": wording.cautions(model),
         "warning": privacy["warning"],
     }
     alone = right_guess(privacy["epsilon"], privacy["delta"])
+    steps = [{**step, "purpose": wording.purpose(step), "how": wording.how(step)} for step in privacy["mechanisms"]]
     noise = None
     if found is not None:
         noise = {
@@ -78,8 +73,8 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "format": "userdp report 1",
         "guarantee": guarantee,
         "noise": noise,
-        "composition": {"ledger": privacy["ledger"], "steps": [_step(step) for step in privacy["mechanisms"]]},
-        "trust": {"model": _TRUST, "rests_on": _RESTS_ON},
+        "composition": {"ledger": privacy["ledger"], "steps": steps},
+        "trust": {"model": _TRUST, "rests_on": wording.RESTS_ON},
         "implementation": {
             "randomness": _RANDOMNESS if private else "a seed: noise can be reproduced",
             "floating_point": _FLOATING_POINT,
@@ -91,10 +86,6 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     }
     plain: dict[str, Any] = _plain(facts)
     return plain
-
-
-def _step(step: Mapping[str, Any]) -> dict[str, Any]:
-    return {**step, "purpose": wording.purpose(step), "how": wording.how(step)}
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from userdp.data.tables import check_place, whole_file
-from userdp.privacy.guarantee import COVERS, NOT_COVERED
+from userdp.privacy.guarantee import COVERS
 from userdp.report import plots, wording
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
 
@@ -159,13 +159,6 @@ def meaning(model: Model) -> str:
         "Against anybody who sees the release, whatever else they know, whatever computers they have, now and later.",
         "Whatever the data is: nothing is assumed about its distribution or its bounds, nor that people are honest.",
     ]
-    uncovered = [
-        "What many people have in common. That is what is learned, and it can be applied to anybody.",
-        f"The number of {privacy['unit']}s, names of columns and all parameters; how long training took; the machine "
-        "and its files.",
-        "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
-        *NOT_COVERED,
-    ]
     caption = (
         f"Every attack is a point in this picture: how often it suspects {'a person' if user else 'a row'} rightly "
         "(up) and how often wrongly (across). Blind guessing is on the dashed line. With this release, none is above "
@@ -176,9 +169,8 @@ def meaning(model: Model) -> str:
     return f"""<section><h2>What that means</h2><div class="grid">
 {figure(plots.attack_picture(privacy), caption)}
 <div><h3>Covered</h3>{bullets(covered)}
-<h3>Not covered</h3>{bullets(uncovered)}
-<p class="note">It rests on good randomness of the operating system, and on OpenDP, dp-accounting and userdp being
-right.</p></div></div></section>"""
+<h3>Not covered</h3>{bullets(wording.not_covered(privacy))}
+<p class="note">It rests on {wording.RESTS_ON}.</p></div></div></section>"""
 
 
 def noise(model: Model) -> str:

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import right_guess
+from userdp.privacy.guarantee import NOT_COVERED, right_guess
 from userdp.privacy.ledger import kind_of_class
 from userdp.report.record import clean, number, positive, power, real
 
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _UP = 1 + 1e-12  # what floats may have lost
+RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
 _STEPS = "The training steps: each releases where people's data, on average, pulls the model."
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
@@ -176,6 +177,17 @@ def error_in_words(record: Mapping[str, Any]) -> str:
     )
 
 
+def not_covered(privacy: Mapping[str, Any]) -> list[str]:
+    """What the guarantee does not protect."""
+    return [
+        "What many people have in common. That is what is learned, and it can be applied to anybody.",
+        f"The number of {privacy['unit']}s, names and types of columns and all parameters; how long training took and "
+        "how much memory; the machine and its files.",
+        "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
+        *NOT_COVERED,
+    ]
+
+
 def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
     """The guarantee as a mathematician writes it: over what, and the inequality's numbers."""
     privacy = record["privacy"]
@@ -239,10 +251,15 @@ def how(step: Mapping[str, Any]) -> str:
 
 
 def _kind(step: Mapping[str, Any]) -> str:
-    """A mechanism's kind; clipping on samples of people has words of its own."""
-    kind, record = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
-    sampled = isinstance(record, Mapping) and record.get("sampling_probability", 1.0) < 1
-    return "sampled-clip" if kind == "clip" and sampled else kind
+    """A mechanism's kind, or what it was called when its variants were mechanisms of their own."""
+    kind, numbers = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
+    if not isinstance(numbers, Mapping):
+        return kind
+    if kind == "clip" and numbers.get("sampling_probability", 1.0) < 1:
+        return "sampled-clip"
+    if kind == "outlier-removal" and numbers.get("test_std") is not None:
+        return "searched-outlier-removal" if numbers.get("radii") else "gaussian-outlier-removal"
+    return kind
 
 
 def in_one_line(record: object) -> str:

@@ -52,9 +52,7 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.mechanisms.concentration import added_user_sensitivity
-from userdp.privacy.mechanisms.radius import radius_grid
-from userdp.privacy.mechanisms.removal import TightMean
-from userdp.privacy.mechanisms.sampled_outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
@@ -356,7 +354,7 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> So
     plan = Plan(n_users, (*first, *steps))
     plan.certify(budget)
     mean = steps[-1].mechanism
-    assert isinstance(mean, TightMean | SampledOutlierRemoval)
+    assert isinstance(mean, OutlierRemoval | SampledOutlierRemoval)
     phase = GradientPhase(
         "mean",
         n_users,

@@ -9,9 +9,7 @@ from functools import lru_cache
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.concentration import sensitivity
-from userdp.privacy.mechanisms.gaussian_outlier_removal import GaussianOutlierRemoval
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.privacy.mechanisms.radius import RadiusSearch, radius_grid
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, radius_grid
 from userdp.privacy.plan import Plan, Step
 
 # Fractions of epsilon that AboveThreshold may get, of the rounds' budget that Gaussian tests may get, and of the
@@ -75,7 +73,7 @@ def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radi
     if steps is None:
         return math.inf
     mean = steps[-1].mechanism
-    assert isinstance(mean, OutlierRemoval | GaussianOutlierRemoval)
+    assert isinstance(mean, OutlierRemoval)
     return mean.noise_multiplier * mean.sensitivity(1.0, 1)
 
 
@@ -141,13 +139,13 @@ def _least_margin(test: Cost, false_abort: float, rounds: int) -> int:
 
 def _mean(
     n_users: int, multiplier: float, test: Cost, fraction: float, false_abort: float, rounds: int, tolerated: int
-) -> OutlierRemoval | GaussianOutlierRemoval:
+) -> OutlierRemoval:
     """Rounds behind AboveThreshold if the test is pure; else behind Gaussian tests with a fraction of each."""
     if test.pure:
         return OutlierRemoval(n_users, multiplier, test.pure[0], test.failure, false_abort, rounds, tolerated)
     multiplier *= 1 + 1e-9  # rounding of the fractions
     mean, tested = multiplier / math.sqrt(1 - fraction), multiplier / math.sqrt(fraction)
-    return GaussianOutlierRemoval(n_users, mean, tested, test.failure, false_abort, rounds, tolerated)
+    return OutlierRemoval(n_users, mean, None, test.failure, false_abort, rounds, tolerated, test_std=tested)
 
 
 def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, mu_squared: float) -> RadiusSearch:

@@ -34,7 +34,7 @@ from scipy.stats import norm
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.searched_outlier_removal import SearchedOutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.mean_plans import FAILURE_FRACTION, enough_users
@@ -282,13 +282,14 @@ def _bound(
 def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
     """Records of the chosen numbers."""
     setting, mechanism, n_groups = choice.setting, choice.mechanism, choice.n_groups
-    removal = SearchedOutlierRemoval(
+    removal = OutlierRemoval(
         n_groups,
-        _radii(mechanism.radii),
         mechanism.noise_multiplier * (1 + 1e-9),  # rounding of the fractions
-        mechanism.test_std * (1 + 1e-9),
+        None,
         FAILURE_FRACTION * budget.delta,
-        _outliers(n_groups),
+        outliers=_outliers(n_groups),
+        test_std=mechanism.test_std * (1 + 1e-9),
+        radii=_radii(mechanism.radii),
     )
     ratio = removal.noise_multiplier * removal.sensitivity(1.0, problem.dimension)
     steps: list[Step] = []

@@ -9,7 +9,7 @@ from typing import ClassVar
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Vectors, check_record
-from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, Gate, laplace_tail
+from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, Test, laplace_tail
 from userdp.privacy.noise import Noise
 
 
@@ -78,7 +78,7 @@ class _Session(Session):
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds
         gate = AboveThresholdOnce if record.rounds == 1 else AboveThreshold
-        self._gate: Gate = gate(-(-4 * record.n_vectors**2 // 5), record.n_vectors * record.test_scale, noise)
+        self._gate: Test = gate(-(-4 * record.n_vectors**2 // 5), record.n_vectors * record.test_scale, noise)
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         record, n_vectors = self._record, self._record.n_vectors

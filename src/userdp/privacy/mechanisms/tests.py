@@ -85,7 +85,7 @@ def noisy(value: int, std: float, noise: Noise) -> float:
     return float(noise.gaussian(np.array([float(value)]), 1.0, std)[0])
 
 
-class Gate(Protocol):
+class Test(Protocol):
     """A test of values, one after the other."""
 
     def passes(self, value: int) -> bool:
