@@ -37,7 +37,7 @@ from userdp.solvers.accelerated import plan_accelerated
 from userdp.solvers.base import run
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.gradients import BallSmoothing
 
 DELTA = 1e-6
 console = Console()

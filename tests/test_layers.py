@@ -122,7 +122,7 @@ def test_randomness_lives_in_one_place(path):
 
 
 # What baselines compute of users' rows, and their mechanisms.
-OF_USERS = {f"baselines/{name}.py" for name in ("rotation", "row_statistics", "safe_passes", "safe_steps")}
+OF_USERS = {f"baselines/{name}.py" for name in ("rotation", "row_statistics", "stable_sgd")}
 SCHEDULES = [
     path
     for path in modules()

@@ -7,7 +7,7 @@ from cases import ALL_LOSSES, name
 
 from userdp import MeanGradient, UserData, losses
 from userdp.baselines.row_statistics import ClippedRowGradients
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.gradients import BallSmoothing
 
 
 def users_of(loss=losses.logistic, counts=(3, 0, 7, 130, 1), d=3, dtype=np.float64, seed=0):
@@ -44,7 +44,7 @@ def test_it_is_the_sum_of_clipped_gradients_of_kept_rows(loss, dtype):
     np.testing.assert_allclose(statistic(data, users, 5), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_without_coins_all_rows_are_kept_and_a_long_clip_changes_nothing():
+def test_without_a_mask_all_rows_are_kept_and_a_long_clip_changes_nothing():
     data = users_of()
     gradient = MeanGradient(losses.logistic, np.array([0.3, -0.2, 1.0]))
     sums = ClippedRowGradients(gradient, 1e6)(data, np.array([0, 2, 3]), 3)
@@ -114,11 +114,11 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="without basis and smoothing"):
         ClippedRowGradients(MeanGradient(losses.hinge, np.ones(3), None, BallSmoothing(0.1, 0)), 1.0)
     data, statistic = users_of(), ClippedRowGradients(gradient, 1.0)
-    with pytest.raises(ValueError, match="one user of the data"):
+    with pytest.raises(IndexError, match="user indices from 0 to n_users - 1 = 4"):
         statistic(data, np.array([5]), 1)
-    with pytest.raises(ValueError, match="one user of the data"):
+    with pytest.raises(ValueError, match="one vector per user"):
         statistic(data, np.array([1, 2]), 1)
     with pytest.raises(ValueError, match="kept rows of 2 users"):
         statistic.keeping(np.ones((3, 2), bool))(data, np.array([1, 2]), 2)
-    with pytest.raises(ValueError, match="weights for 3 features"):
+    with pytest.raises(ValueError, match="weights of length 3"):
         ClippedRowGradients(MeanGradient(losses.logistic, np.ones(4)), 1.0)(data, np.array([1]), 1)

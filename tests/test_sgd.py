@@ -12,7 +12,7 @@ from userdp import losses
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box
 from userdp.vectors import kernels, sgd
-from userdp.vectors.gradients import OnePassSGD
+from userdp.vectors.sgd import OnePassSGD
 
 WIDE = Ball(radius=1e6)
 

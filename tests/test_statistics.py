@@ -16,9 +16,9 @@ from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weig
 from userdp import losses
 from userdp.data.users import UserData
 from userdp.vectors import kernels
-from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
+from userdp.vectors.gradients import BallSmoothing, MeanGradient, UserGradients
 from userdp.vectors.moments import SecondMoment, SecondMomentShape, UserMean
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.sgd import OnePassSGD
 
 EMPTY = 2
 

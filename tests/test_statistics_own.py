@@ -19,8 +19,9 @@ from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.engines import LocalEngine
 from userdp.vectors import kernels
-from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
+from userdp.vectors.gradients import MeanGradient, UserGradients
 from userdp.vectors.moments import UserMean
+from userdp.vectors.sgd import OnePassSGD
 
 
 def raising_slope(prediction, target):

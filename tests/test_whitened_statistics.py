@@ -15,11 +15,9 @@ from support_acute import all_of, neighbouring_users
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import UserData, losses
-from userdp.vectors import kernels, row_weights
-from userdp.vectors.clipped import N_SIZES, ClippedGradient, MeanCurvature
-from userdp.vectors.gradients import MeanGradient
+from userdp.vectors import gradients, kernels
+from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
-from userdp.vectors.row_weights import RowWeights
 
 RNG = np.random.default_rng(3)
 BASIS = RNG.normal(size=(N_FEATURES, N_FEATURES))
@@ -87,7 +85,7 @@ def test_it_is_the_same_on_any_number_of_threads(statistic, monkeypatch):
     seen = []
     for threads in (1, 2):
         monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
-        row_weights._KEPT.clear()
+        gradients._KEPT.clear()
         seen.append(vectors(statistic, data))
     np.testing.assert_array_equal(*seen)
 
@@ -348,7 +346,7 @@ def test_lengths_are_kept_with_the_data_and_go_with_it():
     del data
     gc.collect()
     assert watched() is None, "weights do not keep data alive"
-    assert all(kept[0] is not weights for kept in row_weights._KEPT.values())
+    assert all(kept[0] is not weights for kept in gradients._KEPT.values())
 
 
 def test_lengths_of_other_data_of_the_same_shape_are_its_own():

@@ -39,8 +39,9 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.solvers.choose import plan
     from userdp.solvers.mean_plans import plan_means
     from userdp.solvers.problem import Problem
-    from userdp.vectors.gradients import MeanGradient, OnePassSGD, UserGradients
+    from userdp.vectors.gradients import MeanGradient, UserGradients
     from userdp.vectors.moments import SecondMoment, UserMean
+    from userdp.vectors.sgd import OnePassSGD
 
 __version__ = "0.1.0"
 
@@ -68,8 +69,9 @@ _PUBLIC = {
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
-    "vectors.gradients": ("MeanGradient", "OnePassSGD", "UserGradients"),
+    "vectors.gradients": ("MeanGradient", "UserGradients"),
     "vectors.moments": ("SecondMoment", "UserMean"),
+    "vectors.sgd": ("OnePassSGD",),
 }
 _PACKAGES = ("data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}

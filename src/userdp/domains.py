@@ -113,7 +113,7 @@ class Box:
             first = int(wrong[0])
             raise ValueError(
                 f"Expected low[{first}]={low[first]} < high[{first}]={high[first]}: "
-                f"replacement or widen the bounds ({wrong.size} coordinates are wrong)."
+                f"exchange or widen the bounds ({wrong.size} coordinates are wrong)."
             )
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
@@ -145,7 +145,7 @@ def _vector(name: str, value: npt.ArrayLike, like: np.ndarray | None = None) -> 
     vector = np.array(value, dtype=np.float64)
     if vector.ndim != 1 or (like is not None and vector.shape != like.shape):
         shape = "(n_features,)" if like is None else str(like.shape)
-        raise ValueError(f"Expected {name} of shape {shape}, got {vector.shape}: pass one number a feature.")
+        raise ValueError(f"Expected {name} of shape {shape}, got {vector.shape}: pass one number per feature.")
     if not np.all(np.isfinite(vector)):
         raise ValueError(f"Expected finite {name}: it has NaN or infinite entries; use a bounded domain and step.")
     vector.flags.writeable = False

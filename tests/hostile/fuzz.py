@@ -10,24 +10,9 @@ import sys
 
 # Compiled modules cannot be instrumented: the branches of all others guide it.
 COMPILED = [
-    "kernels",
-    "losses",
-    "losses.base",
-    "losses.made",
-    "losses.standard",
-    "domains",
-    "sgd",
-    "safe_steps",
-    "rotated",
-]
-COMPILED += [
-    "safe_passes",
-    "row_statistics",
-    "smoothing",
-    "rotation",
-    "statistics",
-    "privacy.neighbours",
-    "bench.references",
+    *("domains", "losses", "losses.base", "losses.standard", "vectors.gradients", "vectors.kernels", "vectors.sgd"),
+    *("baselines.rotation", "baselines.row_statistics", "baselines.stable_sgd"),
+    *("privacy.mechanisms.neighbours", "bench.references"),
 ]
 
 

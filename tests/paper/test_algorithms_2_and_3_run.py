@@ -12,8 +12,7 @@ from userdp.baselines import accelerated_paper as paper
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
 from userdp.solvers.descent import ACSA
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors.gradients import BallSmoothing, MeanGradient
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 

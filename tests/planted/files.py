@@ -12,9 +12,9 @@ MUTANTS = [
     ),
     Mutant(
         "statistics: users see how much others hold",
-        "MeanGradient._gradients",
-        "(*users_rows, weights, slopes, shifts)",
-        "(*users_rows, weights * (1 + 1e-9 * len(data.rows)), slopes, shifts)",
+        "MeanGradient.run",
+        "self.weights.reshape(n_outputs, data.n_features)",
+        "self.weights.reshape(n_outputs, data.n_features) * (1 + 1e-9 * len(data.rows))",
         "hostile/test_hostile_solvers.py::test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else",
     ),
 ]

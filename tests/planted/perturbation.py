@@ -2,13 +2,13 @@
 
 from planted.mutant import Mutant
 
-_ATTAINED = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
-_ALL_ROWS = "test_safe_passes.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
-_BATCH = "test_safe_passes.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
-_FILTERED = "test_safe_passes.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
-_ALTERED = "test_safe_passes_limits.py::test_altered_losses_are_refused"
-_FEW_BITS = "test_safe_passes_limits.py::test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them"
-_SAFE_ROW = "test_safe_passes_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
+_ATTAINED = "test_stable_sgd.py::test_a_row_pass_moves_as_far_as_its_sensitivity"
+_ALL_ROWS = "test_stable_sgd.py::test_a_row_pass_moves_as_far_as_all_rows_of_a_user"
+_BATCH = "test_stable_sgd.py::test_a_batch_pass_moves_as_far_as_its_sensitivity"
+_FILTERED = "test_stable_sgd.py::test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity"
+_ALTERED = "test_stable_sgd_limits.py::test_altered_losses_are_refused"
+_FEW_BITS = "test_stable_sgd_limits.py::test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them"
+_SAFE_ROW = "test_stable_sgd_limits.py::test_a_safe_row_is_short_finite_and_has_a_usable_target"
 
 MUTANTS = [
     Mutant(
@@ -76,31 +76,31 @@ MUTANTS = [
     ),
     Mutant(
         "rows beyond the slots are visited",
-        "_SafeWalk._ready",
+        "_SafePass.__call__",
         "self.rows.per_user",
         "data.n_rows // self.n_users + 1",
         _ALL_ROWS,
     ),
     Mutant(
-        "the walk goes on by rows, not by slots",
-        "_walk_rows",
+        "the pass goes on by rows, not by slots",
+        "_average_over_rows",
         "total += w",
         "if row < offsets[user + 1]:\n    total += w",
         _ATTAINED,
     ),
     Mutant(
-        "steps that drive walks apart",
-        "_SafeWalk.__post_init__",
+        "steps that drive trajectories apart",
+        "_SafePass.__post_init__",
         "not self.step_size * self.smoothness <= 2",
         "self.step_size * self.smoothness > 4",
-        "test_safe_passes_limits.py::test_impossible_passes_are_refused",
+        "test_stable_sgd_limits.py::test_impossible_passes_are_refused",
     ),
     Mutant(
         "any loss will do",
-        "check_loss",
+        "stable_sgd.check_loss",
         "losses.known(loss)",
         "loss if loss.compiled else None",
-        "test_safe_passes_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
+        "test_stable_sgd_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
     ),
     Mutant(
         "a known slope is enough, whatever is said of it",
@@ -118,22 +118,22 @@ MUTANTS = [
         _ALTERED,
     ),
     Mutant(
-        "the walk takes the loss as given",
-        "_SafeWalk.__post_init__",
+        "a pass takes the loss as given",
+        "_SafePass.__post_init__",
         'object.__setattr__(self, "loss", check_loss(self.loss))',
         "check_loss(self.loss)",
-        "test_safe_passes_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
+        "test_stable_sgd_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
     ),
     Mutant(
         "products of narrow floats stay narrow",
-        "_settle",
+        "_plain_numbers",
         "None if value is None else float(value)",
         "value",
         _FEW_BITS,
     ),
     Mutant(
         "integers of a few bits wrap around",
-        "_settle",
+        "_plain_numbers",
         "object.__setattr__(record, name, int(value))",
         "",
         _FEW_BITS,
@@ -153,25 +153,25 @@ MUTANTS = [
         "solvers/test_output_perturbation.py::test_counts_of_few_bits_do_not_wrap_around",
     ),
     Mutant(
-        "a walk's vectors can be changed after pricing",
-        "_kept",
-        "copy.flags.writeable = False",
+        "a pass's vectors can be changed after pricing",
+        "weights_vector",
+        "vector.flags.writeable = False",
         "",
-        "test_safe_passes_limits.py::test_a_pass_keeps_its_own_vectors",
+        "test_stable_sgd_limits.py::test_a_pass_keeps_its_own_vectors",
     ),
     Mutant(
         "other users than the sensitivity is for",
-        "_SafeWalk._ready",
+        "_SafePass.__call__",
         "users.size != self.n_users or",
         "",
-        "test_safe_passes_limits.py::test_other_users_than_the_sensitivity_is_for_are_refused",
+        "test_stable_sgd_limits.py::test_other_users_than_the_sensitivity_is_for_are_refused",
     ),
     Mutant(
         "rounding of a pass not paid for",
-        "_SafeWalk.rounded_up",
+        "_SafePass.rounded_up",
         "(moved + 2 * n_steps * step)",
         "moved",
-        "test_safe_passes_limits.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
+        "test_stable_sgd_limits.py::test_the_sensitivity_pays_for_the_rounding_of_long_passes",
     ),
     Mutant(
         "a long row is not clipped",
@@ -224,7 +224,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody is left out",
-        "_walk_batches",
+        "_average_over_batches",
         "<= reach * reach",
         ">= 0.0",
         _FILTERED,
@@ -241,13 +241,13 @@ MUTANTS = [
         "SafeBatchPass.replace_one_sensitivity",
         "(near + self.smoothness * away)",
         "near",
-        "test_safe_passes.py::test_gradients_change_along_a_filtered_walk",
+        "test_stable_sgd.py::test_gradients_change_along_a_filtered_walk",
     ),
     Mutant(
         "who counts is asked anew at every step",
-        "_walk_batches",
+        "_average_over_batches",
         "start,",
         "w,",
-        "test_safe_passes.py::test_who_counts_is_settled_at_the_start",
+        "test_stable_sgd.py::test_who_counts_is_settled_at_the_start",
     ),
 ]

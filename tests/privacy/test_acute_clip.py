@@ -21,8 +21,8 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp.vectors import kernels
+from userdp.vectors.gradients import RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
-from userdp.vectors.row_weights import RowWeights
 
 ROOM = clip._ROUNDED_ANGLE
 
@@ -124,7 +124,7 @@ def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_s
     rows, offsets = np.eye(4)[[0, 1, 0, 1, 2]], np.array([0, 2, 5])
     for basis, others in ((np.eye(4), 0.0), (np.ones((1, 4)), 1.0)):
         out = np.empty((2, 4 if len(basis) == 1 else 10))
-        kernels._moment_shapes.py_func(rows, offsets, np.arange(2), basis, out)
+        kernels.moment_shapes.py_func((rows, None, offsets), np.arange(2), basis, out)
         np.testing.assert_allclose(np.linalg.norm(out, axis=1), [1.0, others])
 
 

@@ -27,8 +27,9 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.gradients import MeanGradient, OnePassSGD
+from userdp.vectors.gradients import MeanGradient
 from userdp.vectors.moments import UserMean
+from userdp.vectors.sgd import OnePassSGD
 
 # --- charges ----------------------------------------------------------------------------------------------------------
 

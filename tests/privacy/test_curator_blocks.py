@@ -13,8 +13,8 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.gradients import OnePassSGD
 from userdp.vectors.moments import UserMean
+from userdp.vectors.sgd import OnePassSGD
 
 
 def small_data():

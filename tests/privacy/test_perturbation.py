@@ -9,7 +9,7 @@ from support_curator import BUDGET, SIZE, Explosive, Given, make_data
 from userdp import Ball, OnePassSGD, losses
 from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.baselines.mechanisms.perturbation import Perturbation
-from userdp.baselines.safe_passes import SafeRowPass, SafeRows
+from userdp.baselines.stable_sgd import SafeRowPass, SafeRows
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger

@@ -26,7 +26,7 @@ import numpy as np
 from userdp.baselines import output_perturbation as shared
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.baselines.output_perturbation import PassPhase
-from userdp.baselines.safe_passes import SafeBatchPass
+from userdp.baselines.stable_sgd import SafeBatchPass
 from userdp.domains import Ball, Domain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts

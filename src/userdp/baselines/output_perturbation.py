@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from userdp.baselines.safe_passes import SafeBatchPass, SafeRowPass, SafeRows, check_loss
+from userdp.baselines.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows, check_loss
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.solvers.base import Found, Phase, Releases, Request
 from userdp.solvers.problem import Problem

@@ -1,4 +1,4 @@
-"""Statistics of sampled rows: which of a user's rows count is decided by coins that are handed in."""
+"""Statistics of sampled rows: which of a user's rows count is decided by a Poisson mask that is handed in."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import numpy.typing as npt
 
 from userdp.data.users import UserData
 from userdp.vectors import kernels
-from userdp.vectors.gradients import MeanGradient
-
-_BLOCK_ROWS = 64
+from userdp.vectors.gradients import MeanGradient, PerUser, check_sizes
 
 
 @dataclass(frozen=True, eq=False)
-class ClippedRowGradients:
+class ClippedRowGradients(PerUser):
     """Sum over each user's kept rows of their gradients, each clipped to at most `clip`.
 
     `kept` has a line for each user that is asked for, and says of its first rows which ones are kept; rows beyond its
@@ -29,7 +27,6 @@ class ClippedRowGradients:
     """
 
     needs_targets: ClassVar[bool] = True
-    takes_groups: ClassVar[bool] = False
     gradient: MeanGradient
     clip: float
     kept: npt.NDArray[np.bool_] | None = None
@@ -44,27 +41,22 @@ class ClippedRowGradients:
         """The same of these rows only."""
         return replace(self, kept=kept)
 
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = np.ascontiguousarray(users, dtype=np.int64)
-        if n_groups != users.size or not np.all((users >= 0) & (users < data.n_users)):
-            raise ValueError("Expected one user of the data a group.")
-        if self.gradient.weights.size != self.gradient.loss.n_outputs * data.n_features:
-            raise ValueError(f"Expected weights for {data.n_features} features: count the intercept's.")
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        loss, weights = self.gradient.loss, self.gradient.weights
+        check_sizes("weights", weights, loss, None, data.n_features)
         kept = self.kept
         if kept is None:
             kept = np.ones((users.size, int(np.diff(data.offsets).max(initial=0))), dtype=bool)
         if len(kept) != users.size:
             raise ValueError(f"Expected kept rows of {users.size} users, got those of {len(kept)}.")
-        loss, weights = self.gradient.loss, self.gradient.weights
         if not loss.compiled:
             return np.array([self._slowly(data, user, line) for user, line in zip(users, kept, strict=True)])
         slopes = kernels.block_slopes(loss.slope, loss.n_outputs, loss.may_raise)
-        arrays = (data.rows, data.targets, data.offsets, users, kept, weights.reshape(loss.n_outputs, -1))
-        rows, targets, offsets, users, kept, matrix = map(kernels.read_only, arrays)
-        out = np.zeros((users.size, weights.size))
+        arrays, out = kernels.arrays_of(data), np.zeros((users.size, weights.size))
+        users, kept, matrix = map(kernels.read_only, (users, kept, weights.reshape(loss.n_outputs, -1)))
 
         def run(chunk: slice) -> None:
-            _clipped_sums(rows, targets, offsets, users[chunk], kept[chunk], matrix, slopes, self.clip, out[chunk])
+            _clipped_sums(arrays, users[chunk], kept[chunk], matrix, slopes, self.clip, out[chunk])
 
         kernels.over_chunks(run, users.size, int(np.count_nonzero(kept)) * weights.size)
         return out
@@ -94,9 +86,7 @@ class ClippedRowGradients:
 
 @kernels.compiled
 def _clipped_sums(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
+    data: kernels.Arrays,
     users: np.ndarray,
     kept: np.ndarray,
     weights: np.ndarray,
@@ -105,54 +95,44 @@ def _clipped_sums(
     out: np.ndarray,
 ) -> None:
     """Kept rows are gathered in blocks, because a loss turns blocks of predictions into slopes."""
+    rows, targets, offsets = data
     n_outputs, n_features = weights.shape
-    gathered = np.empty((_BLOCK_ROWS, n_features))
-    block_targets = np.empty(_BLOCK_ROWS)
-    predictions = np.empty(_BLOCK_ROWS * n_outputs)
+    gathered, block_targets = np.empty((kernels.BLOCK_ROWS, n_features)), np.empty(kernels.BLOCK_ROWS)
+    predictions = np.empty(kernels.BLOCK_ROWS * n_outputs)
     for j in range(users.shape[0]):
         first = offsets[users[j]]
         n_rows = min(offsets[users[j] + 1] - first, kept.shape[1])
         i = 0
         while i < n_rows:
             filled = 0
-            while i < n_rows and filled < _BLOCK_ROWS:
+            while i < n_rows and filled < kernels.BLOCK_ROWS:
                 if kept[j, i]:
                     gathered[filled] = rows[first + i]
                     block_targets[filled] = targets[first + i]
                     filled += 1
                 i += 1
-            _add_clipped(gathered, block_targets, filled, weights, slopes, clip, predictions, out[j])
+            _predict(gathered, filled, weights, predictions)
+            slopes(predictions, block_targets, filled)
+            for one in range(filled):
+                _add_clipped(gathered[one], predictions[one * n_outputs : (one + 1) * n_outputs], clip, out[j])
 
 
 @kernels.compiled
-def _add_clipped(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    n_rows: int,
-    weights: np.ndarray,
-    slopes: Any,
-    clip: float,
-    predictions: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    n_outputs, n_features = weights.shape
+def _predict(rows: np.ndarray, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
+    """Row by row, whatever rows stand around it."""
+    n_outputs = len(weights)
     for i in range(n_rows):
         for c in range(n_outputs):
-            total = 0.0
-            for k in range(n_features):
-                total += weights[c, k] * rows[i, k]
-            predictions[i * n_outputs + c] = total
-    slopes(predictions, targets, n_rows)
-    for i in range(n_rows):
-        square, steep = 0.0, 0.0
-        for k in range(n_features):
-            square += rows[i, k] * rows[i, k]
-        for c in range(n_outputs):
-            steep += predictions[i * n_outputs + c] * predictions[i * n_outputs + c]
-        length = math.sqrt(square) * math.sqrt(steep)
-        if length < math.inf:  # neither NaN nor infinite
-            factor = clip / max(length, clip)
-            for c in range(n_outputs):
-                slope = factor * predictions[i * n_outputs + c]
-                for k in range(n_features):
-                    out[c * n_features + k] += slope * rows[i, k]
+            predictions[i * n_outputs + c] = kernels.dot(weights[c], rows[i])
+
+
+@kernels.compiled
+def _add_clipped(row: np.ndarray, slopes: np.ndarray, clip: float, out: np.ndarray) -> None:
+    """Add a row's gradient, clipped, unless it is not finite."""
+    length = kernels.norm(row) * kernels.norm(slopes)
+    if length < math.inf:  # neither NaN nor infinite
+        factor = clip / max(length, clip)
+        for c in range(len(slopes)):
+            slope = factor * slopes[c]
+            for k in range(len(row)):
+                out[c * len(row) + k] += slope * row[k]

@@ -8,10 +8,10 @@ A loss is a pair of scalar kernels of (prediction, target), where prediction = <
 The gradient in w is slope * x, so two numbers say all: with |slope| <= B and slope' <= H, and rows |x| <= r,
 the loss is (B r)-Lipschitz and (H r^2)-smooth in w. An intercept is one more feature that is always 1; count it in r.
 
-Privacy does not rest on the constants, with two exceptions: the solvers group-privacy and disjoint-batches, which walk
-by `safe_passes`. They take none but the losses of this package, unaltered (`known`). Everywhere else the constants
-decide accuracy only. A target that is NaN or not a class gives NaN, which the filtered mean treats as "far from
-everyone".
+Privacy does not rest on the constants, with two exceptions: the solvers group-privacy and disjoint-batches, whose
+sensitivity they bound (`stable_sgd`). They take none but the losses of this package, unaltered (`known`). Everywhere
+else the constants decide accuracy only. A target that is NaN or not a class gives NaN, which the filtered mean treats
+as "far from everyone".
 
 >>> loss("huber", threshold=0.5).lipschitz(row_norm=2.0)
 1.0
@@ -24,50 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from userdp.losses.base import Loss, SlopeBound, known
-from userdp.losses.derived import custom, smoothed
-from userdp.losses.standard import (
-    absolute,
-    hinge,
-    huber,
-    logistic,
-    multinomial,
-    quantile,
-    smoothed_hinge,
-    squared,
-    squared_hinge,
-)
+from userdp.losses import standard
+from userdp.losses.base import Loss, SlopeBound, custom, known, smoothed
+from userdp.losses.standard import *  # noqa: F403
 
-__all__ = [
-    "LOSSES",
-    "Loss",
-    "SlopeBound",
-    "absolute",
-    "custom",
-    "hinge",
-    "huber",
-    "known",
-    "logistic",
-    "loss",
-    "multinomial",
-    "quantile",
-    "smoothed",
-    "smoothed_hinge",
-    "squared",
-    "squared_hinge",
-]
+__all__ = ["LOSSES", "Loss", "SlopeBound", "custom", "known", "loss", "smoothed"]
+__all__ += standard.__all__
 
-LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {
-    "logistic": logistic,
-    "squared": squared,
-    "hinge": hinge,
-    "absolute": absolute,
-    "huber": huber,
-    "smoothed_hinge": smoothed_hinge,
-    "squared_hinge": squared_hinge,
-    "quantile": quantile,
-    "multinomial": multinomial,
-}
+LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {name: getattr(standard, name) for name in standard.__all__}
 
 
 def loss(name: str, **parameters: Any) -> Loss:

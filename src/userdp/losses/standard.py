@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from userdp.losses.base import Loss, check_positive, compiled, register
+from userdp.losses.base import Loss, SlopeBound, check_positive, compiled, register
+
+# The names under which `losses.loss` finds them, too.
+__all__ = [
+    "absolute",
+    "hinge",
+    "huber",
+    "logistic",
+    "multinomial",
+    "quantile",
+    "smoothed_hinge",
+    "squared",
+    "squared_hinge",
+]
 
 
 def _named(name: str) -> Loss:
@@ -17,8 +30,9 @@ def _named(name: str) -> Loss:
     return found
 
 
-def _registered(loss: Loss) -> Loss:
-    return register(loss, _named, loss.name)
+def _loss(name: str, value: Any, slope: Any, slope_bound: SlopeBound, curvature: float, **more: Any) -> Loss:
+    """A loss without parameters, registered; its constants are proven beside it."""
+    return register(Loss(name, value, slope, slope_bound, curvature, may_raise=False, **more), _named, name)
 
 
 _TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
@@ -61,9 +75,7 @@ def _logistic_slope(prediction: float, target: float) -> float:
     return -sign * ((e if z >= 0.0 else 1.0) / (1.0 + e))
 
 
-logistic = _registered(
-    Loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, may_raise=False)
-)
+logistic = _loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25)
 """Logistic loss for two classes, target in {-1, +1} or {0, 1}.
 
 Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
@@ -88,9 +100,7 @@ def _squared_slope_bound(largest_prediction: float, largest_target: float) -> fl
     return largest_prediction + largest_target
 
 
-squared = _registered(
-    Loss("squared", _squared_value, _squared_slope, slope_bound=_squared_slope_bound, curvature=1.0, may_raise=False)
-)
+squared = _loss("squared", _squared_value, _squared_slope, _squared_slope_bound, curvature=1.0)
 """Squared loss, half of the squared error, for least squares.
 
 value (prediction - target)^2 / 2; slope prediction - target.
@@ -111,9 +121,8 @@ def _hinge_slope(prediction: float, target: float) -> float:
     return -sign if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
 
 
-_MARGIN: dict[str, Any] = {"may_raise": False, "typical_prediction": 1.0}
-hinge = _registered(Loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, **_MARGIN))
-"""Hinge loss of support vector machines, targets as for logistic. Not smooth.
+hinge = _loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, typical_prediction=1.0)
+"""Hinge loss of support vector machines, targets as for logistic. Non-smooth.
 
 value max(0, 1 - z), z = sign * prediction; slope -sign where z < 1, else 0.
 Constants: |slope| is 0 or 1; the slope jumps at z = 1, so no smoothness.
@@ -136,8 +145,8 @@ def _pinball(name: str, above: float, below: float) -> Loss:
     return Loss(name, value, slope, slope_bound=max(above, below), curvature=math.inf, may_raise=False)
 
 
-absolute = _registered(_pinball("absolute", above=1.0, below=1.0))
-"""Absolute error, for median regression. Not smooth.
+absolute = register(_pinball("absolute", above=1.0, below=1.0), _named, "absolute")
+"""Absolute error, for median regression. Non-smooth.
 
 value |prediction - target|; slope its sign, 0 at 0.
 Constants: |slope| <= 1; the slope jumps at 0, so no smoothness.
@@ -171,13 +180,13 @@ def huber(threshold: float = 1.0) -> Loss:
 
 @functools.cache
 def smoothed_hinge(width: float = 1.0) -> Loss:
-    """Hinge loss with its kink rounded over a width, targets as for logistic.
+    """Hinge loss, smoothed over a width, targets as for logistic.
 
     With u = 1 - sign * prediction: value 0 for u <= 0, u^2/(2 width) up to u = width, then u - width/2;
     slope -sign * clip(u/width, 0, 1). It is within width/2 of the hinge.
     Constants: |slope| <= 1 by the clip; slope' is 0 or 1/width.
     """
-    check_positive("width", width, "it is the length over which the kink is rounded")
+    check_positive("width", width, "it is the length over which the slope changes")
     width = float(width)
 
     @compiled
@@ -193,7 +202,7 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
         ratio = (1.0 - sign * prediction) / width
         return -sign * (1.0 if ratio > 1.0 else (0.0 if ratio < 0.0 else ratio))
 
-    made = Loss(f"smoothed_hinge({width:g})", value, slope, slope_bound=1.0, curvature=1.0 / width, **_MARGIN)
+    made = Loss(f"smoothed_hinge({width:g})", value, slope, 1.0, 1.0 / width, may_raise=False, typical_prediction=1.0)
     return register(made, smoothed_hinge, width)
 
 
@@ -210,19 +219,12 @@ def _squared_hinge_slope(prediction: float, target: float) -> float:
     return -sign * gap if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
 
 
-def _squared_hinge_slope_bound(largest_prediction: float, largest_target: float) -> float:
+def _squared_hinge_bound(largest_prediction: float, largest_target: float) -> float:
     return 1.0 + largest_prediction
 
 
-squared_hinge = _registered(
-    Loss(
-        "squared_hinge",
-        _squared_hinge_value,
-        _squared_hinge_slope,
-        slope_bound=_squared_hinge_slope_bound,
-        curvature=1.0,
-        **_MARGIN,
-    )
+squared_hinge = _loss(
+    "squared_hinge", _squared_hinge_value, _squared_hinge_slope, _squared_hinge_bound, 1.0, typical_prediction=1.0
 )
 """Squared hinge loss, half of the square, targets as for logistic: what scikit-learn's LinearSVC minimises.
 
@@ -233,7 +235,7 @@ Constants: |slope| <= 1 + |prediction|; slope' is 0 or 1.
 
 @functools.cache
 def quantile(level: float = 0.5) -> Loss:
-    """Pinball loss, whose best prediction is the given quantile of the target. Not smooth.
+    """Pinball loss, whose best prediction is the given quantile of the target. Non-smooth.
 
     With e = prediction - target: value (1 - level) e for e >= 0, else -level e;
     slope 1 - level above the target, -level below, 0 at it.
@@ -279,7 +281,7 @@ def _multinomial_value(predictions: np.ndarray, target: float) -> float:
 def multinomial(n_classes: int) -> Loss:
     """Softmax cross-entropy for several classes, target one of 0 .. n_classes - 1.
 
-    Weights are a flattened (n_classes, d) matrix, the prediction p has one entry a class: value
+    Weights are a flattened (n_classes, d) matrix, the prediction p has one entry per class: value
     log sum exp(p) - p[target], slope softmax(p) - unit vector of target, both shifted by max p so nothing overflows.
     Constants: |slope|^2 = sum of s_c^2 over the others + (1 - s_target)^2 <= 2, approached when a wrong class has
     all the mass, so sqrt(2); diag(s) - s s^T has row sums of absolute values 2 s_c (1 - s_c) <= 1/2, so by
@@ -287,14 +289,6 @@ def multinomial(n_classes: int) -> Loss:
     """
     if not (isinstance(n_classes, int) and n_classes >= 2):
         raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
-    name, bound = f"multinomial({n_classes})", math.sqrt(2.0)
-    made = Loss(
-        name,
-        _multinomial_value,
-        _multinomial_slope,
-        slope_bound=bound,
-        curvature=0.5,
-        n_outputs=n_classes,
-        may_raise=False,
-    )
+    name, constants = f"multinomial({n_classes})", {"slope_bound": math.sqrt(2.0), "curvature": 0.5}
+    made = Loss(name, _multinomial_value, _multinomial_slope, n_outputs=n_classes, may_raise=False, **constants)
     return register(made, multinomial, n_classes)

@@ -48,7 +48,7 @@ from userdp.solvers.preconditioning import (
     whitened_distance,
 )
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import OnePassSGD
+from userdp.vectors.sgd import OnePassSGD
 
 _MOMENT_FRACTIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
 _TEST_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves

@@ -46,9 +46,7 @@ from userdp.solvers.base import (
 )
 from userdp.solvers.problem import Problem, alike
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
-from userdp.vectors.clipped import N_SIZES, ClippedGradient, MeanCurvature
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.row_weights import RowWeights
+from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
 _MOST_STEPS = 40

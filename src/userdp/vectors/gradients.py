@@ -1,4 +1,4 @@
-"""Statistics: what is computed from users' data before privacy is added.
+"""Statistics: what is computed from users' data before privacy is added; here gradients.
 
 A statistic is a picklable callable
 
@@ -9,7 +9,7 @@ where `users` lists user indices, split in the order given into n_groups contigu
 Guarantee: vector j depends on the data of group j's users only. Privacy rests on this, so nothing else may leave
 either: no exception, warning or message that depends on a user's data. Whatever goes wrong within one user makes
 that user's vector NaN, which the private mean treats as "far from everyone". Programming errors are caught before
-data is touched, by `check`, on made-up rows.
+data is touched, by `check`, on generated rows.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import beta
 
 from userdp.data.users import UserData
-from userdp.domains import Domain
 from userdp.losses import Loss
-from userdp.vectors import kernels, sgd
-from userdp.vectors.row_weights import RowWeights
-from userdp.vectors.smoothing import BallSmoothing
+from userdp.vectors import kernels
+
+N_SIZES = 12
+_QUANTILES = 4097
 
 
 @runtime_checkable
@@ -47,15 +49,15 @@ class Statistic(Protocol):
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray: ...
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        """Raise a clear error if the statistic fails on made-up rows of this shape and type."""
+        """Raise a clear error if the statistic fails on generated rows of this shape and type."""
 
 
 @runtime_checkable
 class RowStatistic(Statistic, Protocol):
-    """A statistic of some of each user's rows, as the curator's coins decide."""
+    """A statistic of some of each user's rows, as the curator's Poisson mask decides."""
 
     def keeping(self, kept: np.ndarray) -> Statistic:
-        """The same of the kept rows: one row of coins a user that is asked."""
+        """The same of the kept rows: one row of the mask per user that is asked."""
 
 
 @runtime_checkable
@@ -67,12 +69,131 @@ class BoundedStatistic(Statistic, Protocol):
         """How far, at most, in l2 norm."""
 
 
+class PerUser:
+    """What statistics with one vector per user share; they say what `vectors` of checked users are."""
+
+    needs_targets: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+
+    def __call__(self, data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
+        indices = checked_users(data, users)
+        if n_groups != indices.size:
+            raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector per user here.")
+        return self.vectors(data, indices)
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.on_generated(n_features, dtype)
+
+    def on_generated(self, n_features: int, dtype: npt.DTypeLike) -> np.ndarray:
+        """The vectors of generated users."""
+        data = generated_data(n_features, dtype)
+        return self(data, np.arange(data.n_users), data.n_users)
+
+
+@dataclass(frozen=True)
+class BallSmoothing:
+    """Randomised smoothing: a loss averaged over a ball of weights of this radius, by one draw per row.
+
+    f_r(w) = E f(w + y), y uniform in the ball of radius r, is (L sqrt(d) / r)-smooth and within L r of f if f is
+    L-Lipschitz. The gradient at w + y of one row's loss estimates its gradient without bias. For a linear model y acts
+    through the scalar <y, x> = r |x| rho only, where rho is the first coordinate of a uniform point of the unit ball:
+    one number per row, not a vector. `losses.smoothed` averages in closed form instead, for losses of one output.
+
+    Draws are public; another seed gives fresh ones. A row's draw is made of the seed, its number within its user, its
+    length, target and prediction (to the last bit), so that no user's vector depends on other users and a repeated
+    computation gives the same. Equal rows at the same place of two users get the same draw.
+
+    Paper: section 4 and appendix D.
+    """
+
+    radius: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.radius) and self.radius > 0):
+            raise ValueError(f"Expected radius={self.radius} to be finite and > 0: the radius of the ball.")
+        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
+            raise ValueError(f"Expected seed={self.seed!r} to be a whole number from 0 to 2^63 - 1.")
+
+    def for_kernels(self, n_features: int) -> kernels.Smoothing:
+        return float(self.radius), self.seed, first_coordinate_quantiles(n_features)
+
+    def shifted(self, predictions: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """The predictions of one user's rows at the drawn weights."""
+        moved = np.array(predictions, dtype=np.float64)
+        kernels.shift_block(rows, 0, len(rows), 0, self.for_kernels(rows.shape[1]), targets, moved)
+        return moved
+
+
+@functools.lru_cache(maxsize=64)
+def first_coordinate_quantiles(dimension: int) -> np.ndarray:
+    """Quantiles, at equal steps from 0 to 1, of the first coordinate of a uniform point in the unit ball.
+
+    Its density is proportional to (1 - rho^2)^((d-1)/2): (1 + rho)/2 has a Beta((d+1)/2, (d+1)/2) law. The ends are
+    those of a tenth of a step: interpolating to -1 and 1 would make tails too long where d is large.
+
+    >>> first_coordinate_quantiles(1)[[1024, 2048]]
+    array([-0.5,  0. ])
+    """
+    shape, levels = (dimension + 1) / 2, np.linspace(0, 1, _QUANTILES)
+    levels[0], levels[-1] = 0.1 * levels[1], 1 - 0.1 * levels[1]
+    return kernels.read_only(2 * beta.ppf(levels, shape, shape) - 1)
+
+
+# Lengths of the rows of the data last asked for: they stay the same for all steps of a solver. Held by the data's side,
+# so that nobody who holds the weights holds anything of the data.
+_KEPT: weakref.WeakKeyDictionary[UserData, tuple[RowWeights, np.ndarray]] = weakref.WeakKeyDictionary()
+
+
 @dataclass(frozen=True, eq=False)
-class MeanGradient:
+class RowWeights:
+    """A row x counts min(1, longest / |x @ basis|) times (Mallows weights): a bound on what one row can do.
+
+    A function of the row without its target: if residuals average 0 given the row, weighted gradients average 0 at the
+    same weights as plain ones, which clipped gradients do not. `basis` is d x k, or a vector for a diagonal one.
+
+    Guarantee: the weight of a row is a function of that row and of the parameters.
+    """
+
+    basis: np.ndarray
+    longest: float
+
+    def __post_init__(self) -> None:
+        basis = np.array(self.basis, dtype=np.float64)
+        if basis.ndim not in (1, 2) or not np.all(np.isfinite(basis)):
+            raise ValueError("Expected a finite basis, a matrix with a row for each feature or a diagonal.")
+        if not (math.isfinite(self.longest) and self.longest > 0):
+            raise ValueError(f"Expected longest={self.longest} to be finite and > 0.")
+        basis.flags.writeable = False
+        object.__setattr__(self, "basis", basis)
+
+    def lengths(self, data: UserData) -> np.ndarray:
+        """|x @ basis| of all rows, in float32."""
+        kept = _KEPT.get(data)
+        if kept is None or kept[0] is not self:
+            kept = self, kernels.row_lengths(data.rows, self.basis)
+            _KEPT[data] = kept
+        return kept[1]
+
+    def for_kernels(self, data: UserData) -> kernels.Weighing:
+        return kernels.read_only(self.lengths(data)), self.longest
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The weights of some rows."""
+        lengths = kernels.row_lengths(np.ascontiguousarray(rows), self.basis).astype(np.float64)
+        weights: np.ndarray = np.where(lengths > self.longest, self.longest / np.maximum(lengths, 1e-300), 1.0)
+        return weights
+
+
+@dataclass(frozen=True, eq=False)
+class MeanGradient(PerUser):
     """Mean gradient of a loss over each user's rows, at given weights.
 
     g_u = (1/m_u) sum over the rows (x, y) of u of slope(<w, x>, y) x; NaN for a user without rows.
-    One vector a user: n_groups must be len(users). With several outputs the weights are a flattened matrix. With a
+    One vector per user: n_groups must be len(users). With several outputs the weights are a flattened matrix. With a
     `basis` (d x d, or a vector for a diagonal one) the gradient is g_u @ basis, for each output: the gradient in u
     where weights are basis @ u. With `smoothing` each row's gradient is taken at weights drawn around the given ones
     (one output only). With `row_weights` a row's gradient counts so many times, and the mean still divides by m_u.
@@ -81,7 +202,6 @@ class MeanGradient:
     """
 
     needs_targets: ClassVar[bool] = True
-    takes_groups: ClassVar[bool] = False
     loss: Loss
     weights: np.ndarray
     basis: np.ndarray | None = None
@@ -89,211 +209,49 @@ class MeanGradient:
     row_weights: RowWeights | None = None
 
     def __post_init__(self) -> None:
-        _check_loss(self.loss)
+        check_loss(self.loss)
         object.__setattr__(self, "weights", weights_vector(self.weights))
-        object.__setattr__(self, "basis", _square_basis(self.basis))
+        object.__setattr__(self, "basis", square_basis(self.basis))
         if self.smoothing is not None and self.loss.n_outputs > 1:
             raise ValueError(f"Expected no smoothing of the {self.loss.name} loss: it has several outputs.")
 
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        gradients = self._gradients(data, users, n_groups)
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        check_sizes("weights", self.weights, self.loss, self.basis, data.n_features)
+        gradients = self._gradients(data, users)
         if self.basis is None:
             return gradients
         if self.basis.ndim == 1:
             return np.asarray(gradients * np.tile(self.basis, self.loss.n_outputs))
-        return sgd.change_basis(gradients, self.basis)
+        return kernels.change_basis(gradients, self.basis)
 
-    def _gradients(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        self._check_size(data.n_features)
+    def _gradients(self, data: UserData, users: np.ndarray) -> np.ndarray:
         if not self.loss.compiled:
             slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing, self.row_weights)
-            slow = UserGradients(slope, self.weights)
-            return slow(data, users, n_groups)
-        slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
-        weights = self.weights.reshape(self.loss.n_outputs, data.n_features)
-        shifts = kernels.NO_SHIFTS if self.smoothing is None else self.smoothing.shifts(data.n_features)
-        users_rows = (data.rows, data.targets, data.offsets, users)
-        if self.row_weights is None:
-            return kernels.mean_gradients(*users_rows, weights, slopes, shifts)
-        lengths = self.row_weights.lengths(data)
-        return kernels.mean_gradients(*users_rows, weights, slopes, shifts, lengths, self.row_weights.longest)
+            return UserGradients(slope, self.weights).vectors(data, users)
+        smoothing = self.smoothing.for_kernels(data.n_features) if self.smoothing else kernels.NO_SMOOTHING
+        weighing = self.row_weights.for_kernels(data) if self.row_weights else kernels.NO_WEIGHING
+        return self.run(kernels.mean_gradients, data, users, self.weights.size, smoothing, weighing)
+
+    def run(self, kernel: Any, data: UserData, users: np.ndarray, width: int, *parameters: Any) -> np.ndarray:
+        """What a kernel makes of users' rows, the weights, the loss and more parameters."""
+        n_outputs = self.loss.n_outputs
+        slopes = kernels.block_slopes(self.loss.slope, n_outputs, self.loss.may_raise)
+        weights = self.weights.reshape(n_outputs, data.n_features)
+        return kernels.over_users(kernel, data, users, width, weights, slopes, *parameters, work=n_outputs)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        self._check_size(n_features)
-        made_up = made_up_data(n_features, dtype)
+        check_sizes("weights", self.weights, self.loss, self.basis, n_features)
         predictions = (0.5, -0.5) if self.loss.n_outputs == 1 else (np.linspace(-1, 1, self.loss.n_outputs),)
         try:
             for prediction in predictions:
                 self.loss.slope(prediction, 1.0)
         except Exception as error:
             raise ValueError(f"Expected the {self.loss.name} loss to have a slope at 0.5: it raised.") from error
-        if not np.all(np.isfinite(self(made_up, np.arange(made_up.n_users), made_up.n_users))):
+        if not np.all(np.isfinite(self.on_generated(n_features, dtype))):
             raise ValueError(
-                f"Expected finite gradients of the {self.loss.name} loss on made-up rows with targets 0 and 1: "
+                f"Expected finite gradients of the {self.loss.name} loss on generated rows with targets 0 and 1: "
                 f"check its slope."
             )
-
-    def _check_size(self, n_features: int) -> None:
-        expected = self.loss.n_outputs * n_features
-        if self.weights.size != expected:
-            raise ValueError(
-                f"Expected weights of length {expected} for the {self.loss.name} loss on {n_features} features, got "
-                f"{self.weights.size}: count the intercept's feature, and all outputs."
-            )
-        _check_basis(self.basis, n_features)
-
-
-@dataclass(frozen=True, eq=False)
-class OnePassSGD:
-    """Iterate of one pass of projected SGD over each group's rows, less the point it starts from.
-
-    w <- project(w - step * slope(<w, x>, y) x) over the rows of the group's users, all in mixed order. The step is
-    `step_size`, or with `decay` falls linearly from it to 0. The vector is the average of the iterates after each
-    step, without the first `average_from` of them; `average_from` = 1 is the last iterate. With a `basis` (d x d)
-    every row enters as x @ basis, so w are weights in that basis. With several outputs the weights are a flattened
-    matrix. NaN for a group without rows. A NaN cell makes the vector NaN; so does an infinite one, except that a box
-    may clip its effect to the border. One gradient a row: a pass never costs more than the rows there are.
-
-    Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
-    Paper: Alg. 1, line 8 (a constant step and the average of all iterates, the defaults).
-    """
-
-    needs_targets: ClassVar[bool] = True
-    takes_groups: ClassVar[bool] = True
-    loss: Loss
-    start: np.ndarray
-    domain: Domain
-    step_size: float
-    average_from: float = 0.0
-    decay: bool = False
-    basis: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        _check_loss(self.loss)
-        object.__setattr__(self, "start", weights_vector(self.start))
-        if not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
-        if not 0 <= self.average_from <= 1:
-            raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the fraction of steps left out.")
-        if not self.domain.contains(self.start):
-            raise ValueError("Expected a start inside the domain: project it first.")
-        object.__setattr__(self, "basis", _square_basis(self.basis))
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = checked_users(data, users)
-        if not 1 <= n_groups <= users.size:
-            raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
-        self._check_size(data.n_features)
-        if not self.loss.compiled:
-            return np.array([self._slowly(data, group) for group in np.array_split(users, n_groups)])
-        # The sizes of np.array_split: the first groups have one user more.
-        size, longer = divmod(users.size, n_groups)
-        edges = np.arange(n_groups + 1) * size + np.minimum(np.arange(n_groups + 1), longer)
-        slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
-        walk = (self.start, self.domain, self.step_size, self.decay, self.average_from, slopes)
-        return sgd.one_pass(data.rows, data.targets, data.offsets, users, edges, self.basis, *walk)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        self._check_size(n_features)
-        made_up = made_up_data(n_features, dtype)
-        if not np.all(np.isfinite(self(made_up, np.arange(made_up.n_users), 2))):
-            raise ValueError(
-                f"Expected finite steps of the {self.loss.name} loss on made-up rows with targets 0 and 1: "
-                f"check its slope and the step size."
-            )
-
-    def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
-        """The same for one group and a slope in plain Python; whatever it raises makes the vector NaN."""
-        w, total = self.start, np.zeros(self.start.size)
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                blocks = [data.rows_of(user) for user in group]
-                rows, targets = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
-                rows = rows if self.basis is None else rows @ self.basis
-                left_out = sgd.left_out(self.average_from, len(rows))
-                for t, row in enumerate(np.argsort(sgd.mixing_order(len(rows)))):
-                    step = self.step_size * (1 - t / len(rows) if self.decay else 1)
-                    slope = float(self.loss.slope(float(w @ rows[row]), float(targets[row])))
-                    w = self.domain.project(w - step * slope * rows[row])
-                    total = total + w * (t >= left_out)
-                vector: np.ndarray = total / (len(rows) - left_out) - self.start
-                return vector
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt from None
-        except BaseException:  # it may depend on the users' data, so it must not leave
-            return np.full(self.start.size, math.nan)
-
-    def _check_size(self, n_features: int) -> None:
-        expected = self.loss.n_outputs * n_features
-        if self.start.size != expected:
-            raise ValueError(
-                f"Expected a start of length {expected} for the {self.loss.name} loss on {n_features} features, got "
-                f"{self.start.size}: count the intercept's feature, and all outputs."
-            )
-        _check_basis(self.basis, n_features)
-
-
-@dataclass(frozen=True, eq=False)
-class UserGradients:
-    """Your own vector a user: function(weights, rows, targets) -> vector as long as the weights.
-
-    It is called once a user with that user's rows and targets only, so any autodiff library can stand behind it. It
-    must keep no state from call to call, print nothing, and be picklable for engines on other machines. An
-    exception, a wrong shape or a non-finite entry makes that user's vector NaN, silently; warnings are swallowed.
-    A user without rows is NaN, without a call.
-
-    Guarantee: vector j is a function of user users[j]'s rows and the weights, if `function` keeps no state.
-    """
-
-    needs_targets: ClassVar[bool] = False  # the function may, but need not
-    takes_groups: ClassVar[bool] = False
-    function: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
-    weights: np.ndarray
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", weights_vector(self.weights))
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        out = np.full((users.size, self.weights.size), math.nan)
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            for j, user in enumerate(users):
-                rows, targets = data.rows_of(user)
-                if not len(rows):
-                    continue
-                try:
-                    vector = self._vector(rows, targets)
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt from None
-                except BaseException:  # it may depend on the user's data, so it must not leave
-                    continue
-                if vector.shape == self.weights.shape and np.all(np.isfinite(vector)):
-                    out[j] = vector
-        return out
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up = made_up_data(n_features, dtype)
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        for user in range(made_up.n_users):
-            rows, targets = made_up.rows_of(user)
-            try:
-                vector = self._vector(rows, targets)
-            except Exception as error:
-                raise ValueError(
-                    f"Expected {name} to return a vector for made-up rows of shape {rows.shape} in {rows.dtype}: "
-                    f"it raised {type(error).__name__}."
-                ) from error
-            if vector.shape != self.weights.shape or not np.all(np.isfinite(vector)):
-                raise ValueError(
-                    f"Expected {name} to return finite numbers of shape {self.weights.shape} for made-up rows of "
-                    f"shape {rows.shape}, got shape {vector.shape}: return one number a weight."
-                )
-
-    def _vector(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return np.asarray(self.function(self.weights, rows, targets), dtype=np.float64)
 
 
 def _python_mean_gradient(
@@ -313,7 +271,132 @@ def _python_mean_gradient(
     return gradient
 
 
-def _check_loss(loss: Any) -> None:
+@dataclass(frozen=True, eq=False)
+class UserGradients(PerUser):
+    """Your own vector per user: function(weights, rows, targets) -> vector as long as the weights.
+
+    It is called once per user with that user's rows and targets only, so any autodiff library can stand behind it. It
+    must keep no state from call to call, print nothing, and be picklable for engines on other machines. An
+    exception, a wrong shape or a non-finite entry makes that user's vector NaN, silently; warnings are swallowed.
+    A user without rows is NaN, without a call.
+
+    Guarantee: vector j is a function of user users[j]'s rows and the weights, if `function` keeps no state.
+    """
+
+    function: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]  # it may, but need not, use the targets
+    weights: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", weights_vector(self.weights))
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        out = np.full((users.size, self.weights.size), math.nan)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for j, user in enumerate(users):
+                rows, targets = data.rows_of(user)
+                if not len(rows):
+                    continue
+                try:
+                    vector = self._vector(rows, targets)
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt from None
+                except BaseException:  # it may depend on the user's data, so it must not leave
+                    continue
+                if vector.shape == self.weights.shape and np.all(np.isfinite(vector)):
+                    out[j] = vector
+        return out
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        generated = generated_data(n_features, dtype)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        for user in range(generated.n_users):
+            rows, targets = generated.rows_of(user)
+            try:
+                vector = self._vector(rows, targets)
+            except Exception as error:
+                raise ValueError(
+                    f"Expected {name} to return a vector for generated rows of shape {rows.shape} in {rows.dtype}: "
+                    f"it raised {type(error).__name__}."
+                ) from error
+            if vector.shape != self.weights.shape or not np.all(np.isfinite(vector)):
+                raise ValueError(
+                    f"Expected {name} to return finite numbers of shape {self.weights.shape} for generated rows of "
+                    f"shape {rows.shape}, got shape {vector.shape}: return one number per weight."
+                )
+
+    def _vector(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return np.asarray(self.function(self.weights, rows, targets), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedGradient(PerUser):
+    """Gradient of each user, clipped, and which size it has: `mark` in one of 13 more coordinates, zeros in the others.
+
+    The first marks a norm above longest/2, the next above longest/4, and so on; the last but one all norms that are
+    smaller; the last is the non-finite indicator, of a gradient that counts as 0. With `directions` (dimension x k) the
+    gradient is g_u @ directions. Vectors are at most `radius` = sqrt(clip^2 + mark^2) long: clipped there they stay as
+    they are, and the sizes' frequencies cost no release of their own.
+
+    Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
+    """
+
+    needs_targets: ClassVar[bool] = True
+    gradient: MeanGradient
+    clip: float
+    longest: float
+    mark: float
+    directions: np.ndarray | None = None
+
+    @property
+    def radius(self) -> float:
+        return math.hypot(self.clip, self.mark)
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            gradients = self.gradient.vectors(data, users)
+            return kernels.clipped(gradients, self.directions, self.clip, self.longest, self.mark, N_SIZES)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.gradient.check(n_features, dtype)
+        self.on_generated(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class MeanCurvature(PerUser):
+    """How curved the loss is along each user's rows, and one over the number of them: two numbers in [-1/2, 1/2].
+
+    The first: mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope),
+    by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half. For compiled
+    losses.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters.
+    """
+
+    needs_targets: ClassVar[bool] = True
+    radius: ClassVar[float] = math.sqrt(0.5)
+    gradient: MeanGradient
+    step: float
+    largest: float
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        rows = self.gradient.row_weights
+        if rows is None:
+            raise ValueError("Expected a gradient with row_weights.")
+        curvatures = self.gradient.run(kernels.mean_curvatures, data, users, 1, rows.for_kernels(data), self.step)
+        fractions = np.clip(curvatures / (2 * self.largest), 0.0, 1.0)
+        counts = np.maximum(data.offsets[users + 1] - data.offsets[users], 1)
+        return np.column_stack([fractions, 1 / counts]) - 0.5
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.gradient.check(n_features, dtype)
+        self.on_generated(n_features, dtype)
+
+
+# --- checks that statistics share -------------------------------------------------------------------------------------
+
+
+def check_loss(loss: Any) -> None:
     if not isinstance(loss, Loss):
         raise TypeError(f"Expected a Loss, got {type(loss).__name__}: use userdp.losses.loss('logistic').")
 
@@ -329,7 +412,7 @@ def weights_vector(weights: npt.ArrayLike) -> np.ndarray:
     return vector
 
 
-def _square_basis(basis: npt.ArrayLike | None) -> np.ndarray | None:
+def square_basis(basis: npt.ArrayLike | None) -> np.ndarray | None:
     """A read-only float64 copy of a basis, checked."""
     if basis is None:
         return None
@@ -339,16 +422,16 @@ def _square_basis(basis: npt.ArrayLike | None) -> np.ndarray | None:
     return matrix
 
 
-def _check_basis(basis: np.ndarray | None, n_features: int) -> None:
+def check_sizes(name: str, weights: np.ndarray, loss: Loss, basis: np.ndarray | None, n_features: int) -> None:
+    """Refuse weights and a basis for other features than there are."""
+    expected = loss.n_outputs * n_features
+    if weights.size != expected:
+        raise ValueError(
+            f"Expected {name} of length {expected} for the {loss.name} loss on {n_features} features, got "
+            f"{weights.size}: count the intercept's feature, and all outputs."
+        )
     if basis is not None and len(basis) != n_features:
         raise ValueError(f"Expected a basis of {n_features} features, got {len(basis)}.")
-
-
-def one_user_a_group(data: UserData, users: npt.ArrayLike, n_groups: int) -> np.ndarray:
-    indices = checked_users(data, users)
-    if n_groups != indices.size:
-        raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector a user here.")
-    return indices
 
 
 def checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
@@ -361,7 +444,7 @@ def checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
     return np.ascontiguousarray(indices, dtype=np.int64)
 
 
-def made_up_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
+def generated_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
     """Three users with 1, 2 and 3 fixed small rows, targets 0 and 1: to try a statistic without any data."""
     rows = 0.1 * np.cos(np.arange(1.0, 6 * n_features + 1).reshape(6, n_features))
     return UserData(rows.astype(dtype), np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0]), np.array([0, 1, 3, 6]))

@@ -1,4 +1,4 @@
-"""Compiled loops over users' rows: one vector a user, computed from that user's rows alone.
+"""Compiled loops over users' rows: one vector per user, computed from that user's rows alone.
 
 Rows lie in CSR blocks: user u owns rows offsets[u] .. offsets[u+1]. Rows are float32 or float64; sums are float64,
 except for products within 256 rows of a second moment. Every user is computed by the same sequence of operations
@@ -6,7 +6,10 @@ whichever thread, chunk or neighbours it has, so results do not depend on the nu
 a row reaches that user's vector only. A user without rows gets NaN.
 
 A loss enters as a machine-code pointer that turns a block of predictions into slopes. One compiled kernel so serves
-every loss and is cached on disk, and the indirect call is paid once a block, not once a row.
+every loss and is cached on disk, and the indirect call is paid once per block, not once per row.
+
+Kernels for `over_users` take (rows, targets, offsets), the users, parameters, and `out` with a row per user.
+Indices are not checked here.
 """
 
 from __future__ import annotations
@@ -21,22 +24,81 @@ import numba
 import numpy as np
 from numba import types
 
+from userdp.data.users import UserData
+
 # No "nnan" or "ninf": assuming that NaN and infinity never happen would let the compiler drop guards.
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 _F = TypeVar("_F", bound=Callable[..., Any])
 compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")
+_inlined: Callable[[_F], _F] = numba.njit(inline="always")  # for short loops, where a call would show
 
-_BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
+BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
 _PART_ROWS = 256  # rows whose products are added up in single precision
 _MOST_TURNED = 2.0**34  # rows * sqrt(features) up to which rounding turns a second moment by 2^-19 at most
 _CHUNK_USERS = 1024
 _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
 
-NO_SHIFTS = (0.0, 0, np.zeros(2))
-NO_LENGTHS = np.zeros(0, np.float32)
-
 # predictions (n_rows x n_outputs, flat; overwritten by the slopes), targets, n_rows
 _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.intp)
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, targets, offsets
+Smoothing = tuple[float, int, np.ndarray]  # radius, seed and quantiles of `shift_block`; radius 0 for none
+Weighing = tuple[np.ndarray, float]  # a length per row and the longest that counts fully; empty for none
+
+
+# --- running kernels --------------------------------------------------------------------------------------------------
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A read-only view: numba compiles again for arrays that may be written, so one kind is enough."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+NO_SMOOTHING: Smoothing = (0.0, 0, read_only(np.zeros(2)))
+NO_WEIGHING: Weighing = (read_only(np.zeros(0, np.float32)), math.inf)
+
+
+def arrays_of(data: UserData) -> Arrays:
+    return read_only(data.rows), read_only(data.targets), read_only(data.offsets)
+
+
+def over_users(
+    kernel: Any, data: UserData, users: np.ndarray, width: int, *parameters: Any, work: int = 1, smallest: int = 1
+) -> np.ndarray:
+    """A kernel's vectors of the listed users, (n_users_listed, width) in float64, on several threads.
+
+    `work` is how many operations a matrix entry takes, `smallest` the fewest users that a thread takes at a time.
+    """
+    arrays, users, out = arrays_of(data), read_only(users), np.empty((users.size, width))
+    parameters = tuple(read_only(one) if isinstance(one, np.ndarray) else one for one in parameters)
+
+    def run(chunk: slice) -> None:
+        kernel(arrays, users[chunk], *parameters, out[chunk])
+
+    entries = data.rows.size * users.size // max(1, data.offsets.size - 1)  # taking users for equal
+    over_chunks(run, users.size, entries * work, smallest)
+    return out
+
+
+def over_chunks(run: Callable[[slice], None], n_users: int, work: int, smallest: int = 1) -> None:
+    """Call `run` on slices that cover all users, of at least `smallest` each, on numba's number of threads.
+
+    Plain threads, not numba's parallel loops: kernels hold no lock, compile in a fraction of the time, and may be
+    called from several threads or after a fork. The threads live for one call, so nothing is left to go stale.
+    """
+    n_threads = numba.get_num_threads()
+    if n_threads == 1 or work < _THREADING_PAYS:
+        run(slice(0, n_users))
+        return
+    size = min(_CHUNK_USERS, max(smallest, n_users // (8 * n_threads)))
+    chunks = [slice(start, start + size) for start in range(0, n_users, size)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(run, chunks))
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=128)
@@ -145,9 +207,7 @@ def shift_block(
     start: int,
     n_rows: int,
     first: int,
-    radius: float,
-    seed: int,
-    quantiles: np.ndarray,
+    smoothing: Smoothing,
     targets: np.ndarray,
     predictions: np.ndarray,
 ) -> None:
@@ -156,6 +216,7 @@ def shift_block(
     rho comes from `quantiles` at a pseudo-random place (splitmix64) made of the seed, the row's number within its user
     (from `first` on), length, target and prediction: of nothing that another user could change.
     """
+    radius, seed, quantiles = smoothing
     last = quantiles.shape[0] - 1
     for i in range(n_rows):
         square = 0.0
@@ -176,44 +237,9 @@ def shift_block(
 
 
 @compiled
-def _mean_gradients(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
-    users: np.ndarray,
-    weights: np.ndarray,
-    slopes: Any,
-    radius: float,
-    seed: int,
-    quantiles: np.ndarray,
-    lengths: np.ndarray,
-    longest: float,
-    out: np.ndarray,
-) -> None:
-    n_outputs = weights.shape[0]
-    predictions = np.empty(_BLOCK_ROWS * n_outputs)
-    block_targets = np.empty(_BLOCK_ROWS)
-    for j in range(users.shape[0]):
-        first, last = offsets[users[j]], offsets[users[j] + 1]
-        out[j] = math.nan if first == last else 0.0
-        for start in range(first, last, _BLOCK_ROWS):
-            n_rows = min(_BLOCK_ROWS, last - start)
-            _predict_block(rows, start, n_rows, weights, predictions)
-            if radius > 0.0:
-                shift_block(rows, start, n_rows, start - first, radius, seed, quantiles, targets, predictions)
-            for i in range(n_rows):
-                block_targets[i] = targets[start + i]
-            slopes(predictions, block_targets, n_rows)
-            if lengths.size > 0:
-                _weigh_block(lengths, longest, start, n_rows, n_outputs, predictions)
-            _add_block(rows, start, n_rows, predictions, 1.0 / (last - first), n_outputs, out[j])
-
-
-@compiled
-def _weigh_block(
-    lengths: np.ndarray, longest: float, start: int, n_rows: int, n_outputs: int, slopes: np.ndarray
-) -> None:
+def _weigh_block(weighing: Weighing, start: int, n_rows: int, n_outputs: int, slopes: np.ndarray) -> None:
     """slopes[i, c] *= min(1, longest / lengths[start + i]): rows that are longer count as if they were so long."""
+    lengths, longest = weighing
     for i in range(n_rows):
         if lengths[start + i] > longest:
             for c in range(n_outputs):
@@ -221,25 +247,182 @@ def _weigh_block(
 
 
 @compiled
-def _row_lengths(rows: np.ndarray, basis: np.ndarray, diagonal: bool, out: np.ndarray) -> None:
-    """|x @ basis| of each row, by the same operations whatever rows stand around it; a diagonal is a basis of one row.
+def mean_gradients(
+    data: Arrays,
+    users: np.ndarray,
+    weights: np.ndarray,
+    slopes: Any,
+    smoothing: Smoothing,
+    weighing: Weighing,
+    out: np.ndarray,
+) -> None:
+    """Mean gradient of each user's rows; `weights` is (n_outputs, n_features), `slopes` comes from `block_slopes`.
 
-    That it is one is said, not inferred: a single feature has a basis of one row, too, of any number of directions.
+    Smoothing is for one output. A row's gradient counts min(1, longest / length) times.
     """
-    n_features, n_directions = rows.shape[1], basis.shape[1]
-    along = np.empty(n_directions)
+    rows, targets, offsets = data
+    n_outputs = weights.shape[0]
+    predictions, block_targets = np.empty(BLOCK_ROWS * n_outputs), np.empty(BLOCK_ROWS)
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        out[j] = math.nan if first == last else 0.0
+        for start in range(first, last, BLOCK_ROWS):
+            n_rows = min(BLOCK_ROWS, last - start)
+            _predict_block(rows, start, n_rows, weights, predictions)
+            if smoothing[0] > 0.0:
+                shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions)
+            block_targets[:n_rows] = targets[start : start + n_rows]
+            slopes(predictions, block_targets, n_rows)
+            if weighing[0].size > 0:
+                _weigh_block(weighing, start, n_rows, n_outputs, predictions)
+            _add_block(rows, start, n_rows, predictions, 1.0 / (last - first), n_outputs, out[j])
+
+
+@compiled
+def mean_curvatures(
+    data: Arrays,
+    users: np.ndarray,
+    weights: np.ndarray,
+    slopes: Any,
+    weighing: Weighing,
+    step: float,
+    out: np.ndarray,
+) -> None:
+    """Mean over each user's rows of weight * min(2, length^2 / longest^2) * curvature, one number per user.
+
+    The curvature is (slope a `step` further along the slope - slope) / step; weights as in `mean_gradients`.
+    """
+    rows, targets, offsets = data
+    lengths, longest = weighing
+    n_outputs = weights.shape[0]
+    here, there = np.empty(BLOCK_ROWS * n_outputs), np.empty(BLOCK_ROWS * n_outputs)
+    block_targets = np.empty(BLOCK_ROWS)
+    for j in range(users.shape[0]):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        total = math.nan if first == last else 0.0
+        for start in range(first, last, BLOCK_ROWS):
+            n_rows = min(BLOCK_ROWS, last - start)
+            _predict_block(rows, start, n_rows, weights, here)
+            there[:] = here
+            block_targets[:n_rows] = targets[start : start + n_rows]
+            slopes(here, block_targets, n_rows)
+            for i in range(n_rows):
+                size = norm(here[i * n_outputs : (i + 1) * n_outputs])
+                for c in range(n_outputs):  # along the slope, or along the first output where there is none
+                    along = here[i * n_outputs + c] / size if size > 0.0 else (1.0 if c == 0 else 0.0)
+                    there[i * n_outputs + c] += step * along
+            slopes(there, block_targets, n_rows)
+            for i in range(n_rows):
+                size, change = norm(here[i * n_outputs : (i + 1) * n_outputs]), 0.0
+                for c in range(i * n_outputs, (i + 1) * n_outputs):
+                    change += here[c] * (there[c] - here[c])
+                curvature = (change / size if size > 0.0 else there[i * n_outputs]) / step
+                length = lengths[start + i]
+                weight = longest / length if length > longest else 1.0
+                total += weight * min(length * length / (longest * longest), 2.0) * curvature
+        out[j, 0] = total / (last - first)
+
+
+# --- bases, lengths and clipping --------------------------------------------------------------------------------------
+
+
+@compiled
+def square_norm(vector: np.ndarray) -> float:
+    total = 0.0
+    for k in range(len(vector)):
+        total += vector[k] * vector[k]
+    return total
+
+
+@compiled
+def dot(w: np.ndarray, x: np.ndarray) -> float:
+    total = 0.0
+    for k in range(len(x)):
+        total += w[k] * x[k]
+    return total
+
+
+@compiled
+def norm(vector: np.ndarray) -> float:
+    return math.sqrt(square_norm(vector))
+
+
+@_inlined
+def _turn(rows: np.ndarray, i: int, basis: np.ndarray, out: np.ndarray) -> None:
+    """out = rows[i] @ basis in float64, for a basis of any number of directions."""
+    for e in range(basis.shape[1]):
+        out[e] = 0.0
+    for k in range(rows.shape[1]):
+        x = np.float64(rows[i, k])
+        for e in range(basis.shape[1]):
+            out[e] += x * basis[k, e]
+
+
+@compiled
+def turn_square(row: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
+    """out = row @ basis in its own type, four of the basis's rows at a time so that `out` loads and stores once."""
+    n_features = len(row)
+    out[:] = 0
+    j = 0
+    while j + 4 <= n_features:
+        b0, b1, b2, b3 = basis[j], basis[j + 1], basis[j + 2], basis[j + 3]
+        a0, a1, a2, a3 = row[j], row[j + 1], row[j + 2], row[j + 3]
+        for k in range(n_features):
+            out[k] += a0 * b0[k] + a1 * b1[k] + a2 * b2[k] + a3 * b3[k]
+        j += 4
+    while j < n_features:
+        for k in range(n_features):
+            out[k] += row[j] * basis[j, k]
+        j += 1
+
+
+@compiled
+def _change_basis(vectors: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
+    n_features = len(basis)
+    for j in range(len(vectors)):
+        for c in range(0, vectors.shape[1], n_features):
+            turn_square(vectors[j, c : c + n_features], basis, out[j, c : c + n_features])
+
+
+def change_basis(vectors: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Each vector, or each of its blocks of len(basis) entries, times the basis.
+
+    Row by row: a matrix product might round a row differently depending on the rows around it.
+    """
+    out = np.empty_like(vectors)
+    _change_basis(read_only(vectors), read_only(basis), out)
+    return out
+
+
+@compiled
+def _row_lengths(rows: np.ndarray, basis: np.ndarray, diagonal: bool, out: np.ndarray) -> None:
+    """A diagonal is a basis of one row, which is said, not inferred: a single feature has a basis of one row, too."""
+    along = np.empty(basis.shape[1])
     for i in range(rows.shape[0]):
-        for e in range(n_directions):
-            along[e] = rows[i, e] * basis[0, e] if diagonal else 0.0
-        if not diagonal:
-            for k in range(n_features):
-                x = np.float64(rows[i, k])
-                for e in range(n_directions):
-                    along[e] += x * basis[k, e]
-        square = 0.0
-        for e in range(n_directions):
-            square += along[e] * along[e]
-        out[i] = math.sqrt(square)
+        if diagonal:
+            for e in range(len(along)):
+                along[e] = rows[i, e] * basis[0, e]
+        else:
+            _turn(rows, i, basis, along)
+        out[i] = norm(along)
+
+
+def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix.
+
+    By the same operations for each row, whatever rows stand around it.
+    """
+    if len(basis) != rows.shape[1]:  # the kernel would read beyond a row, and so another user's
+        raise ValueError(f"Expected a basis of {rows.shape[1]} features, got {len(basis)}.")
+    diagonal = basis.ndim == 1
+    rows, basis = read_only(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
+    out = np.empty(len(rows), np.float32)
+
+    def run(chunk: slice) -> None:
+        _row_lengths(rows[chunk], basis, diagonal, out[chunk])
+
+    over_chunks(run, len(rows), rows.size * len(basis))
+    return out
 
 
 @compiled
@@ -252,77 +435,47 @@ def _clipped(
         out[j] = 0.0
         if directions.shape[1] == 0:
             kept[:] = vectors[j]
-        for k in range(directions.shape[0]):
-            for e in range(directions.shape[1]):
-                kept[e] += vectors[j, k] * directions[k, e]
-        square = 0.0
-        for e in range(n_kept):
-            square += kept[e] * kept[e]
-        norm = math.sqrt(square)
-        if not math.isfinite(norm):
+        else:
+            _turn(vectors, j, directions, kept)
+        length = norm(kept)
+        if not math.isfinite(length):
             kept[:] = 0.0
             out[j, n_kept + n_sizes] = mark
             continue
         size, least = 0, longest / 2
-        while size < n_sizes - 1 and norm <= least:
+        while size < n_sizes - 1 and length <= least:
             size, least = size + 1, least / 2
         out[j, n_kept + size] = mark
-        if norm > clip:
+        if length > clip:
             for e in range(n_kept):
-                kept[e] *= clip / norm
+                kept[e] *= clip / length
+
+
+def clipped(
+    vectors: np.ndarray, directions: np.ndarray | None, clip: float, longest: float, mark: float, n_sizes: int
+) -> np.ndarray:
+    """Each vector, in these directions, clipped to `clip`, followed by `mark` at its size, zeros at the others.
+
+    Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry is the
+    non-finite indicator. By the same operations for each vector, wherever it stands: of a vector between two sizes
+    nothing but itself may decide which one it has.
+    """
+    n_kept = vectors.shape[1] if directions is None else directions.shape[1]
+    if directions is not None and len(directions) != vectors.shape[1]:
+        raise ValueError(f"Expected directions of {vectors.shape[1]} entries, got {len(directions)}.")
+    columns = np.zeros((0, 0)) if directions is None else np.ascontiguousarray(directions, dtype=np.float64)
+    out = np.empty((len(vectors), n_kept + n_sizes + 1))
+    _clipped(read_only(vectors), read_only(columns), clip, longest, mark, n_sizes, out)
+    return out
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
 
 
 @compiled
-def _mean_curvatures(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
-    users: np.ndarray,
-    weights: np.ndarray,
-    slopes: Any,
-    lengths: np.ndarray,
-    longest: float,
-    step: float,
-    out: np.ndarray,
-) -> None:
-    n_outputs = weights.shape[0]
-    here, there = np.empty(_BLOCK_ROWS * n_outputs), np.empty(_BLOCK_ROWS * n_outputs)
-    block_targets = np.empty(_BLOCK_ROWS)
-    for j in range(users.shape[0]):
-        first, last = offsets[users[j]], offsets[users[j] + 1]
-        total = math.nan if first == last else 0.0
-        for start in range(first, last, _BLOCK_ROWS):
-            n_rows = min(_BLOCK_ROWS, last - start)
-            _predict_block(rows, start, n_rows, weights, here)
-            there[:] = here
-            for i in range(n_rows):
-                block_targets[i] = targets[start + i]
-            slopes(here, block_targets, n_rows)
-            for i in range(n_rows):
-                size = 0.0
-                for c in range(n_outputs):
-                    size += here[i * n_outputs + c] * here[i * n_outputs + c]
-                size = math.sqrt(size)
-                for c in range(n_outputs):  # along the slope, or along the first output where there is none
-                    along = here[i * n_outputs + c] / size if size > 0.0 else (1.0 if c == 0 else 0.0)
-                    there[i * n_outputs + c] += step * along
-            slopes(there, block_targets, n_rows)
-            for i in range(n_rows):
-                size, change = 0.0, 0.0
-                for c in range(n_outputs):
-                    one, other = here[i * n_outputs + c], there[i * n_outputs + c]
-                    size += one * one
-                    change += one * (other - one)
-                size = math.sqrt(size)
-                curvature = (change / size if size > 0.0 else there[i * n_outputs]) / step
-                length = lengths[start + i]
-                weight = longest / length if length > longest else 1.0
-                total += weight * min(length * length / (longest * longest), 2.0) * curvature
-        out[j, 0] = total / (last - first)
-
-
-@compiled
-def _mean_squares(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, out: np.ndarray) -> None:
+def mean_squares(data: Arrays, users: np.ndarray, out: np.ndarray) -> None:
+    """Mean square of each feature over each user's rows."""
+    rows, _, offsets = data
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
         out[j] = math.nan if first == last else 0.0
@@ -335,14 +488,13 @@ def _mean_squares(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, out:
 
 
 @compiled
-def _moment_shapes(
-    rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, basis: np.ndarray, out: np.ndarray
-) -> None:
+def moment_shapes(data: Arrays, users: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
     """The upper triangle of sum (B'x)(B'x)', all in float64, divided by its length; zeros where that is extreme.
 
-    With `basis` of one row B is diagonal, and so is what is kept of the moment. Zeros also for so many rows that
-    rounding could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22).
+    With `basis` of one row B is diagonal, and so is what is kept of the moment. Zeros also without rows, and for so
+    many rows that rounding could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22).
     """
+    rows, _, offsets = data
     n_features = rows.shape[1]
     diagonal = basis.shape[0] == 1
     most_rows = _MOST_TURNED / math.sqrt(n_features)
@@ -360,11 +512,7 @@ def _moment_shapes(
                     x = rows[i, e] * basis[0, e]
                     square[0, e] += x * x
                 continue
-            along[:] = 0.0
-            for k in range(n_features):
-                x = np.float64(rows[i, k])
-                for e in range(n_features):
-                    along[e] += x * basis[k, e]
+            _turn(rows, i, basis, along)
             for k in range(n_features):
                 these, x = square[k], along[k]
                 for e in range(k, n_features):
@@ -373,22 +521,21 @@ def _moment_shapes(
             out[j] = square[0]
         else:
             _add_triangle(square, 1.0, out[j])
-        length = 0.0
-        for k in range(out.shape[1]):
-            length += out[j, k] * out[j, k]
-        length = math.sqrt(length)
+        length = norm(out[j])
         usable = length > 2.0**-400 and length < 2.0**400
         for k in range(out.shape[1]):
             out[j, k] = out[j, k] / length if usable else 0.0
 
 
 @compiled
-def _second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, largest: float, out: np.ndarray) -> None:
-    """A whole square of products, four rows at a time: loops of full length are faster than half as many short ones.
+def second_moments(data: Arrays, users: np.ndarray, largest: float, out: np.ndarray) -> None:
+    """Upper triangle of mean(x x^T) over each user's rows, off-diagonal entries times sqrt(2).
 
-    Products are added up in the rows' own type, but no more than 256 rows before they join the float64 sum. With
-    `largest` > 0 each moment is divided by its length, which follows as one more entry, in units of `largest`.
+    With `largest` > 0 each is divided by its length, and min(1, length / largest) follows as one more entry.
+    A whole square of products, four rows at a time: loops of full length are faster than half as many short ones.
+    Products are added up in the rows' own type, but no more than 256 rows before they join the float64 sum.
     """
+    rows, _, offsets = data
     n_features = rows.shape[1]
     square = np.empty((n_features + 1, n_features), rows.dtype)
     four = np.zeros((4, n_features + 1), rows.dtype)  # a feature more, so that they come in pairs
@@ -412,10 +559,7 @@ def _second_moments(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, la
                         those[k] += b0 * x0[k] + b1 * x1[k] + b2 * x2[k] + b3 * x3[k]
             _add_triangle(square, 1.0 / (last - first), out[j])
         if largest > 0.0:
-            length = 0.0
-            for k in range(out.shape[1] - 1):
-                length += out[j, k] * out[j, k]
-            length = math.sqrt(length)
+            length = norm(out[j, :-1])
             for k in range(out.shape[1] - 1):
                 out[j, k] = out[j, k] / length if length > 0.0 else out[j, k]
             out[j, -1] = length / largest if length < largest else (1.0 if length >= largest else math.nan)
@@ -432,169 +576,3 @@ def _add_triangle(square: np.ndarray, scale: float, out: np.ndarray) -> None:
         for k in range(1, n_features - a):
             entries[k] += math.sqrt(2.0) * scale * sums[k]
         position += n_features - a
-
-
-def mean_gradients(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
-    users: np.ndarray,
-    weights: np.ndarray,
-    slopes: Any,
-    shifts: tuple[float, int, np.ndarray] = NO_SHIFTS,
-    lengths: np.ndarray = NO_LENGTHS,
-    longest: float = math.inf,
-) -> np.ndarray:
-    """Mean gradient of each listed user's rows, (n_users_listed, n_outputs * n_features) in float64.
-
-    `weights` is (n_outputs, n_features); `slopes` comes from `block_slopes`; `shifts` are the radius, seed and
-    quantiles of `shift_block`, for one output. With `lengths`, one a row, a row's gradient counts
-    min(1, longest / length) times. Indices are not checked here.
-    """
-    rows, targets, offsets, users, weights = map(read_only, (rows, targets, offsets, users, weights))
-    lengths = read_only(lengths)
-    radius, seed, quantiles = shifts[0], shifts[1], read_only(shifts[2])
-    out = np.empty((users.size, weights.size))
-
-    def run(chunk: slice) -> None:
-        listed, these = users[chunk], out[chunk]
-        shifted = (radius, seed, quantiles)
-        _mean_gradients(rows, targets, offsets, listed, weights, slopes, *shifted, lengths, longest, these)
-
-    over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
-    return out
-
-
-def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix."""
-    if len(basis) != rows.shape[1]:  # the kernel would read beyond a row, and so another user's
-        raise ValueError(f"Expected a basis of {rows.shape[1]} features, got {len(basis)}.")
-    diagonal = basis.ndim == 1
-    rows, basis = read_only(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
-    out = np.empty(len(rows), np.float32)
-
-    def run(chunk: slice) -> None:
-        _row_lengths(rows[chunk], basis, diagonal, out[chunk])
-
-    over_chunks(run, len(rows), rows.size * len(basis))
-    return out
-
-
-def clipped(
-    vectors: np.ndarray, directions: np.ndarray | None, clip: float, longest: float, mark: float, n_sizes: int
-) -> np.ndarray:
-    """Each vector, in these directions, clipped to `clip`, followed by `mark` at its size, zeros at the others.
-
-    Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry marks
-    vectors that are not finite. By the same operations for each vector, wherever it stands: of a vector between two
-    sizes nothing but itself may decide which one it has.
-    """
-    n_kept = vectors.shape[1] if directions is None else directions.shape[1]
-    if directions is not None and len(directions) != vectors.shape[1]:
-        raise ValueError(f"Expected directions of {vectors.shape[1]} entries, got {len(directions)}.")
-    columns = np.zeros((0, 0)) if directions is None else np.ascontiguousarray(directions, dtype=np.float64)
-    out = np.empty((len(vectors), n_kept + n_sizes + 1))
-    _clipped(read_only(vectors), read_only(columns), clip, longest, mark, n_sizes, out)
-    return out
-
-
-def mean_curvatures(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
-    users: np.ndarray,
-    weights: np.ndarray,
-    slopes: Any,
-    lengths: np.ndarray,
-    longest: float,
-    step: float,
-) -> np.ndarray:
-    """Mean over each user's rows of weight * min(2, length^2 / longest^2) * curvature, (n_users_listed, 1).
-
-    The curvature is (slope a `step` further along the slope - slope) / step; weights as in `mean_gradients`.
-    """
-    rows, targets, offsets, users, weights = map(read_only, (rows, targets, offsets, users, weights))
-    lengths, out = read_only(lengths), np.empty((users.size, 1))
-
-    def run(chunk: slice) -> None:
-        listed, these = users[chunk], out[chunk]
-        _mean_curvatures(rows, targets, offsets, listed, weights, slopes, lengths, longest, step, these)
-
-    over_chunks(run, users.size, _entries(rows, offsets, users) * len(weights))
-    return out
-
-
-def mean_squares(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> np.ndarray:
-    """Mean square of each feature over each listed user's rows."""
-    rows, offsets, users = map(read_only, (rows, offsets, users))
-    out = np.empty((users.size, rows.shape[1]))
-
-    def run(chunk: slice) -> None:
-        _mean_squares(rows, offsets, users[chunk], out[chunk])
-
-    over_chunks(run, users.size, _entries(rows, offsets, users))
-    return out
-
-
-def moment_shapes(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Second moment of each listed user's rows x @ basis, divided by its Frobenius norm.
-
-    The upper triangle, off-diagonal entries times sqrt(2); only the diagonal if the basis is a vector, which stands for
-    a diagonal matrix. Zeros for a user without rows, or whose moment is not finite, or extreme.
-    """
-    rows, offsets, users = map(read_only, (rows, offsets, users))
-    n_features, diagonal = rows.shape[1], basis.ndim == 1
-    basis = read_only(np.ascontiguousarray(np.atleast_2d(basis)))
-    out = np.empty((users.size, n_features if diagonal else n_features * (n_features + 1) // 2))
-
-    def run(chunk: slice) -> None:
-        _moment_shapes(rows, offsets, users[chunk], basis, out[chunk])
-
-    over_chunks(run, users.size, _entries(rows, offsets, users) * len(basis), smallest=256)
-    return out
-
-
-def second_moments(
-    rows: np.ndarray, offsets: np.ndarray, users: np.ndarray, largest: float | None = None
-) -> np.ndarray:
-    """Upper triangle of mean(x x^T) over each listed user's rows, off-diagonal entries times sqrt(2).
-
-    With `largest` each is divided by its length, and min(1, length / largest) follows as one more entry.
-    """
-    rows, offsets, users = map(read_only, (rows, offsets, users))
-    n_features = rows.shape[1]
-    out = np.empty((users.size, n_features * (n_features + 1) // 2 + (largest is not None)))
-
-    def run(chunk: slice) -> None:
-        _second_moments(rows, offsets, users[chunk], largest or 0.0, out[chunk])
-
-    over_chunks(run, users.size, _entries(rows, offsets, users) * n_features, smallest=256)
-    return out
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """A read-only view: numba compiles again for arrays that may be written, so one kind is enough."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _entries(rows: np.ndarray, offsets: np.ndarray, users: np.ndarray) -> int:
-    """About how many matrix entries the listed users hold, taking users for equal."""
-    return rows.size * users.size // max(1, offsets.size - 1)
-
-
-def over_chunks(run: Callable[[slice], None], n_users: int, work: int, smallest: int = 1) -> None:
-    """Call `run` on slices that cover all users, of at least `smallest` each, on numba's number of threads.
-
-    Plain threads, not numba's parallel loops: kernels hold no lock, compile in a fraction of the time, and may be
-    called from several threads or after a fork. The threads live for one call, so nothing is left to go stale.
-    """
-    n_threads = numba.get_num_threads()
-    if n_threads == 1 or work < _THREADING_PAYS:
-        run(slice(0, n_users))
-        return
-    size = min(_CHUNK_USERS, max(smallest, n_users // (8 * n_threads)))
-    chunks = [slice(start, start + size) for start in range(0, n_users, size)]
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(run, chunks))

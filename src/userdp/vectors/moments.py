@@ -11,32 +11,24 @@ import numpy.typing as npt
 
 from userdp.data.users import UserData
 from userdp.vectors import kernels
-from userdp.vectors.gradients import made_up_data, one_user_a_group
-from userdp.vectors.row_weights import RowWeights
+from userdp.vectors.gradients import PerUser, RowWeights
 
 
 @dataclass(frozen=True)
-class UserMean:
+class UserMean(PerUser):
     """Mean of each user's rows, for private means; NaN for a user without rows.
 
     Guarantee: vector j is a function of user users[j]'s rows.
     """
 
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        nowhere = np.zeros((1, data.n_features))
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         slopes = kernels.block_slopes(kernels.slope_of_one, may_raise=False)
-        return kernels.mean_gradients(data.rows, data.targets, data.offsets, users, nowhere, slopes)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up_data(n_features, dtype)
+        parameters = (np.zeros((1, data.n_features)), slopes, kernels.NO_SMOOTHING, kernels.NO_WEIGHING)
+        return kernels.over_users(kernels.mean_gradients, data, users, data.n_features, *parameters)
 
 
 @dataclass(frozen=True)
-class SecondMoment:
+class SecondMoment(PerUser):
     """Second moment of each user's rows, as a vector whose norm is the matrix's Frobenius norm.
 
     M_u = (1/m_u) sum of x x^T; the upper triangle row by row, off-diagonal entries times sqrt(2): d(d+1)/2 numbers.
@@ -44,19 +36,12 @@ class SecondMoment:
     Guarantee: vector j is a function of user users[j]'s rows.
     """
 
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
-
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        return kernels.second_moments(data.rows, data.offsets, users)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up_data(n_features, dtype)
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        return _second_moments(data, users, 0.0)
 
 
 @dataclass(frozen=True)
-class SecondMomentShape:
+class SecondMomentShape(PerUser):
     """Second moment of each user's rows divided by its length, followed by that length as a fraction of `largest`.
 
     With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
@@ -67,24 +52,24 @@ class SecondMomentShape:
     that squares of their squares underflow; the mechanism clips it then.
     """
 
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
     largest: float
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.largest) and self.largest > 0):
             raise ValueError(f"Expected largest={self.largest} to be finite and > 0: the square of a row's norm.")
 
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        return kernels.second_moments(data.rows, data.offsets, users, self.largest)
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        return _second_moments(data, users, self.largest)
 
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up_data(n_features, dtype)
+
+def _second_moments(data: UserData, users: np.ndarray, largest: float) -> np.ndarray:
+    d = data.n_features
+    width = d * (d + 1) // 2 + (largest > 0)
+    return kernels.over_users(kernels.second_moments, data, users, width, largest, work=d, smallest=256)
 
 
 @dataclass(frozen=True, eq=False)
-class MomentShape:
+class MomentShape(PerUser):
     """Second moment of each user's rows in a given basis, divided by its Frobenius norm.
 
     A_u = B' M_u B / |B' M_u B|, M_u = (1/m_u) sum of x x^T; as `SecondMoment`, or only its diagonal if `basis` is a
@@ -94,36 +79,32 @@ class MomentShape:
     apart: <A_u, A_v> = tr(A_u A_v) >= 0 for positive semi-definite matrices (docs/proofs.md, section 22).
     """
 
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
     basis: np.ndarray
 
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        return kernels.moment_shapes(data.rows, data.offsets, users, self.basis)
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        d = data.n_features
+        basis = np.ascontiguousarray(np.atleast_2d(self.basis))
+        width = d if self.basis.ndim == 1 else d * (d + 1) // 2
+        return kernels.over_users(kernels.moment_shapes, data, users, width, basis, work=len(basis), smallest=256)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         if self.basis.shape not in ((n_features,), (n_features, n_features)):
             raise ValueError(f"Expected a basis of {n_features} features, got shape {self.basis.shape}.")
-        made_up = made_up_data(n_features, dtype)
-        self(made_up, np.arange(made_up.n_users), made_up.n_users)
+        super().check(n_features, dtype)
 
 
 @dataclass(frozen=True, eq=False)
-class RowScale:
+class RowScale(PerUser):
     """Which power of 4 the mean square length of each user's rows, as `lengths` has it, is nearest to: a 1 among zeros.
 
     Guarantee: vector j is a function of user users[j]'s rows; entries are 0 but for at most one 1, so that no two
     vectors point apart.
     """
 
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
     SIZES: ClassVar[np.ndarray] = 4.0 ** np.arange(-64, 64)
     lengths: RowWeights
 
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         out = np.zeros((users.size, self.SIZES.size))
         lengths = self.lengths.lengths(data)
         for j, user in enumerate(users):
@@ -134,13 +115,9 @@ class RowScale:
                 out[j, min(max(place, 0), self.SIZES.size - 1)] = 1.0
         return out
 
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up = made_up_data(n_features, dtype)
-        self(made_up, np.arange(made_up.n_users), made_up.n_users)
-
 
 @dataclass(frozen=True, eq=False)
-class ColumnScales:
+class ColumnScales(PerUser):
     """For each feature which power of 64 the mean square of a user's rows is nearest to, as a 1 among zeros.
 
     All over sqrt(d), so that vectors have length at most 1: d blocks of `SIZES`. A feature that is 0 in all rows, or
@@ -149,13 +126,10 @@ class ColumnScales:
     Guarantee: vector j is a function of user users[j]'s rows; entries are >= 0, so that no two vectors point apart.
     """
 
-    needs_targets: ClassVar[bool] = False
-    takes_groups: ClassVar[bool] = False
     SIZES: ClassVar[np.ndarray] = 64.0 ** np.arange(-10, 11)
 
-    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        users = one_user_a_group(data, users, n_groups)
-        squares = kernels.mean_squares(data.rows, data.offsets, users)
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        squares = kernels.over_users(kernels.mean_squares, data, users, data.n_features)
         n_features, n_sizes = squares.shape[1], self.SIZES.size
         with np.errstate(all="ignore"):
             places = np.round(np.log2(squares) / 6) + n_sizes // 2
@@ -165,7 +139,3 @@ class ColumnScales:
         sizes = np.clip(places[known], 0, n_sizes - 1).astype(np.int64)
         out[rows, columns, sizes] = 1 / math.sqrt(n_features)
         return out.reshape(users.size, -1)
-
-    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        made_up = made_up_data(n_features, dtype)
-        self(made_up, np.arange(made_up.n_users), made_up.n_users)

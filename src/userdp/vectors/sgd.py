@@ -1,36 +1,159 @@
-"""Compiled one-pass SGD: each group of users walks once through its rows, in mixed order, and gives an iterate.
+"""One-pass SGD: each group of users goes once through its rows, in mixed order, and gives an iterate.
 
 A step is w <- project(w - step * slope(<w, x>, y) x). Rows of one person resemble each other, so a group's rows are
 visited in a mixed order: taken user after user, each user drags the iterate along (on real data
 that cost more accuracy than privacy did). They are copied ahead, a window at a time, and on the way expressed in
 another basis, if one is given.
 
-Groups are independent, so a thread walks four of them side by side: the chain dot product -> slope -> update of one
-hides behind the others, and one call of the loss serves all four. Each lane does the same operations whatever the
+Groups are independent, so a thread computes four trajectories side by side: the chain dot product -> slope -> update of
+one hides behind the others, and one call of the loss serves all four. Each lane does the same operations whatever the
 others do, so a group's result depends on its own rows only.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
+from userdp.data.users import UserData
 from userdp.domains import Ball, Box, Domain
+from userdp.losses import Loss
 from userdp.vectors import kernels
+from userdp.vectors.gradients import (
+    check_loss,
+    check_sizes,
+    checked_users,
+    generated_data,
+    square_basis,
+    weights_vector,
+)
 
 _LANES = 4
 _WINDOW = 1 << 19  # entries copied ahead: how many rows a user has must not decide how much memory is needed
 _REFRESH = 64  # steps after which the tracked squared norm is computed anew, before its rounding adds up
+
+Region = tuple[np.ndarray, float, np.ndarray, np.ndarray]  # center and radius of a ball; or radius -1, a box's ends
+
+
+@dataclass(frozen=True, eq=False)
+class OnePassSGD:
+    """Iterate of one pass of projected SGD over each group's rows, less the point it starts from.
+
+    w <- project(w - step * slope(<w, x>, y) x) over the rows of the group's users, all in mixed order. The step is
+    `step_size`, or with `decay` falls linearly from it to 0. The vector is the average of the iterates after each
+    step, without the first `average_from` of them; `average_from` = 1 is the last iterate. With a `basis` (d x d)
+    every row enters as x @ basis, so w are weights in that basis. With several outputs the weights are a flattened
+    matrix. NaN for a group without rows. A NaN cell makes the vector NaN; so does an infinite one, except that a box
+    may clip its effect to the border. One gradient per row: a pass never costs more than the rows there are.
+
+    Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
+    Paper: Alg. 1, line 8 (a constant step and the average of all iterates, the defaults).
+    """
+
+    needs_targets: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = True
+    loss: Loss
+    start: np.ndarray
+    domain: Domain
+    step_size: float
+    average_from: float = 0.0
+    decay: bool = False
+    basis: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        object.__setattr__(self, "start", weights_vector(self.start))
+        if not (math.isfinite(self.step_size) and self.step_size > 0):
+            raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
+        if not 0 <= self.average_from <= 1:
+            raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the fraction of steps left out.")
+        if not self.domain.contains(self.start):
+            raise ValueError("Expected a start inside the domain: project it first.")
+        object.__setattr__(self, "basis", square_basis(self.basis))
+
+    def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
+        users = checked_users(data, users)
+        if not 1 <= n_groups <= users.size:
+            raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
+        check_sizes("a start", self.start, self.loss, self.basis, data.n_features)
+        if not self.loss.compiled:
+            return np.array([self._slowly(data, group) for group in np.array_split(users, n_groups)])
+        # The sizes of np.array_split: the first groups have one user more.
+        size, longer = divmod(users.size, n_groups)
+        edges = np.arange(n_groups + 1) * size + np.minimum(np.arange(n_groups + 1), longer)
+        return self._trajectories(data, kernels.read_only(users), edges)
+
+    def _trajectories(self, data: UserData, users: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Iterates of the groups with the users between `edges`, four side by side."""
+        arrays, dtype = kernels.arrays_of(data), data.rows.dtype
+        basis = np.empty((0, 0), dtype) if self.basis is None else np.ascontiguousarray(self.basis, dtype)
+        region = region_of(self.domain, self.start.size)
+        start = kernels.read_only(self.start - region[0])
+        slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
+        steps = (start, region, self.step_size, self.decay, self.average_from, slopes)
+        out = np.empty((len(edges) - 1, start.size))
+
+        def run(fours: slice) -> None:
+            groups = slice(_LANES * fours.start, min(_LANES * fours.stop, len(out)))
+            part = kernels.read_only(edges[groups.start : groups.stop + 1])  # one more edge than groups
+            _iterates(arrays, users, part, kernels.read_only(basis), *steps, out[groups])
+
+        kernels.over_chunks(run, -(-len(out) // _LANES), data.rows.size)
+        return out
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        generated = generated_data(n_features, dtype)
+        if not np.all(np.isfinite(self(generated, np.arange(generated.n_users), 2))):
+            raise ValueError(
+                f"Expected finite steps of the {self.loss.name} loss on generated rows with targets 0 and 1: "
+                f"check its slope and the step size."
+            )
+
+    def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
+        """The same for one group and a slope in plain Python; whatever it raises makes the vector NaN."""
+        w, total = self.start, np.zeros(self.start.size)
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                blocks = [data.rows_of(user) for user in group]
+                rows, targets = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
+                rows = rows if self.basis is None else rows @ self.basis
+                n_left_out = left_out(self.average_from, len(rows))
+                for t, row in enumerate(np.argsort(mixing_order(len(rows)))):
+                    step = self.step_size * (1 - t / len(rows) if self.decay else 1)
+                    slope = float(self.loss.slope(float(w @ rows[row]), float(targets[row])))
+                    w = self.domain.project(w - step * slope * rows[row])
+                    total = total + w * (t >= n_left_out)
+                vector: np.ndarray = total / (len(rows) - n_left_out) - self.start
+                return vector
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+        except BaseException:  # it may depend on the users' data, so it must not leave
+            return np.full(self.start.size, math.nan)
+
+
+def region_of(domain: Domain, size: int) -> Region:
+    """A domain as kernels take it."""
+    zeros = kernels.read_only(np.zeros(size))
+    if isinstance(domain, Ball):
+        center = zeros if domain.center is None else kernels.read_only(domain.center)
+        return center, float(domain.radius), zeros, zeros
+    if isinstance(domain, Box):
+        return zeros, -1.0, kernels.read_only(domain.low), kernels.read_only(domain.high)
+    raise TypeError(f"Expected a Ball or a Box, got {type(domain).__name__}.")
 
 
 @kernels.compiled
 def mixing_order(n_rows: int) -> np.ndarray:
     """A fixed shuffle of 0..n_rows-1: row i of a group is visited as number order[i].
 
-    Fisher-Yates driven by a 64-bit congruential generator from a fixed start (Knuth's MMIX constants). It hides
-    nothing and protects nobody: it only has to be unrelated to how rows are sorted.
+    Fisher-Yates driven by a 64-bit congruential generator from a fixed start (Knuth's MMIX constants). It is
+    public: it only has to be unrelated to how rows are sorted.
     """
     order = np.arange(n_rows)
     state = np.uint64(0x9E3779B97F4A7C15)
@@ -48,46 +171,8 @@ def left_out(average_from: float, n_rows: int) -> int:
 
 
 @kernels.compiled
-def _change_basis(row: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
-    """out = row @ basis, four of the basis's rows at a time so that `out` loads and stores once for four."""
-    n_features = len(row)
-    out[:] = 0
-    j = 0
-    while j + 4 <= n_features:
-        b0, b1, b2, b3 = basis[j], basis[j + 1], basis[j + 2], basis[j + 3]
-        a0, a1, a2, a3 = row[j], row[j + 1], row[j + 2], row[j + 3]
-        for k in range(n_features):
-            out[k] += a0 * b0[k] + a1 * b1[k] + a2 * b2[k] + a3 * b3[k]
-        j += 4
-    while j < n_features:
-        for k in range(n_features):
-            out[k] += row[j] * basis[j, k]
-        j += 1
-
-
-@kernels.compiled
-def _change_bases(vectors: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
-    n_features = len(basis)
-    for j in range(len(vectors)):
-        for c in range(0, vectors.shape[1], n_features):
-            _change_basis(vectors[j, c : c + n_features], basis, out[j, c : c + n_features])
-
-
-def change_basis(vectors: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Each vector, or each of its blocks of len(basis) entries, times the basis.
-
-    Row by row: a matrix product might round a row differently depending on the rows around it.
-    """
-    out = np.empty_like(vectors)
-    _change_bases(kernels.read_only(vectors), kernels.read_only(basis), out)
-    return out
-
-
-@kernels.compiled
 def _load(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
+    data: kernels.Arrays,
     members: np.ndarray,
     order: np.ndarray,
     begin: int,
@@ -99,6 +184,7 @@ def _load(
 
     As many as the buffer holds. Rows are read in their own order and written in the order of the visits.
     """
+    rows, targets, offsets = data
     position = 0
     for user in members:
         for row in range(offsets[user], offsets[user + 1]):
@@ -106,26 +192,10 @@ def _load(
             position += 1
             if 0 <= place < len(values):
                 if basis.size:
-                    _change_basis(rows[row], basis, buffer[place])
+                    kernels.turn_square(rows[row], basis, buffer[place])
                 else:
                     buffer[place] = rows[row]
                 values[place] = targets[row]
-
-
-@kernels.compiled
-def _square(w: np.ndarray) -> float:
-    total = 0.0
-    for k in range(len(w)):
-        total += w[k] * w[k]
-    return total
-
-
-@kernels.compiled
-def _dot(w: np.ndarray, x: np.ndarray) -> float:
-    total = 0.0
-    for k in range(len(x)):
-        total += w[k] * x[k]
-    return total
 
 
 @kernels.compiled
@@ -147,30 +217,27 @@ def _count_rows(offsets: np.ndarray, members: np.ndarray) -> int:
 
 
 @kernels.compiled
-def _walk(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
+def _iterates(
+    data: kernels.Arrays,
     users: np.ndarray,
     edges: np.ndarray,
     basis: np.ndarray,
     start: np.ndarray,
-    center: np.ndarray,
-    radius: float,
-    low: np.ndarray,
-    high: np.ndarray,
+    region: Region,
     step_size: float,
     decay: bool,
     average_from: float,
     slopes: Any,
     out: np.ndarray,
 ) -> None:
-    """The iterate, less the start, of the groups between `edges`. A negative radius means a box.
+    """The iterate, less the start, of the groups between `edges`.
 
-    Weights are flat, one block of features an output. The iterate w and `start` are relative to `center`. |w|^2 is
-    tracked, so that the factor of the projection onto a ball is known before the update: one pass over a row to
-    predict, one to move.
+    Weights are flat, one block of features per output. The iterate w and `start` are relative to the ball's center.
+    |w|^2 is tracked, so that the factor of the projection onto a ball is known before the update: one pass over a row
+    to predict, one to move.
     """
+    rows, _, offsets = data
+    center, radius, low, high = region
     n_groups, n_weights = out.shape
     n_features = rows.shape[1]
     n_outputs = n_weights // n_features
@@ -188,7 +255,7 @@ def _walk(
             n_rows[lane] = _count_rows(offsets, members)
             w[lane] = start
             total[lane] = 0.0
-            squares[lane] = _square(start)
+            squares[lane] = kernels.square_norm(start)
         for t in range(n_rows[:lanes].max()):
             at = t % window
             for lane in range(lanes):
@@ -196,16 +263,16 @@ def _walk(
                     if at == 0:
                         members = users[edges[first_group + lane] : edges[first_group + lane + 1]]
                         order, space = mixing_order(n_rows[lane]), (buffer[lane], buffer_targets[lane])
-                        _load(rows, targets, offsets, members, order, t, basis, *space)
+                        _load(data, members, order, t, basis, *space)
                     x = buffer[lane, at]
                     lane_targets[lane] = buffer_targets[lane, at]
-                    lengths[lane] = _square(x)
+                    lengths[lane] = kernels.square_norm(x)
                     for c in range(n_outputs):
                         block = slice(c * n_features, (c + 1) * n_features)
-                        product = _dot(w[lane, block], x)
+                        product = kernels.dot(w[lane, block], x)
                         products[lane * n_outputs + c] = product
                         if has_center:
-                            product += _dot(center[block], x)
+                            product += kernels.dot(center[block], x)
                         predictions[lane * n_outputs + c] = product
             slopes(predictions, lane_targets, _LANES)
             for lane in range(lanes):
@@ -228,52 +295,8 @@ def _walk(
                         for k in range(n_weights):
                             total[lane, k] += w[lane, k]
                     if t % _REFRESH == _REFRESH - 1:
-                        squares[lane] = _square(w[lane])
+                        squares[lane] = kernels.square_norm(w[lane])
         for lane in range(lanes):
             counted = n_rows[lane] - left_out(average_from, n_rows[lane])
             for k in range(n_weights):
                 out[first_group + lane, k] = total[lane, k] / counted - start[k] if counted > 0 else math.nan
-
-
-def one_pass(
-    rows: np.ndarray,
-    targets: np.ndarray,
-    offsets: np.ndarray,
-    users: np.ndarray,
-    edges: np.ndarray,
-    basis: np.ndarray | None,
-    start: np.ndarray,
-    domain: Domain,
-    step_size: float,
-    decay: bool,
-    average_from: float,
-    slopes: Any,
-) -> np.ndarray:
-    """Iterate of each group, less the start: (n_groups, n_weights) in float64; NaN for a group without rows.
-
-    Group j has the users edges[j] .. edges[j+1] of `users`. Rows x enter as x @ basis. The step is constant, or
-    falls linearly to 0 with `decay`. The first `average_from` of the steps are left out of the average; 1 leaves the
-    last iterate. `slopes` comes from `kernels.block_slopes`. Indices are not checked here.
-    """
-    center = low = high = np.zeros(start.size)
-    radius = -1.0
-    if isinstance(domain, Ball):
-        center, radius = center if domain.center is None else domain.center, domain.radius
-    elif isinstance(domain, Box):
-        low, high = domain.low, domain.high
-    else:
-        raise TypeError(f"Expected a Ball or a Box, got {type(domain).__name__}.")
-    rows, targets, offsets, users = map(kernels.read_only, (rows, targets, offsets, users))
-    directions = np.empty((0, 0), rows.dtype) if basis is None else np.ascontiguousarray(basis, rows.dtype)
-    directions, start = kernels.read_only(directions), kernels.read_only(start - center)
-    center, low, high = map(kernels.read_only, (center, low, high))
-    out = np.empty((len(edges) - 1, start.size))
-
-    def run(fours: slice) -> None:
-        groups = slice(_LANES * fours.start, min(_LANES * fours.stop, len(out)))
-        part = kernels.read_only(edges[groups.start : groups.stop + 1])  # one more edge than groups
-        walk = (start, center, radius, low, high, step_size, decay, average_from, slopes)
-        _walk(rows, targets, offsets, users, part, directions, *walk, out[groups])
-
-    kernels.over_chunks(run, -(-len(out) // _LANES), rows.size)
-    return out

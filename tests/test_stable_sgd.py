@@ -8,10 +8,10 @@ import pytest
 from cases import name
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_safe_passes import DOMAINS, KINKED, NORM, SMOOTH, TARGET, batch_pass, moved, neighbours, row_pass, vector
+from support_stable_sgd import DOMAINS, KINKED, NORM, SMOOTH, TARGET, batch_pass, moved, neighbours, row_pass, vector
 
 from userdp import losses
-from userdp.baselines.safe_passes import SafeBatchPass, SafeRows
+from userdp.baselines.stable_sgd import SafeBatchPass, SafeRows
 from userdp.domains import Ball
 from userdp.vectors.sgd import mixing_order
 

@@ -11,11 +11,10 @@ import pytest
 from cases import compiled_custom, name, python_custom
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_safe_passes import KINKED, NORM, SMOOTH, TARGET, batch_pass, cells, labels, row_pass, users_of, vector
+from support_stable_sgd import KINKED, NORM, SMOOTH, TARGET, batch_pass, cells, labels, row_pass, users_of, vector
 
 from userdp import losses
-from userdp.baselines.safe_passes import SafeBatchPass, SafeRowPass, SafeRows, check_loss
-from userdp.baselines.safe_steps import safe_row
+from userdp.baselines.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows, check_loss, safe_row
 from userdp.domains import Ball
 from userdp.vectors.sgd import mixing_order
 

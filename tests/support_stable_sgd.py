@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from userdp import losses
-from userdp.baselines.safe_passes import SafeBatchPass, SafeRowPass, SafeRows
+from userdp.baselines.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box
 
