@@ -27,6 +27,7 @@ from rich.table import Table
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
 from userdp.baselines import accelerated_paper as paper
+from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.bench.generated import generate
 from userdp.bench.oracle import oracle
 from userdp.bench.references import mean_loss, optimum
@@ -120,9 +121,7 @@ def variance(repeats: int, quick: bool) -> list[dict]:
             for _ in range(200):
                 batch = users[rng.choice(n, k)]
                 counts = concentration.neighbour_counts(batch, 2 * paper.radius(1.0, d, n, m))
-                errors.append(
-                    np.sum((concentration.filtered_mean(batch, counts, concentration.paper_ramp(k)) - mean) ** 2)
-                )
+                errors.append(np.sum((concentration.filtered_mean(batch, counts, printed.paper_ramp(k)) - mean) ** 2))
             measured, bound = float(np.mean(errors)), math.log(n * d * m) / (k * m)
             records.append({"K": k, "m": m, "measured": measured, "bound": bound})
             table.add_row(f"{k}", f"{m}", f"{measured:.2e}", f"{bound:.2e}", f"{measured / bound:.3f}")

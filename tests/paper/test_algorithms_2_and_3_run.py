@@ -9,6 +9,7 @@ from support_algorithms import BUDGET, CASES, D, L, M, N, R, plan, problem
 
 from userdp import Aborted, Ball, Box, Curator, Ledger, UserData, losses
 from userdp.baselines import accelerated_paper as paper
+from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
 from userdp.solvers.descent import ACSA
@@ -139,7 +140,7 @@ def test_lemma_3_5_variance_of_a_filtered_minibatch_gradient():
         labels = (rng.random(n * m) < 1 / (1 + np.exp(-2 * rows[:, 0]))).astype(float)
         data = UserData(rows, labels, np.arange(0, n * m + 1, m))
         vectors = MeanGradient(losses.logistic, weights)(data, np.arange(n), n)
-        radius, ramp_of = 2 * paper.radius(1.0, d, n, m), concentration.paper_ramp
+        radius, ramp_of = 2 * paper.radius(1.0, d, n, m), printed.paper_ramp
         for b, K in enumerate(batches):
             errors = []
             for _ in range(draws):
