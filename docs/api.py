@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import userdp
 
 PAGE = Path(__file__).parent / "api.md"
+INTRODUCTION = (
+    "Generated from the docstrings by `python docs/api.py`. Losses are in `userdp.losses`.\n"
+    "Names that `userdp.__all__` does not list are for experts."
+)
 SECTIONS = {
     "Estimators": [
         "LogisticRegression",
@@ -37,7 +42,8 @@ SECTIONS = {
 
 def page() -> str:
     """The page's text."""
-    parts = ["# API", "Generated from the docstrings by `python docs/api.py`. Losses are in `userdp.losses`."]
+    parts = ["# API", INTRODUCTION]
+    shown: set[str] = set()
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")
         for name in names:
@@ -45,8 +51,21 @@ def page() -> str:
             parts.append(f"### {name}")
             if not (inspect.isclass(thing) and issubclass(thing, Exception)):
                 parts.append(f"```text\n{_signature(name, thing)}\n```")
-            parts.append(f"```text\n{inspect.getdoc(thing)}\n```")
+            parts.append(f"```text\n{_new(inspect.getdoc(thing) or '', shown)}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _new(text: str, shown: set[str]) -> str:
+    """A docstring without parameters that are on the page already, word for word."""
+    sections = re.split(r"\n\n(?=\w[\w ]*\n---)", text)
+    for number, section in enumerate(sections[1:], 1):
+        title, line, *entries = re.split(r"\n(?! )", section)
+        if title != "Examples":
+            new = [entry for entry in entries if entry not in shown]
+            shown.update(new)
+            others = ["Others are explained above."] if len(new) < len(entries) else []
+            sections[number] = "\n".join([title, line, *new, *others])
+    return "\n\n".join(sections)
 
 
 def _signature(name: str, thing: Callable[..., object]) -> str:

@@ -103,10 +103,21 @@ def test_public_names_are_the_same_for_people_and_for_type_checkers():
     (block,) = (node for node in ast.parse((SOURCE / "__init__.py").read_text()).body if isinstance(node, ast.If))
     typed = {alias.name: node.module for node in block.body for alias in node.names}
     assert typed == {name: f"userdp.{module}" for name, module in userdp._MODULES.items()}
-    assert userdp.__all__ == sorted(typed)
-    assert all(getattr(userdp, name) is not None for name in userdp.__all__)
+    assert userdp.__all__ == sorted(userdp.__all__)
+    assert set(userdp.__all__) <= set(typed)
+    assert len(userdp.__all__) <= 25
+    assert all(getattr(userdp, name) is not None for name in typed)
     with pytest.raises(AttributeError, match="no attribute 'nobody'"):
         userdp.nobody  # noqa: B018
+
+
+def test_expert_names_are_in_their_packages_too():
+    assert userdp.privacy.Clip is userdp.Clip
+    assert userdp.solvers.Problem is userdp.Problem
+    assert userdp.vectors.UserMean is userdp.UserMean
+    assert userdp.data.UserData is userdp.UserData
+    with pytest.raises(AttributeError, match=r"module 'userdp\.privacy' has no attribute 'UserMean'"):
+        userdp.privacy.UserMean  # noqa: B018
 
 
 def names_used(path):

@@ -1,13 +1,17 @@
 """Convex learning with user-level differential privacy: the whole person is protected, not one row.
 
-Names are loaded when they are first used, so that `import userdp` costs nothing.
+Names are loaded when they are first used, so that `import userdp` costs nothing. `__all__` is for most people; the
+other names are for experts, who find them here too, and in `userdp.privacy`, `userdp.solvers` and `userdp.vectors`.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
-    from userdp.auditing import AuditReport, Finding, audit
+    from userdp.auditing import AuditReport as AuditReport
+    from userdp.auditing import Finding as Finding
+    from userdp.auditing import audit
     from userdp.data.users import UserData
     from userdp.domains import Ball, Box
     from userdp.models.conventions import PrivacyWarning
@@ -23,24 +27,29 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.fitting import minimize
     from userdp.models.private_mean import MeanResult, private_mean
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
-    from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
-    from userdp.privacy.curator import Curator
+    from userdp.privacy.accounting import Budget, BudgetExceeded
+    from userdp.privacy.accounting import Cost as Cost
+    from userdp.privacy.accounting import gaussian_multiplier as gaussian_multiplier
+    from userdp.privacy.accounting import subsampled_multiplier as subsampled_multiplier
+    from userdp.privacy.curator import Curator as Curator
     from userdp.privacy.ledger import Ledger
     from userdp.privacy.mechanisms.base import Aborted
-    from userdp.privacy.mechanisms.clip import Clip
-    from userdp.privacy.mechanisms.outlier_removal import (
-        OutlierRemoval,
-        RadiusSearch,
-        SampledOutlierRemoval,
-        radius_grid,
-    )
-    from userdp.privacy.plan import Plan, Step
+    from userdp.privacy.mechanisms.clip import Clip as Clip
+    from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval as OutlierRemoval
+    from userdp.privacy.mechanisms.outlier_removal import RadiusSearch as RadiusSearch
+    from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval as SampledOutlierRemoval
+    from userdp.privacy.mechanisms.outlier_removal import radius_grid as radius_grid
+    from userdp.privacy.plan import Plan as Plan
+    from userdp.privacy.plan import Step as Step
+    from userdp.solvers.base import Result
     from userdp.solvers.choose import plan
-    from userdp.solvers.mean_plans import plan_means
-    from userdp.solvers.problem import Problem, Result
-    from userdp.vectors.gradients import MeanGradient, UserGradients
-    from userdp.vectors.moments import SecondMoment, UserMean
-    from userdp.vectors.sgd import OnePassSGD
+    from userdp.solvers.mean_plans import plan_means as plan_means
+    from userdp.solvers.problem import Problem as Problem
+    from userdp.vectors.gradients import MeanGradient as MeanGradient
+    from userdp.vectors.gradients import UserGradients as UserGradients
+    from userdp.vectors.moments import SecondMoment as SecondMoment
+    from userdp.vectors.moments import UserMean as UserMean
+    from userdp.vectors.sgd import OnePassSGD as OnePassSGD
 
 __version__ = "0.1.0"
 
@@ -64,60 +73,41 @@ _PUBLIC = {
     "privacy.mechanisms.clip": ("Clip",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
+    "solvers.base": ("Result",),
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
-    "solvers.problem": ("Problem", "Result"),
+    "solvers.problem": ("Problem",),
     "vectors.gradients": ("MeanGradient", "UserGradients"),
     "vectors.moments": ("SecondMoment", "UserMean"),
     "vectors.sgd": ("OnePassSGD",),
 }
-_PACKAGES = ("data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
+_PACKAGES = ("auditing", "data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = [
     "Aborted",
-    "AuditReport",
     "Ball",
     "Box",
     "Budget",
     "BudgetExceeded",
-    "Clip",
-    "Cost",
-    "Curator",
-    "Finding",
     "HuberRegressor",
     "Ledger",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
-    "MeanGradient",
     "MeanResult",
-    "OnePassSGD",
-    "OutlierRemoval",
-    "Plan",
     "PrivacyWarning",
     "PrivateStandardScaler",
-    "Problem",
     "PublicScaler",
     "QuantileRegressor",
-    "RadiusSearch",
     "Result",
-    "SampledOutlierRemoval",
-    "SecondMoment",
-    "Step",
     "UserData",
-    "UserGradients",
-    "UserMean",
     "UtilityWarning",
     "audit",
-    "gaussian_multiplier",
     "load_model",
     "minimize",
     "plan",
-    "plan_means",
     "private_mean",
-    "radius_grid",
     "save_model",
-    "subsampled_multiplier",
 ]
 
 
@@ -133,4 +123,15 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted(set(globals()) | set(_MODULES))
+
+
+def _names_of(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: public names of its modules, on first use."""
+
+    def find(name: str) -> Any:
+        if f"userdp.{_MODULES.get(name, '')}".startswith(f"{package}."):
+            return __getattr__(name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find

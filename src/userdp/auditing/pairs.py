@@ -188,7 +188,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
     pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
     pairs += _means("SampledRows, 3 rows", priced.sampled_rows(budget, rows=3))
-    pairs += _means("Perturbation", priced.perturbation(budget))[:1]
+    pairs += _means("Perturbation", Perturbation(priced.gaussian(budget)))[:1]
     pairs += _means("LocalVotes", LocalVotes(1, budget.epsilon, 2))
     pairs += _means("LocalReports", LocalReports(1, priced.gaussian(budget)))
     return [*pairs, *_radius_pairs(budget), *_gate_pairs(budget)]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from userdp.baselines.mechanisms.mixtures import row_multiplier
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
-from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.baselines.mechanisms.sampled_rows import SampledRows
 from userdp.baselines.mechanisms.winsorized import Winsorized
 from userdp.privacy.accounting import (
@@ -26,6 +25,7 @@ from userdp.privacy.accounting import (
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 
+_Tested = TypeVar("_Tested", OutlierRemoval, SampledOutlierRemoval)
 _TEST_FRACTION = 0.04  # of the Gaussian budget
 _PURE_FRACTION = 0.1  # of epsilon
 _FAILURE_FRACTION = 0.05  # of delta
@@ -51,45 +51,43 @@ def sampled_clip(budget: Budget, fraction: float | None) -> Clip:
     return Clip(2, of_mean, sampling_probability=0.5, fraction_multiplier=of_fraction)
 
 
-def _sized(make: Callable[[int], Any]) -> Any:
+def _sized(make: Callable[[int], _Tested]) -> _Tested:
     """The record with as many vectors as its slack asks for; the slack does not depend on their number."""
     return make(max(50, _SLACKS * int(make(_MANY).slack)))
+
+
+def _split(multiplier: float) -> tuple[float, float]:
+    """The multipliers of a mean and of a test that cost together what one release of this multiplier does."""
+    return multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier / math.sqrt(_TEST_FRACTION)
 
 
 def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     test = (1 if rounds == 1 else 3) * _PURE_FRACTION * budget.epsilon  # AboveThreshold asks for far more vectors
     failure = _FAILURE_FRACTION * budget.delta
     multiplier = gaussian(budget, rounds, Cost(pure=(test,), failure=failure))
-    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_ABORT, rounds))
-    return record
+    return _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_ABORT, rounds))
 
 
 def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     failure = _FAILURE_FRACTION * budget.delta
-    multiplier = gaussian(budget, rounds, Cost(failure=failure))
-    mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier / math.sqrt(_TEST_FRACTION)
-    record: OutlierRemoval = _sized(
-        lambda size: OutlierRemoval(size, mean, None, failure, _FALSE_ABORT, rounds, test_std=test)
-    )
-    return record
+    mean, test = _split(gaussian(budget, rounds, Cost(failure=failure)))
+    return _sized(lambda size: OutlierRemoval(size, mean, None, failure, _FALSE_ABORT, rounds, test_std=test))
 
 
 def searched_outlier_removal(budget: Budget) -> OutlierRemoval:
     failure, radii = _FAILURE_FRACTION * budget.delta, (1.0, 2.0, 4.0)
     multiplier = gaussian(budget, 1, Cost(failure=failure))
     mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier * math.sqrt(2 / _TEST_FRACTION)
-    record: OutlierRemoval = _sized(lambda size: OutlierRemoval(size, mean, None, failure, test_std=test, radii=radii))
-    return record
+    return _sized(lambda size: OutlierRemoval(size, mean, None, failure, test_std=test, radii=radii))
 
 
 def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
     failure, chance = _FAILURE_FRACTION * budget.delta, 0.5
-    joint = subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6)
-    mean, test = AddedUserMultiplier(joint / math.sqrt(1 - _TEST_FRACTION)), joint / math.sqrt(_TEST_FRACTION)
-    record: SampledOutlierRemoval = _sized(
+    joint, test = _split(subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6))
+    mean = AddedUserMultiplier(joint)
+    return _sized(
         lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_ABORT)
     )
-    return record
 
 
 def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemoval:
@@ -107,27 +105,18 @@ def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemova
     return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-9))
 
 
-def radius_search(budget: Budget, n_radii: int) -> RadiusSearch:
-    probes = math.ceil(math.log2(n_radii))
-    std = gaussian(budget) * math.sqrt(probes)
-    target = 40
+def radius_search(budget: Budget, n_radii: int, target: int = 40) -> RadiusSearch:
+    std = gaussian(budget) * math.sqrt(math.ceil(math.log2(n_radii)))
     return RadiusSearch(2 * target, tuple(2.0**k for k in range(n_radii)), target, std)
 
 
 def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:
     """Enough vectors for the interval to be found, so that nearly all of the budget is seen in the mean."""
-    size = 400
-    if sampling_probability == 1:
-        multiplier = gaussian(budget)
-    else:
-        multiplier = subsampled_multiplier(budget, sampling_probability, 1) * (1 + 1e-6)
-    count, mean = multiplier / math.sqrt(_TEST_FRACTION), multiplier / math.sqrt(1 - _TEST_FRACTION)
-    return Winsorized(size, 3, count, mean, 1, sampling_probability)
+    sampled = sampling_probability < 1
+    multiplier = subsampled_multiplier(budget, sampling_probability, 1) * (1 + 1e-6) if sampled else gaussian(budget)
+    mean, count = _split(multiplier)
+    return Winsorized(400, 3, count, mean, 1, sampling_probability)
 
 
 def sampled_rows(budget: Budget, rows: int) -> SampledRows:
     return SampledRows(1, rows, 0.5, row_multiplier(budget, rows, 0.5, 1), budget.epsilon * (1 - 1e-8))
-
-
-def perturbation(budget: Budget) -> Perturbation:
-    return Perturbation(gaussian(budget))

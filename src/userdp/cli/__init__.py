@@ -51,7 +51,7 @@ def demo(
 ) -> None:
     """Train private models on public and generated data, beside non-private ones.
 
-    Protected: nobody has to be, the data is public or made up; it is done as if it were not.
+    Protected: nobody has to be, the data is public or generated; it is done as if it were not.
 
     [bold]Example[/bold]
 

@@ -20,7 +20,6 @@ from userdp.cli import show
 from userdp.cli.errors import WRONG, InputError
 from userdp.data.tables import check_place, whole_file
 
-_PICTURES = (".svg", ".png", ".pdf")
 ATTACK = "What is attacked"
 
 
@@ -44,7 +43,7 @@ def audit(
 
     Ends with exit code 1 if a lower bound on epsilon is above its claim, which shows a bug.
 
-    Protected: nobody has to be, the users are made up.
+    Protected: nobody has to be, the users are generated.
 
     [bold]Example[/bold]
 
@@ -56,11 +55,9 @@ def audit(
     """
     if sum((solver is not None, mechanism is not None, everything)) != 1:
         raise InputError("Expected one of --solver, --mechanism and --all: try --mechanism Clip.")
-    if plot is not None and plot.suffix.lower() not in _PICTURES:
-        raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {plot}.")
-    for place in (json, plot):
-        if place is not None:
-            check_place(place)
+    show.check_picture(plot)
+    if json is not None:
+        check_place(json)
     with _bar(quiet) as progress:
         report = run_audit(
             epsilon,

@@ -45,11 +45,7 @@ def top() -> None:
 
 
 def _grid(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel=GRID)
-
-
-def _optional(help: str, panel: str = o.DATA) -> Any:
-    return typer.Option(help=help, show_default=False, rich_help_panel=panel)
+    return o.option(GRID, help, default=True)
 
 
 Solvers = Annotated[str, _grid("Names with commas between, or all; phased-sgd:paper is the paper's mode.")]
@@ -57,18 +53,19 @@ Epsilons = Annotated[str, _grid("Epsilons with commas between.")]
 Delta = Annotated[float, _grid("The same for all.")]
 Users = Annotated[str, _grid("Numbers of training users; all is everybody.")]
 Repeats = Annotated[int, _grid("Runs of each cell.")]
-Workers = Annotated[int, typer.Option(help="Processes, of one thread each if several.", rich_help_panel=o.OUTPUT)]
-Again = Annotated[
-    bool, typer.Option("--again", help="Measure what is done already once more.", rich_help_panel=o.OUTPUT)
-]
-Plot = Annotated[Path | None, _optional("Folder to draw pictures into (SVG).", o.OUTPUT)]
-Data = Annotated[Path | None, _optional("Parquet, CSV or Arrow file; else the known data sets, where they are.")]
-UserColumn = Annotated[str, typer.Option(help="Column that says whose row it is.", rich_help_panel=o.DATA)]
-Target = Annotated[str | None, _optional("Column to predict, 0 or 1; needed with --data.")]
-Features = Annotated[str, typer.Option(help="Columns or patterns with commas between.", rich_help_panel=o.DATA)]
-Fold = Annotated[str | None, _optional("Column that says which users are for the test; else a fifth is held out.")]
-TestFolds = Annotated[str, typer.Option(help="Values of --fold that mark test users.", rich_help_panel=o.DATA)]
 Rows = Annotated[str, _grid("Rows that are kept of each training user, at random.")]
+Data = Annotated[Path | None, o.option(o.DATA, "Parquet, CSV or Arrow file; else the known data sets, where they are.")]
+UserColumn = Annotated[str, o.option(o.DATA, "Column that says whose row it is.", default=True)]
+Target = Annotated[str | None, o.option(o.DATA, "Column to predict, 0 or 1; needed with --data.")]
+Features = Annotated[str, o.option(o.DATA, "Columns or patterns with commas between.", default=True)]
+Fold = Annotated[
+    str | None, o.option(o.DATA, "Column that says which users are for the test; else a fifth is held out.")
+]
+TestFolds = Annotated[str, o.option(o.DATA, "Values of --fold that mark test users.", default=True)]
+Workers = Annotated[int, o.option(o.OUTPUT, "Processes, of one thread each if several.", default=True)]
+Again = Annotated[bool, o.option(o.OUTPUT, "Measure what is done already once more.", "--again")]
+Out = Annotated[Path, o.option(o.OUTPUT, "File of results.", default=True)]
+Plot = Annotated[Path | None, o.option(o.OUTPUT, "Folder to draw pictures into (SVG).")]
 
 
 @app.command()
@@ -76,22 +73,20 @@ Rows = Annotated[str, _grid("Rows that are kept of each training user, at random
 def table(
     solvers: Solvers = "all",
     users: Annotated[str, _grid("Numbers of users, the usual one first.")] = "10000,2500,40000",
-    rows_per_user: Annotated[str, _grid("Rows of a user, the usual number first.")] = "10,3,30",
+    rows_per_user: Annotated[str, _grid("Rows per user, the usual number first.")] = "10,3,30",
     features: Annotated[str, _grid("Numbers of features, the usual one first.")] = "10,3,30",
     epsilon: Annotated[str, _grid("Epsilons, the usual one first.")] = "1,0.5,4",
     delta: Delta = 1e-6,
     repeats: Repeats = 5,
     workers: Workers = 1,
     again: Again = False,
-    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
-        "userdp-bench-table.json"
-    ),
+    out: Out = Path("userdp-bench-table.json"),
     plot: Plot = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """The paper's table with measured columns, on made-up users.
+    """The paper's table with measured columns, on generated users.
 
-    Protected: nobody has to be, the users are made up.
+    Protected: nobody has to be, the users are generated.
 
     [bold]Example[/bold]
 
@@ -110,7 +105,7 @@ def table(
     if not quiet:
         show.grid(*exponent_rows(records), title="Exponents of gradients: measured from plans (theorem)")
         show.grid(*risk_rows(records), title="Excess risk at equal privacy: mean ± standard deviation of runs")
-        _say(refusals(records))
+        show.paragraph(*refusals(records))
     _draw(records, plot, quiet)
 
 
@@ -125,7 +120,7 @@ def real(
     test_folds: TestFolds = "8,9",
     rows: Rows = "30",
     row_norm: o.RowNorm = None,
-    tasks: Annotated[str, typer.Option(help="Without --data: names of known tasks.", rich_help_panel=o.DATA)] = "all",
+    tasks: Annotated[str, o.option(o.DATA, "Without --data: names of known tasks.", default=True)] = "all",
     solvers: Annotated[str, _grid("As in `table`; also oracle (tuned on the test users) and not-private.")] = "all",
     epsilon: Epsilons = "0.1,0.5,1,2,8",
     users: Users = "2000,5000,10000,all",
@@ -134,9 +129,7 @@ def real(
     repeats: Repeats = 5,
     workers: Workers = 1,
     again: Again = False,
-    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
-        "userdp-bench-real.json"
-    ),
+    out: Out = Path("userdp-bench-real.json"),
     plot: Plot = None,
     quiet: o.Quiet = False,
 ) -> None:
@@ -163,7 +156,7 @@ def real(
     records = _measured(cells, measure_real, out, workers, again, quiet)
     if not quiet:
         show.grid(*real_rows(records), title=f"{EXCESS} no privacy, all users; {YARD}")
-        _say(verdicts(records))
+        show.paragraph(*verdicts(records))
     _draw(records, plot, quiet)
 
 
@@ -172,26 +165,24 @@ def real(
 def grid(
     only: Annotated[str, _grid("Names of scenarios with commas between, or all.")] = "all",
     solvers: Annotated[str, _grid("As in `table`; also not-private.")] = AUTO,
-    users: Annotated[str | None, _optional("Numbers of users; else each scenario's own.", GRID)] = None,
+    users: Annotated[str | None, o.option(GRID, "Numbers of users; else each scenario's own.")] = None,
     epsilon: Epsilons = "0.1,0.5,1,4,8",
     sizes: Annotated[
-        str | None, _optional("Rows of users where they are unequal, in turn, such as 1,300.", GRID)
+        str | None, o.option(GRID, "Rows of users where they are unequal, in turn, such as 1,300.")
     ] = None,
-    cap: Annotated[int | None, _optional("Rows that are kept of a user where they are unequal.", GRID)] = None,
+    cap: Annotated[int | None, o.option(GRID, "Rows that are kept of a user where they are unequal.")] = None,
     quick: Annotated[bool, _grid("A few scenarios, the fewest users, epsilon 4, one run: does it work?")] = False,
     delta: Delta = 1e-6,
     repeats: Repeats = 5,
     workers: Workers = 1,
     again: Again = False,
-    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
-        "userdp-bench-grid.json"
-    ),
+    out: Out = Path("userdp-bench-grid.json"),
     plot: Plot = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Solvers on generated users whose best model is known: few rows, unequal users, rare classes, odd units.
 
-    Protected: nobody has to be, the users are made up.
+    Protected: nobody has to be, the users are generated.
 
     [bold]Example[/bold]
 
@@ -216,7 +207,7 @@ def grid(
     records = _measured(cells, measure_grid, out, workers, again, quiet)
     if not quiet:
         show.grid(*grid_rows(records), title=f"{EXCESS} the truth; {YARD}; estimate!: the plan warns")
-        _say(verdicts(records))
+        show.paragraph(*verdicts(records))
     _draw(records, plot, quiet)
 
 
@@ -235,20 +226,14 @@ def peers(
     epsilon: Epsilons = "0.5,1,2,8",
     users: Users = "all",
     passes: Annotated[int, _grid("Passes that peers are asked to make.")] = 20,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE for the peers' settings.", rich_help_panel=GRID)
-    ] = None,
+    settings: Annotated[list[str] | None, o.option(GRID, "NAME=VALUE for the peers' settings.", "--set")] = None,
     delta: Delta = 1e-6,
     repeats: Repeats = 3,
     timeout: Annotated[float, _grid("Seconds that one run of a peer may take.")] = 3600.0,
     folder: Annotated[Path | None, typer.Option("--peers", help="Folder of peers; else benchmarks/peers.")] = None,
-    envs: Annotated[Path, typer.Option(help="Folder for their environments.", rich_help_panel=o.OUTPUT)] = Path(
-        ".userdp-peers"
-    ),
+    envs: Annotated[Path, o.option(o.OUTPUT, "Folder for their environments.", default=True)] = Path(".userdp-peers"),
     again: Again = False,
-    out: Annotated[Path, typer.Option(help="File of results.", rich_help_panel=o.OUTPUT)] = Path(
-        "userdp-bench-peers.json"
-    ),
+    out: Out = Path("userdp-bench-peers.json"),
     quiet: o.Quiet = False,
 ) -> None:
     """Other libraries on the same users, each installed into an environment of its own.
@@ -261,9 +246,8 @@ def peers(
     """
     found = find_peers(folder)
     chosen = {name: found[name] for name in read.names(only, list(found), "--only")}
-    task = read.tasks(data, user, target, features, fold, test_folds, rows, row_norm, "openpowerlifting,online_retail")[
-        0
-    ]
+    known = "openpowerlifting,online_retail"
+    task = read.tasks(data, user, target, features, fold, test_folds, rows, row_norm, known)[0]
     sizes, epsilons = read.whole(users, "--users", "all"), read.epsilons(epsilon, delta)
     runs, more = read.count(repeats, "--repeats"), dict(map(read.setting, settings or []))
     limit = read.count(passes, "--passes")
@@ -277,12 +261,12 @@ def peers(
 @app.command()
 @guarded
 def plot(
-    results: Annotated[list[Path], typer.Argument(show_default=False, help="Files that `userdp bench` wrote.")],
+    results: Annotated[list[Path], o.argument("Files that `userdp bench` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.", show_default=False)],
-    only: Annotated[str | None, _optional("Data sets and scenarios to draw, with commas between.", GRID)] = None,
+    only: Annotated[str | None, o.option(GRID, "Data sets and scenarios to draw, with commas between.")] = None,
     epsilon: Annotated[float, _grid("Where a picture is of one epsilon: the nearest to this one.")] = 1.0,
 ) -> None:
-    """Draw results: risk against epsilon, passes and rows a user; calibration; estimates; gradients against users.
+    """Draw results: risk against epsilon, passes and rows per user; calibration; estimates; gradients against users.
 
     Protected: nobody. What the pictures show is not private.
 
@@ -306,11 +290,6 @@ def _measured(
     if not quiet:
         show.note(f"{new} cells measured, {len(cells) - new} were there already: {out}", "dim")
     return store.records(cells)
-
-
-def _say(lines: Sequence[str]) -> None:
-    for line in lines:
-        show.paragraph(line)
 
 
 def _draw(

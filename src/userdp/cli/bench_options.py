@@ -25,23 +25,6 @@ def tasks(
 ) -> list[Task]:
     """The file that is given, or the known tasks whose files are there, with so many rows of a training user each."""
     caps = counts(rows, "--rows")
-    return [
-        replace(task, cap=cap)
-        for task in _tasks(data, user, target, features, fold, test_folds, row_norm, only)
-        for cap in caps
-    ]
-
-
-def _tasks(
-    data: Path | None,
-    user: str,
-    target: str | None,
-    features: str,
-    fold: str | None,
-    test_folds: str,
-    row_norm: float | None,
-    only: str,
-) -> list[Task]:
     if data is None:
         if target is not None or fold is not None:
             raise InputError("Expected --data with --target and --fold: the known data sets have their own.")
@@ -49,13 +32,14 @@ def _tasks(
         found = [known[name] for name in names(only, list(known), "--tasks") if known[name].path.exists()]
         if not found:
             raise InputError("Expected data sets in the folder that USERDP_DATA names, found none: or give --data.")
-        return found
-    if target is None:
-        raise InputError("Expected --target, the column to predict, with --data.")
-    if row_norm is not None and not 0 < row_norm < float("inf"):
-        raise InputError(f"Expected --row-norm {row_norm} to be a finite number > 0.")
-    folds = tuple(_numbers(test_folds, "--test-folds", float))
-    return [Task(data.stem, data, target, user, features, fold, folds, row_norm=row_norm)]
+    else:
+        if target is None:
+            raise InputError("Expected --target, the column to predict, with --data.")
+        if row_norm is not None and not 0 < row_norm < float("inf"):
+            raise InputError(f"Expected --row-norm {row_norm} to be a finite number > 0.")
+        folds = tuple(_numbers(test_folds, "--test-folds", float))
+        found = [Task(data.stem, data, target, user, features, fold, folds, row_norm=row_norm)]
+    return [replace(task, cap=cap) for task in found for cap in caps]
 
 
 def names(text: str, known: Sequence[str], option: str = "--solvers") -> list[str]:

@@ -109,12 +109,12 @@ def show(people: People, console: Console, insecure_seed: int | None = None) -> 
     model = train(people, insecure_seed)
     seconds = time.perf_counter() - started
     X, y, chosen = people.X, people.y, people.training
-    openly = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
+    usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
     table = Table("model", "log loss", "AUC", "accuracy", title=people.title, title_justify="left")
     for name, chances in (
         ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
         (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
-        ("non-private", openly.predict_proba(X[~chosen])[:, 1]),
+        ("non-private", usual.predict_proba(X[~chosen])[:, 1]),
     ):
         table.add_row(name, *(f"{score:.4f}" for score in scores(chances, y[~chosen])))
     console.print(table)

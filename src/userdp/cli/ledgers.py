@@ -18,12 +18,13 @@ from userdp.privacy.ledger import ODOMETER, Charge, Ledger
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
-LedgerPath = Annotated[Path, typer.Argument(show_default=False, help="Ledger file.")]
+LedgerPath = Annotated[Path, o.argument("Ledger file.")]
 FailureFraction = Annotated[
     float,
-    typer.Option(
-        help="Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
-        rich_help_panel=o.PRIVACY,
+    o.option(
+        o.PRIVACY,
+        "Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
+        default=True,
     ),
 ]
 
@@ -51,6 +52,7 @@ def new(
     epsilon: o.Epsilon,
     delta: o.LifetimeDelta,
     failure_fraction: FailureFraction = FAILURE_FRACTION,
+    failure_share: Annotated[float | None, typer.Option(hidden=True)] = None,  # as 0.1.0 named it
     json: o.Json = False,
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
@@ -64,16 +66,11 @@ def new(
     """
     if path.exists():
         raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
-    budget = Budget(epsilon, delta)
-    Ledger(budget, check_place(path), failure_fraction)
+    budget, fraction = Budget(epsilon, delta), failure_fraction if failure_share is None else failure_share
+    Ledger(budget, check_place(path), fraction)
     if json:
-        record = {
-            "path": str(path),
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "failure_share": failure_fraction,
-        }
-        show.as_json(record)
+        kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction}
+        show.as_json({"path": str(path)} | kept)
     else:
         typer.echo(
             f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "

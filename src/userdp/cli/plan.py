@@ -11,13 +11,12 @@ from userdp import losses
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
-from userdp.data.tables import check_place, whole_file
+from userdp.data.tables import whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
 from userdp.solvers import choose
-from userdp.solvers.problem import PROVEN
+from userdp.solvers.base import PROVEN
 
-_PICTURES = (".svg", ".png", ".pdf")
 _BOUNDS = (
     "Excess risk is the mean loss above the best model's. Bounds, which only "
     f"{' and '.join(PROVEN)} have, are theorems about the worst case: often 100 times too high. Estimates are none."
@@ -51,10 +50,7 @@ def plan(
 
     userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
     """
-    if plot is not None:
-        if plot.suffix.lower() not in _PICTURES:
-            raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {plot}.")
-        check_place(plot)
+    show.check_picture(plot)
     with show.working("planning", quiet=False):
         comparison = choose.plan(
             users,
@@ -79,8 +75,8 @@ def plan(
         return
     show.options(comparison, comparison.choice)
     typer.echo("")
-    show.paragraph(comparison.why)
-    show.paragraph(f"At epsilon {comparison.budget.epsilon:g}, delta {comparison.budget.delta:g}. {_BOUNDS}")
+    budget = comparison.budget
+    show.paragraph(comparison.why, f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}. {_BOUNDS}")
     if plot is not None:
         typer.echo(f"The picture is in {plot}.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from userdp.cli.errors import InputError
+from userdp.data.tables import check_place
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Statement, in_percent, right_guess
 from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, excess, needs
@@ -23,7 +26,7 @@ def as_json(record: dict[str, Any]) -> None:
 
 
 def note(message: str, style: str = "yellow", stderr: bool = True) -> None:
-    """A paragraph on stderr: amber for what one should know, red for what is non-private."""
+    """A paragraph on stderr: amber for what one should know, red for what is not private."""
     Console(stderr=stderr, highlight=False).print(Text(message, style=style))
 
 
@@ -103,6 +106,15 @@ def options(comparison: Comparison, taken: Option | None) -> None:
         console.print(Text(line, style="dim"))
 
 
-def paragraph(text: str) -> None:
-    """Text on stdout, wrapped at the terminal's width."""
-    Console(highlight=False).print(Text(text))
+def paragraph(*texts: str) -> None:
+    """Texts on stdout, wrapped at the terminal's width."""
+    for text in texts:
+        Console(highlight=False).print(Text(text))
+
+
+def check_picture(path: Path | None) -> None:
+    """Refuse, before anything is computed, a picture of another kind or that cannot be written."""
+    if path is not None:
+        if path.suffix.lower() not in (".svg", ".png", ".pdf"):
+            raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {path}.")
+        check_place(path)

@@ -11,3 +11,7 @@ A reviewer reads, in this order:
 
 The proofs are in docs/proofs.md, in sections that the docstrings name; docs/reading-map.md counts the lines.
 """
+
+import userdp
+
+__getattr__ = userdp._names_of(__name__)
