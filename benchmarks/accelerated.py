@@ -27,14 +27,15 @@ from rich.table import Table
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
 from userdp.baselines import accelerated_paper as paper
+from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.bench.generated import generate
 from userdp.bench.oracle import oracle
 from userdp.bench.references import mean_loss, optimum
 from userdp.bench.table import EXPONENTS, NON_SMOOTH, SMOOTH, plan_at, slope
 from userdp.models.fitting import minimize
 from userdp.privacy.mechanisms import concentration
-from userdp.solvers.accelerated import run
-from userdp.solvers.accelerated_tight import plan_accelerated
+from userdp.solvers.accelerated import plan_accelerated
+from userdp.solvers.base import run
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import BallSmoothing
@@ -68,7 +69,7 @@ def solve(loss, data, rows, epsilon, seed, row_norm=2.0, radius=4.0, max_gradien
     problem = Problem(loss, Ball(radius), data.n_features, row_norm, None if loss.classifies else 5.0)
     budget = Budget(epsilon, DELTA)
     plan = plan_accelerated(problem, data.n_users, rows, budget, max_gradients)
-    return plan, run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=seed))
+    return plan, run(problem, plan, Curator(data, plan.certified, Ledger(budget), insecure_seed=seed))
 
 
 def generated_risk(repeats: int, quick: bool) -> list[dict]:
@@ -120,9 +121,7 @@ def variance(repeats: int, quick: bool) -> list[dict]:
             for _ in range(200):
                 batch = users[rng.choice(n, k)]
                 counts = concentration.neighbour_counts(batch, 2 * paper.radius(1.0, d, n, m))
-                errors.append(
-                    np.sum((concentration.filtered_mean(batch, counts, concentration.paper_ramp(k)) - mean) ** 2)
-                )
+                errors.append(np.sum((concentration.filtered_mean(batch, counts, printed.paper_ramp(k)) - mean) ** 2))
             measured, bound = float(np.mean(errors)), math.log(n * d * m) / (k * m)
             records.append({"K": k, "m": m, "measured": measured, "bound": bound})
             table.add_row(f"{k}", f"{m}", f"{measured:.2e}", f"{bound:.2e}", f"{measured / bound:.3f}")

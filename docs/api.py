@@ -11,8 +11,8 @@ import userdp
 
 PAGE = Path(__file__).parent / "api.md"
 INTRODUCTION = (
-    "Generated from the docstrings by `python docs/api.py`. Losses are in `userdp.losses`. Names that `userdp.__all__` "
-    "does not list are for experts."
+    "Generated from the docstrings by `python docs/api.py`. Losses are in `userdp.losses`.\n"
+    "Names that `userdp.__all__` does not list are for experts."
 )
 SECTIONS = {
     "Estimators": [

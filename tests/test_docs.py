@@ -93,6 +93,15 @@ def test_code_that_the_proofs_name_exists():
     assert {name for name in named if name not in words} == set()
 
 
+def test_the_reading_map_counts_lines_about_right():
+    text = re.sub(r"\s+", " ", (ROOT / "docs" / "reading-map.md").read_text())
+    counted = re.findall(r"\]\(([\w./-]+\.(?:py|md))\) (?:\| |\()(\d+)", text)
+    assert len(counted) >= 10
+    for file, number in counted:
+        lines = len((ROOT / "docs" / file).read_text().splitlines())
+        assert abs(lines - int(number)) <= max(20, lines / 10), f"{file}: {lines}"
+
+
 def test_the_api_page_is_up_to_date():
     sys.path.insert(0, str(ROOT / "docs"))
     import api

@@ -223,6 +223,19 @@ def test_mechanisms_of_earlier_work_are_told_in_words(mechanism, words):
     assert words in how({"mechanism": mechanism})
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "record", "words"),
+    [
+        ("clip", {"sampling_probability": 0.1}, "random sample of people"),
+        ("clip", {"sampling_probability": "often"}, "clipped to a fixed length"),
+        ("outlier-removal", {"test_std": 2.0}, "a private test in each round"),
+        ("outlier-removal", {"test_std": 2.0, "radii": [1.0, 2.0]}, "Finds its own distance"),
+    ],
+)
+def test_what_a_mechanism_does_is_told_from_its_numbers(mechanism, record, words):
+    assert words in how({"mechanism": mechanism, "record": record})
+
+
 def test_what_a_ledger_s_total_is_worth_is_said():
     """The budget is guaranteed, not a total at a moment that was chosen."""
     ledger = {"path": "l.db", "epsilon": 3.0, "delta": 1e-5, "spent_epsilon": 2.5}

@@ -6,14 +6,14 @@ MUTANTS = [
     Mutant(
         "paper: score at the full radius",
         "paper_outlier_removal._Session.release",
-        "c.score_radius(2 * radius, rows.shape[1])",
+        "score_radius(2 * radius, rows.shape[1])",
         "2 * radius",
         "privacy/test_paper_outlier_removal.py::test_vectors_one_and_a_half_radii_apart_abort",
     ),
     Mutant(
         "paper: the score's radius not reduced by its rounding",
         "paper_outlier_removal._Session.release",
-        "c.score_radius(2 * radius, rows.shape[1])",
+        "score_radius(2 * radius, rows.shape[1])",
         "radius",
         "privacy/test_paper_outlier_removal.py::test_the_score_is_taken_at_the_radius_and_the_weights_at_twice_it",
     ),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 from support import brute_counts, climb
 
+from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration as c
 
 # --- sensitivities: no neighbour beats the bound --------------------------------------------------------------------
@@ -33,11 +34,11 @@ def tight_ratio(rows, slack):
 def soft_ratio(rows):
     one, other = rows[1:], np.vstack([rows[:1], rows[2:]])
     size = len(one)
-    if max(c.score(brute_counts(one, 0.5)), c.score(brute_counts(other, 0.5))) < 2 * size / 3:
+    if max(printed.score(brute_counts(one, 0.5)), printed.score(brute_counts(other, 0.5))) < 2 * size / 3:
         return 0.0
-    ramp = c.paper_ramp(size)
+    ramp = printed.paper_ramp(size)
     means = [c.filtered_mean(x + FAR, brute_counts(x, 1.0), ramp) for x in (one, other)]
-    return float(np.linalg.norm(means[0] - means[1])) / c.soft_selection_sensitivity(size, 1.0)
+    return float(np.linalg.norm(means[0] - means[1])) / printed.soft_selection_sensitivity(size, 1.0)
 
 
 def added_ratio(rows, slack, fraction):
@@ -141,24 +142,21 @@ def test_random_selection_changes_at_most_as_many_coins_as_its_binomial_quantile
         size = int(rng.integers(10, 60))
         rows = clustered(rng, size + 1, 2)
         one, other = rows[1:], np.vstack([rows[:1], rows[2:]])
-        if max(c.score(brute_counts(one, 0.5)), c.score(brute_counts(other, 0.5))) < 2 * size / 3:
+        if max(printed.score(brute_counts(one, 0.5)), printed.score(brute_counts(other, 0.5))) < 2 * size / 3:
             continue
-        ramp = c.paper_ramp(size)
+        ramp = printed.paper_ramp(size)
         weights = [ramp.weights(brute_counts(x, 1.0)) for x in (one, other)]
         assert np.abs(weights[0] - weights[1])[1:].max() <= 6 / (size - 3) + 1e-12
         uniforms = rng.random(size)
         coins = [uniforms < w for w in weights]
         changed = np.sum(coins[0][1:] != coins[1][1:])
-        means = [
-            c.filtered_mean(x + FAR, np.zeros(size, dtype=np.int64), ramp, s)
-            for x, s in zip((one, other), coins, strict=True)
-        ]
+        means = [c.weighted_mean(x + FAR, s.astype(float)) for x, s in zip((one, other), coins, strict=True)]
         assert np.linalg.norm(means[0] - means[1]) <= 3 / size * (1 + changed) * (1 + 1e-9)
 
 
 def test_random_selection_sensitivity_takes_the_exact_binomial_quantile():
     size, failure = 200, 1e-6
-    changed = round(c.random_selection_sensitivity(size, 1.0, failure) * size / 3 - 1)
+    changed = round(printed.random_selection_sensitivity(size, 1.0, failure) * size / 3 - 1)
     chance = 6 / (size - 3)
     assert binom.sf(changed, size - 1, chance) <= failure < binom.sf(changed - 1, size - 1, chance)
 
@@ -203,8 +201,8 @@ def test_best_fraction_is_best_and_infeasible_batches_are_refused():
 def test_sensitivities_scale_with_the_radius():
     for bound in (
         lambda r: c.sensitivity(50, 3, r),
-        lambda r: c.soft_selection_sensitivity(50, r),
-        lambda r: c.random_selection_sensitivity(50, r, 1e-6),
+        lambda r: printed.soft_selection_sensitivity(50, r),
+        lambda r: printed.random_selection_sensitivity(50, r, 1e-6),
         lambda r: c.added_user_sensitivity(50, 3, r, 0.6),
         lambda r: c.rounded_sensitivity(c.sensitivity(50, 3, r), 50, 7, r),
     ):

@@ -255,7 +255,7 @@ def _kind(step: Mapping[str, Any]) -> str:
     kind, numbers = kind_of_class(str(step.get("mechanism", ""))), step.get("record")
     if not isinstance(numbers, Mapping):
         return kind
-    if kind == "clip" and numbers.get("sampling_probability", 1.0) < 1:
+    if kind == "clip" and real(numbers.get("sampling_probability", 1.0)) < 1:
         return "sampled-clip"
     if kind == "outlier-removal" and numbers.get("test_std") is not None:
         return "searched-outlier-removal" if numbers.get("radii") else "gaussian-outlier-removal"

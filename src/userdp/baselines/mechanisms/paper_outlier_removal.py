@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from scipy.stats import binom
+
 from userdp.privacy.accounting import Cost
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Vectors, check_record
@@ -66,7 +69,7 @@ class PaperOutlierRemoval(Mechanism):
 
     def sensitivity(self, radius: float, dimension: int) -> float:
         """How far a user moves the mean, except with probability `selection_failure`; the weights' radius is 2 tau."""
-        exact = c.random_selection_sensitivity(self.n_vectors, 2 * radius, self.selection_failure)
+        exact = random_selection_sensitivity(self.n_vectors, 2 * radius, self.selection_failure)
         return c.rounded_sensitivity(exact, self.n_vectors, dimension, 2 * radius)
 
     def start(self, noise: Noise) -> _Session:
@@ -90,14 +93,77 @@ class _Session(Session):
         if vectors.shape[1] > 2**20:
             raise ValueError("Expected at most 2^20 numbers in a vector, as was priced.")
         rows = c.comparable(vectors, 2 * radius)
-        near = c.neighbour_counts(rows, c.score_radius(2 * radius, rows.shape[1]))
+        near = c.neighbour_counts(rows, score_radius(2 * radius, rows.shape[1]))
         if not self._gate.passes(int(near.sum())):
             raise Aborted
         self._rounds_left = left
         counts = c.neighbour_counts(rows, 2 * radius)
-        ramp = c.paper_ramp(n_vectors)
+        ramp = paper_ramp(n_vectors)
         selected = self._noise.poisson_mask(ramp.weights(counts))
-        mean = c.filtered_mean(rows, counts, ramp, selected)
+        mean = c.weighted_mean(rows, selected.astype(np.float64))
         # The noise is the printed one, whatever part of the budget that is: its multiplier is what was charged.
         sensitivity = record.sensitivity(radius, rows.shape[1])
         return self._noise.gaussian(mean, sensitivity, record.noise_ratio * radius / sensitivity)
+
+
+# Below this the paper's ramp may leave a neighbouring data set without any weight.
+_FEWEST_FOR_PAPER_RAMP = 10
+
+
+def paper_ramp(n_vectors: int) -> c.Ramp:
+    """From (K+1)/2 to 2K/3.
+
+    Paper: Alg. 1, line 15; Alg. 2, line 11.
+    Differs: starts at (K+1)/2, not K/2, because for odd K two vectors with K/2 neighbours need not share one.
+    """
+    if n_vectors < _FEWEST_FOR_PAPER_RAMP:
+        raise ValueError(f"Expected n_vectors={n_vectors} >= {_FEWEST_FOR_PAPER_RAMP} for the paper's ramp.")
+    return c.Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)
+
+
+def score_radius(radius: float, dimension: int) -> float:
+    """The radius at which the paper's score is taken: half the weights', less what the predicate may round.
+
+    Two vectors within this of a third are then within `radius` of each other, as computed.
+    """
+    return radius / 2 * (1 - (dimension + 4) * 2.0**-50)
+
+
+def score(counts: c.Counts) -> float:
+    """The paper's concentration score, the mean count. Replacing one of K vectors changes it by at most 2(K-1)/K.
+
+    Paper: Alg. 1, line 10; Alg. 2, line 6.
+
+    >>> score(np.array([3, 3, 3, 1]))
+    2.5
+    """
+    return float(np.sum(counts)) / len(counts)
+
+
+def soft_selection_sensitivity(n_vectors: int, radius: float) -> float:
+    """How far a replacement moves the mean with weights for coins, when the score at *half* the radius is >= 2K/3.
+
+    (3r/K) (1 + 6(K-1)/(K-3)).
+
+    >>> round(soft_selection_sensitivity(100_000, 1.0) * 100_000, 2)
+    21.0
+    """
+    ramp = paper_ramp(n_vectors)
+    return 3 * radius / n_vectors * (1 + (n_vectors - 1) / (ramp.high - ramp.low))
+
+
+def random_selection_sensitivity(n_vectors: int, radius: float, failure: float) -> float:
+    """The same for the paper's random selection, except with probability `failure` (under the best coupling).
+
+    (3r/K) (1 + k), where Bin(K-1, 6/(K-3)) exceeds k with probability at most `failure`.
+
+    >>> round(random_selection_sensitivity(100_000, 1.0, 1e-8) * 100_000)
+    75
+    """
+    ramp = paper_ramp(n_vectors)
+    changed = binom.isf(failure, n_vectors - 1, min(1.0, 1 / (ramp.high - ramp.low)))
+    if changed >= 2 * n_vectors / 3 - 1:
+        raise ValueError(
+            f"Expected n_vectors={n_vectors} to keep some vectors except with probability {failure:g}: use more."
+        )
+    return 3 * radius / n_vectors * (1 + float(changed))

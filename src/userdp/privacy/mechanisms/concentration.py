@@ -4,13 +4,11 @@ K vectors (user gradients, or iterates of groups of users) and a radius r. h_j c
 itself included. Weights rise from 0 at h = low to 1 at h = high (a `Ramp`), the mean is sum w_j x_j / sum w_j. Privacy
 never rests on the radius, on bounded gradients or on honest users: a vector may be anything, NaN included.
 
-Three variants, with K = n_vectors (docs/proofs.md, sections 1 to 4):
+Two variants, with K vectors, or batches of B (docs/proofs.md, sections 1 to 4); the paper's is among the baselines:
 
     variant     ramp                        test statistic      sensitivity of the mean
     tight       (K+1)/2 .. K-M-1            h-index Q >= K-M    2r/(K-M) (1 + M/((K-3)/2 - M))
-    paper       (K+1)/2 .. 2K/3             score s >= 2K/3     3r/K (1 + 6(K-1)/(K-3)), or with random selection
-                                            at radius r/2       3r/K (1 + k), k a binomial quantile
-    minibatch   fraction B + 1 .. B-M-1        deficit B-Q <= M    see `added_user_sensitivity`
+    minibatch   fraction B + 1 .. B-M-1     deficit B-Q <= M    see `added_user_sensitivity`
 """
 
 from __future__ import annotations
@@ -20,30 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
-from userdp.privacy.mechanisms.neighbours import neighbour_counts
-
-__all__ = [
-    "Ramp",
-    "added_user_sensitivity",
-    "best_fraction",
-    "check_factors",
-    "check_radius",
-    "comparable",
-    "filtered_mean",
-    "h_index",
-    "minibatch_ramp",
-    "neighbour_counts",
-    "paper_ramp",
-    "random_selection_sensitivity",
-    "rounded_sensitivity",
-    "score",
-    "score_radius",
-    "sensitivity",
-    "soft_selection_sensitivity",
-    "tight_ramp",
-]
+from userdp.privacy.mechanisms.neighbours import neighbour_counts as neighbour_counts
 
 Vectors = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -55,9 +31,6 @@ _LARGEST_COORDINATE = 2.0**20
 # Radii given by a caller, and factors that a search multiplies them by: products stay within 2^-500 .. 2^500.
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-400, 2.0**400
 SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-100, 2.0**100
-
-# Below this the paper's ramp may leave a neighbouring data set without any weight.
-_FEWEST_FOR_PAPER_RAMP = 10
 
 
 @dataclass(frozen=True)
@@ -87,25 +60,6 @@ def tight_ramp(n_vectors: int, slack: int) -> Ramp:
     return Ramp((n_vectors + 1) / 2, n_vectors - slack - 1)
 
 
-def paper_ramp(n_vectors: int) -> Ramp:
-    """From (K+1)/2 to 2K/3.
-
-    Paper: Alg. 1, line 15; Alg. 2, line 11.
-    Differs: starts at (K+1)/2, not K/2, because for odd K two vectors with K/2 neighbours need not share one.
-    """
-    if n_vectors < _FEWEST_FOR_PAPER_RAMP:
-        raise ValueError(f"Expected n_vectors={n_vectors} >= {_FEWEST_FOR_PAPER_RAMP} for the paper's ramp.")
-    return Ramp((n_vectors + 1) / 2, 2 * n_vectors / 3)
-
-
-def score_radius(radius: float, dimension: int) -> float:
-    """The radius at which the paper's score is taken: half the weights', less what the predicate may round.
-
-    Two vectors within this of a third are then within `radius` of each other, as computed.
-    """
-    return radius / 2 * (1 - (dimension + 4) * 2.0**-50)
-
-
 def minibatch_ramp(batch: int, slack: int, fraction: float) -> Ramp:
     """From fraction * B + 1 to B-M-1, for a Poisson batch of B users; 1/2 <= fraction < 1."""
     return Ramp(fraction * batch + 1, batch - slack - 1)
@@ -121,17 +75,6 @@ def h_index(counts: Counts) -> int:
     return int(np.count_nonzero(falling >= np.arange(1, len(falling) + 1)))
 
 
-def score(counts: Counts) -> float:
-    """The paper's concentration score, the mean count. Replacing one of K vectors changes it by at most 2(K-1)/K.
-
-    Paper: Alg. 1, line 10; Alg. 2, line 6.
-
-    >>> score(np.array([3, 3, 3, 1]))
-    2.5
-    """
-    return float(np.sum(counts)) / len(counts)
-
-
 def comparable(vectors: Vectors, radius: float) -> Vectors:
     """A float64 copy in which every vector that is not finite, or huge compared with the radius, is NaN.
 
@@ -144,18 +87,21 @@ def comparable(vectors: Vectors, radius: float) -> Vectors:
     return rows
 
 
-def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp, selected: NDArray[np.bool_] | None = None) -> Vectors:
+def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp) -> Vectors:
     """Mean of the vectors weighted by the ramp of their counts; the zero vector if no weight is positive.
-
-    `selected` makes it the paper's random selection: coins that are true with probability `ramp.weights(counts)`
-    become the weights. Sums are taken relative to one of the vectors, so that rounding is relative to the radius,
-    and a vector of weight 0 is never touched by arithmetic (0 * NaN is NaN).
 
     >>> x = np.array([[0.0], [1.0], [2.0], [np.nan]])
     >>> filtered_mean(x, np.array([3, 3, 3, 1]), Ramp(2.5, 3.0))
     array([1.])
     """
-    weights = ramp.weights(counts) if selected is None else selected.astype(np.float64)
+    return weighted_mean(vectors, ramp.weights(counts))
+
+
+def weighted_mean(vectors: Vectors, weights: Vectors) -> Vectors:
+    """Mean of the vectors with these weights. A vector of weight 0 is never touched by arithmetic: 0 * NaN is NaN.
+
+    Sums are taken relative to one of the vectors, so that rounding is relative to the radius.
+    """
     kept = np.flatnonzero(weights > 0)
     if kept.size == 0:
         return np.zeros(vectors.shape[1])
@@ -203,35 +149,6 @@ def sensitivity(n_vectors: int, slack: int, radius: float) -> float:
     """
     ramp = tight_ramp(n_vectors, slack)
     return 2 * radius / (n_vectors - slack) * (1 + slack / (ramp.high - ramp.low))
-
-
-def soft_selection_sensitivity(n_vectors: int, radius: float) -> float:
-    """The same for the paper's ramp with weights instead of coins, when the score at *half* the radius is >= 2K/3.
-
-    (3r/K) (1 + 6(K-1)/(K-3)).
-
-    >>> round(soft_selection_sensitivity(100_000, 1.0) * 100_000, 2)
-    21.0
-    """
-    ramp = paper_ramp(n_vectors)
-    return 3 * radius / n_vectors * (1 + (n_vectors - 1) / (ramp.high - ramp.low))
-
-
-def random_selection_sensitivity(n_vectors: int, radius: float, failure: float) -> float:
-    """The same for the paper's random selection, except with probability `failure` (under the best coupling).
-
-    (3r/K) (1 + k), where Bin(K-1, 6/(K-3)) exceeds k with probability at most `failure`.
-
-    >>> round(random_selection_sensitivity(100_000, 1.0, 1e-8) * 100_000)
-    75
-    """
-    ramp = paper_ramp(n_vectors)
-    changed = binom.isf(failure, n_vectors - 1, min(1.0, 1 / (ramp.high - ramp.low)))
-    if changed >= 2 * n_vectors / 3 - 1:
-        raise ValueError(
-            f"Expected n_vectors={n_vectors} to keep some vectors except with probability {failure:g}: use more."
-        )
-    return 3 * radius / n_vectors * (1 + float(changed))
 
 
 def added_user_sensitivity(batch: int, slack: int, radius: float, fraction: float) -> float:
