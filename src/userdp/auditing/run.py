@@ -77,7 +77,7 @@ def audit(
 
     A bound above a claim shows a bug. A bound below it proves nothing: attacks may be weak. All data is generated.
 
-    >>> report = audit(1.0, 1e-2, mechanism="LocalVotes", runs=2000, fast=True)
+    >>> report = audit(1.0, 1e-2, mechanism="LocalVotes", runs=2000, fast=True, insecure_seed=0)
     >>> report.holds, report.findings[0].bound > 0.5
     (True, True)
     """
