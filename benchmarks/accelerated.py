@@ -34,8 +34,8 @@ from userdp.bench.references import mean_loss, optimum
 from userdp.bench.table import EXPONENTS, NON_SMOOTH, SMOOTH, plan_at, slope
 from userdp.models.fitting import minimize
 from userdp.privacy.mechanisms import concentration
-from userdp.solvers.accelerated import run
-from userdp.solvers.accelerated_tight import plan_accelerated
+from userdp.solvers.accelerated import plan_accelerated
+from userdp.solvers.base import run
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import BallSmoothing
@@ -69,7 +69,7 @@ def solve(loss, data, rows, epsilon, seed, row_norm=2.0, radius=4.0, max_gradien
     problem = Problem(loss, Ball(radius), data.n_features, row_norm, None if loss.classifies else 5.0)
     budget = Budget(epsilon, DELTA)
     plan = plan_accelerated(problem, data.n_users, rows, budget, max_gradients)
-    return plan, run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=seed))
+    return plan, run(problem, plan, Curator(data, plan.certified, Ledger(budget), insecure_seed=seed))
 
 
 def generated_risk(repeats: int, quick: bool) -> list[dict]:

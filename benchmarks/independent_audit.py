@@ -97,7 +97,7 @@ def of_training(solver: str, budget: Budget, runs: int) -> tuple[Plan, Scores]:
     labels = np.repeat([1, 0], first)
     learned = LinearDiscriminantAnalysis().fit(np.concatenate([rows[:first] for rows in seen]), labels)
     one, other = (learned.decision_function(rows[first:]) for rows in seen)
-    return run.plan.plan, (one, other)
+    return run.plan.certified, (one, other)
 
 
 def line(what: str, plan: Plan, budget: Budget, scores: Scores, significance: float, began: float) -> Line:

@@ -27,8 +27,8 @@ from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
 from userdp.bench.generated import generate
 from userdp.bench.references import mean_loss
 from userdp.models.fitting import minimize
-from userdp.solvers.phased_sgd import run
-from userdp.solvers.phased_sgd_tight import plan_phased_sgd
+from userdp.solvers.base import run
+from userdp.solvers.phased_sgd import plan_phased_sgd
 from userdp.solvers.problem import Problem
 
 DELTA = 1e-6
@@ -40,7 +40,7 @@ def solve(loss, data, rows, d, epsilon, seed, row_norm=2.0, radius=4.0):
     problem = Problem(loss, Ball(radius), d, row_norm, None if loss.classifies else 5.0)
     budget = Budget(epsilon, DELTA)
     plan = plan_phased_sgd(problem, data.n_users, rows, budget)
-    return plan, run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=seed))
+    return plan, run(problem, plan, Curator(data, plan.certified, Ledger(budget), insecure_seed=seed))
 
 
 def generated(repeats: int, quick: bool) -> list[dict]:
@@ -68,7 +68,7 @@ def generated(repeats: int, quick: bool) -> list[dict]:
                     {"loss": loss.name, "varied": varied, **size, "excess": float(np.mean(excess))}
                     | {"spread": float(np.std(excess)), "bound": plan.bound, "nothing_learned": nothing - best}
                     | {"phases": len(plan.phases), "groups": plan.phases[0].n_groups, "halted": aborted}
-                    | {"preconditioned": plan.moment_error is not None}
+                    | {"preconditioned": plan.schedule.preconditioner is not None}
                 )
     table = Table("loss", "n", "m", "d", "eps", "excess", "bound", "learning nothing", "phases x groups", "whitened")
     for r in records:

@@ -1,4 +1,4 @@
-"""Made-up users and passes over them for the tests of safe passes."""
+"""Generated users and passes over them for the tests of safe passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMOOTH = [
     losses.smoothed_hinge(0.3),
     losses.multinomial(3),
 ]
-KINKED = [losses.hinge, losses.absolute, losses.quantile(0.8)]
+NON_SMOOTH = [losses.hinge, losses.absolute, losses.quantile(0.8)]
 DOMAINS = [
     Ball(1.5),
     Ball(0.7, np.array([1.0, -3.0])),
@@ -64,9 +64,9 @@ def row_pass(loss, domain, n_users, per_user=2, boldness=1.0, norm=NORM, start=N
     return SafeRowPass(loss, start, domain, step, n_users, rows, width=width)
 
 
-def batch_pass(walk, n_steps, usual=None, reach=math.inf):
-    plain = (walk.loss, walk.start, walk.domain, walk.step_size, walk.n_users, walk.rows)
-    return SafeBatchPass(*plain, n_steps, usual, reach, width=walk.width)
+def batch_pass(sgd, n_steps, usual=None, reach=math.inf):
+    plain = (sgd.loss, sgd.start, sgd.domain, sgd.step_size, sgd.n_users, sgd.rows)
+    return SafeBatchPass(*plain, n_steps, usual, reach, width=sgd.width)
 
 
 def moved(statistic, blocks, replaced, other, dtype=np.float64):

@@ -29,7 +29,7 @@ def target_of(loss, number, label):
 def test_slope_is_the_derivative_of_the_value(loss, p, t, s):
     t, h = target_of(loss, t, s), 1e-4
     difference = (loss.value(p + h, t) - loss.value(p - h, t)) / (2 * h)
-    # A convex function's difference quotient lies between its slopes at both ends, kinks included.
+    # A convex function's difference quotient lies between its slopes at both ends, jumps of the slope included.
     assert loss.slope(p - h, t) - 1e-9 <= difference <= loss.slope(p + h, t) + 1e-9
 
 
@@ -148,7 +148,7 @@ def test_zero_one_labels_mean_minus_one_plus_one(loss):
 @pytest.mark.parametrize("loss", CLASSIFICATION, ids=name)
 @pytest.mark.parametrize("target", [2.0, -2.0, 0.5, 1.0 + 1e-15, 1e-300, math.inf, -math.inf, math.nan])
 def test_other_labels_are_nan(loss, target):
-    for p in (-3.0, -1.0, 0.0, 1.0, 3.0, 1e300):  # beyond the hinge's kink too, where the slope is 0
+    for p in (-3.0, -1.0, 0.0, 1.0, 3.0, 1e300):  # beyond the margin too, where the slope is 0
         assert math.isnan(loss.value(p, target))
         assert math.isnan(loss.slope(p, target))
         assert math.isfinite(loss.slope(p, 1.0))

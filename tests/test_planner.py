@@ -10,8 +10,8 @@ from support_solvers import best_risk, make_users, risk
 
 import userdp
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
-from userdp.solvers.choose import choose, clipped_fraction, consider, drowned, public_problem
-from userdp.solvers.problem import Result
+from userdp.solvers.base import Result
+from userdp.solvers.choose import choose, consider, noise_dominated, public_problem
 from userdp.solvers.registry import SOLVERS
 
 LOGISTIC = public_problem("logistic", 5)
@@ -68,13 +68,13 @@ def test_none_fits():
     assert "No solver fits" in comparison.why
 
 
-def test_drowned_models_are_announced():
+def test_noise_dominated_models_are_announced():
     comparison = plan(100, 20, 4, 0.1, 1e-6)
-    assert drowned(comparison.problem, comparison.choice)
+    assert noise_dominated(comparison.problem, comparison.choice)
     assert "Noise is likely to dominate" in comparison.why
     plenty = plan(50_000, 20, 4, 1.0, 1e-6)
-    assert not drowned(plenty.problem, plenty.choice)
-    assert drowned(plenty.problem, plenty.choice, after=0.2), "a run's releases told otherwise"
+    assert not noise_dominated(plenty.problem, plenty.choice)
+    assert noise_dominated(plenty.problem, plenty.choice, after=0.2), "a run's releases told otherwise"
 
 
 def test_clipping_is_announced_where_it_dominates():
@@ -87,7 +87,7 @@ def test_clipping_is_announced_where_it_dominates():
 
 def test_it_says_how_rare_a_class_clipping_biases():
     few, many, often = (plan(n, rows, 10, 1.0, 1e-6) for n, rows in ((5000, 1), (10**6, 1), (10**6, 50)))
-    fractions = [clipped_fraction(one.problem, one.choice, one.rows_per_user) for one in (few, many, often)]
+    fractions = [one.choice.clipped_fraction for one in (few, many, often)]
     assert 0.05 < fractions[0] < 0.3, "measured: 5% comes out as 3%, 25% right"
     assert fractions[0] > 5 * fractions[1] > 25 * fractions[2] > 0
     assert f"rarer than about {100 * fractions[0]:.2g}%" in few.why
@@ -95,7 +95,7 @@ def test_it_says_how_rare_a_class_clipping_biases():
     assert "Clipping" not in often.why
     assert "Clipping" not in plan(5000, 1, 10, 1.0, 1e-6, loss="squared").why
     (other,) = (option for option in few.options if option.solver == "accelerated" and option.mode == "tight")
-    assert clipped_fraction(few.problem, other, 1) == 0
+    assert other.clipped_fraction == 0
 
 
 def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():

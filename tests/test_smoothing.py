@@ -106,7 +106,7 @@ def test_predictions_given_are_not_overwritten():
 
 
 def exact_slope(loss, prediction, target, reach, dimension):
-    """E slope(prediction + reach rho, target) for losses with one kink."""
+    """E slope(prediction + reach rho, target) for losses whose slope jumps once."""
     if loss is losses.hinge:
         sign = 2 * target - 1
         return -sign * fraction_below((1 - sign * prediction) / reach, dimension)

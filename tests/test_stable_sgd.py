@@ -8,7 +8,18 @@ import pytest
 from cases import name
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_stable_sgd import DOMAINS, KINKED, NORM, SMOOTH, TARGET, batch_pass, moved, neighbours, row_pass, vector
+from support_stable_sgd import (
+    DOMAINS,
+    NON_SMOOTH,
+    NORM,
+    SMOOTH,
+    TARGET,
+    batch_pass,
+    moved,
+    neighbours,
+    row_pass,
+    vector,
+)
 
 from userdp import losses
 from userdp.baselines.stable_sgd import SafeBatchPass, SafeRows
@@ -20,7 +31,7 @@ from userdp.vectors.sgd import mixing_order
 
 @settings(max_examples=20)
 @pytest.mark.parametrize("domain", DOMAINS, ids=["ball", "ball elsewhere", "box"])
-@pytest.mark.parametrize("loss", SMOOTH + KINKED, ids=name)
+@pytest.mark.parametrize("loss", SMOOTH + NON_SMOOTH, ids=name)
 @given(pair=neighbours, per_user=st.integers(1, 3), boldness=st.sampled_from([1e-3, 0.5, 1.0]), narrow=st.booleans())
 def test_no_user_moves_a_row_pass_by_more_than_its_sensitivity(loss, domain, pair, per_user, boldness, narrow):
     blocks, replaced, other = pair
@@ -31,7 +42,7 @@ def test_no_user_moves_a_row_pass_by_more_than_its_sensitivity(loss, domain, pai
 
 @settings(max_examples=20)
 @pytest.mark.parametrize("domain", DOMAINS, ids=["ball", "ball elsewhere", "box"])
-@pytest.mark.parametrize("loss", SMOOTH + KINKED, ids=name)
+@pytest.mark.parametrize("loss", SMOOTH + NON_SMOOTH, ids=name)
 @given(
     pair=neighbours,
     n_steps=st.integers(1, 3),
@@ -41,11 +52,11 @@ def test_no_user_moves_a_row_pass_by_more_than_its_sensitivity(loss, domain, pai
 )
 def test_no_user_moves_a_batch_pass_by_more_than_its_sensitivity(loss, domain, pair, n_steps, boldness, reach, usual):
     blocks, replaced, other = pair
-    walk = row_pass(loss, domain, len(blocks), 2, boldness)
+    sgd = row_pass(loss, domain, len(blocks), 2, boldness)
     if reach < math.inf:  # stay near the start, where the filter says something
-        walk = replace(walk, domain=Ball(0.05, walk.start))
-    center = None if reach == math.inf else np.full(walk.start.size, usual)
-    statistic = batch_pass(walk, min(n_steps, len(blocks)), center, reach)
+        sgd = replace(sgd, domain=Ball(0.05, sgd.start))
+    center = None if reach == math.inf else np.full(sgd.start.size, usual)
+    statistic = batch_pass(sgd, min(n_steps, len(blocks)), center, reach)
     assert moved(statistic, blocks, replaced, other) <= statistic.replace_one_sensitivity
 
 
@@ -62,11 +73,11 @@ def test_hostile_users_among_many(loss, hostile):
         "flipped": [(x, y, 1.0 - t) for x, y, t in blocks[7]],
     }[hostile]
     for boldness in (0.01, 1.0):
-        walk = row_pass(loss, Ball(2.0), 60, 3, boldness)
-        assert moved(walk, blocks, 7, other) <= walk.replace_one_sensitivity
-        batches = batch_pass(walk, 20)
+        sgd = row_pass(loss, Ball(2.0), 60, 3, boldness)
+        assert moved(sgd, blocks, 7, other) <= sgd.replace_one_sensitivity
+        batches = batch_pass(sgd, 20)
         assert moved(batches, blocks, 7, other) <= batches.replace_one_sensitivity
-        near = batch_pass(replace(walk, domain=Ball(0.01, walk.start)), 20, np.full(2, 0.1), 0.3)
+        near = batch_pass(replace(sgd, domain=Ball(0.01, sgd.start)), 20, np.full(2, 0.1), 0.3)
         assert moved(near, blocks, 7, other) <= near.replace_one_sensitivity < batches.replace_one_sensitivity
 
 
@@ -115,8 +126,8 @@ def test_a_batch_pass_moves_as_far_as_its_sensitivity(n_users, n_steps):
 def test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity():
     """Users at both ends of the reach; farther ones count as the usual gradient."""
     reach = 0.2
-    walk = replace(row_pass(losses.huber(0.5), Ball(50.0), 40, boldness=1e-4), domain=Ball(1e-3, np.zeros(2)))
-    statistic = batch_pass(walk, 4, np.zeros(2), reach)
+    sgd = replace(row_pass(losses.huber(0.5), Ball(50.0), 40, boldness=1e-4), domain=Ball(1e-3, np.zeros(2)))
+    statistic = batch_pass(sgd, 4, np.zeros(2), reach)
     inside, outside = reach / NORM * (1 - 1e-9), reach / NORM * (1 + 1e-6)
 
     def user(target):
@@ -130,20 +141,20 @@ def test_a_filtered_batch_pass_moves_as_far_as_its_sensitivity():
 
 
 def two_steps():
-    """A user without rows leads the walk away from the start; the next one agrees with it there, but not any more."""
+    """One without rows leads away from the start; the next one agrees with it there, but not any more."""
     usual, rows = np.array([0.0, 1.0]), SafeRows(1, NORM, TARGET)
     statistic = SafeBatchPass(losses.squared, np.zeros(2), Ball(1.0), 0.4, 2, rows, 2, usual, 1e-3)
     return statistic, [[], [(0.0, NORM, -1 / NORM)]]
 
 
-def test_gradients_change_along_a_filtered_walk():
+def test_gradients_change_along_a_filtered_trajectory():
     statistic, blocks = two_steps()
     far = moved(statistic, blocks, 1, [])
     assert far > 100 * 2 * statistic.step_size * statistic.reach  # as far as users could be apart at the start
     assert far <= statistic.replace_one_sensitivity
 
 
-def test_who_counts_is_settled_at_the_start():
+def test_who_counts_is_decided_at_the_start():
     """At -.4 the second user's gradient is .1, no longer within reach of the usual 1, and still counts."""
     statistic, blocks = two_steps()
     np.testing.assert_allclose(vector(statistic, blocks), [0.0, (-0.4 - 0.44) / 2], atol=1e-12)
@@ -151,19 +162,19 @@ def test_who_counts_is_settled_at_the_start():
 
 
 def test_the_sensitivity_of_a_filter_is_never_above_that_of_none():
-    walk = row_pass(losses.logistic, Ball(1.0), 40, boldness=0.1)
-    everyone = batch_pass(walk, 4).replace_one_sensitivity
+    sgd = row_pass(losses.logistic, Ball(1.0), 40, boldness=0.1)
+    everyone = batch_pass(sgd, 4).replace_one_sensitivity
     for reach in (1e-6, 0.1, 1.0, 1e6):
-        assert batch_pass(walk, 4, np.zeros(2), reach).replace_one_sensitivity <= everyone
-    assert batch_pass(walk, 4, np.zeros(2), 0.01).replace_one_sensitivity < 0.95 * everyone
+        assert batch_pass(sgd, 4, np.zeros(2), reach).replace_one_sensitivity <= everyone
+    assert batch_pass(sgd, 4, np.zeros(2), 0.01).replace_one_sensitivity < 0.95 * everyone
 
 
 @pytest.mark.parametrize("kind", ["rows", "batches"])
 def test_a_usual_gradient_and_the_reach_are_what_users_are_compared_with(kind):
-    walk = row_pass(losses.squared, Ball(5.0), 2, per_user=1, boldness=0.01)
+    sgd = row_pass(losses.squared, Ball(5.0), 2, per_user=1, boldness=0.01)
     if kind == "rows":
-        assert vector(walk, [pulling(1), pulling(1)])[0] > 0
+        assert vector(sgd, [pulling(1), pulling(1)])[0] > 0
         return
     usual = np.array([0.25, -0.5])
-    statistic = batch_pass(walk, 1, usual, 0.1)
-    np.testing.assert_allclose(vector(statistic, [pulling(1), []]), -walk.step_size * usual, rtol=1e-12)
+    statistic = batch_pass(sgd, 1, usual, 0.1)
+    np.testing.assert_allclose(vector(statistic, [pulling(1), []]), -sgd.step_size * usual, rtol=1e-12)

@@ -11,7 +11,7 @@ import pytest
 from cases import compiled_custom, name, python_custom
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_stable_sgd import KINKED, NORM, SMOOTH, TARGET, batch_pass, cells, labels, row_pass, users_of, vector
+from support_stable_sgd import NON_SMOOTH, NORM, SMOOTH, TARGET, batch_pass, cells, labels, row_pass, users_of, vector
 
 from userdp import losses
 from userdp.baselines.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows, check_loss, safe_row
@@ -68,7 +68,7 @@ def exact_slope(loss, prediction, target, width):
 
 
 @pytest.mark.parametrize("width", [1e-6, 0.5])
-@pytest.mark.parametrize("loss", [loss for loss in SMOOTH if loss.n_outputs == 1] + KINKED, ids=name)
+@pytest.mark.parametrize("loss", [loss for loss in SMOOTH if loss.n_outputs == 1] + NON_SMOOTH, ids=name)
 def test_computed_slopes_are_as_exact_as_the_proof_says(loss, width):
     kernel = loss if loss.smooth else losses.smoothed(loss, width)
     rng = np.random.default_rng(2)
@@ -161,9 +161,9 @@ def test_altered_losses_are_refused(loss, change):
     assert check_loss(loss) is loss
     with pytest.raises(ValueError, match=r"Expected a loss of userdp as it is.*Nothing was spent\."):
         check_loss(replace(loss, **change))
-    walk = {"start": np.zeros(2), "domain": Ball(1.0), "step_size": 0.01, "n_users": 5, "rows": SafeRows(2, 1.0, 1.0)}
+    sgd = {"start": np.zeros(2), "domain": Ball(1.0), "step_size": 0.01, "n_users": 5, "rows": SafeRows(2, 1.0, 1.0)}
     with pytest.raises(ValueError, match="Expected a loss of userdp as it is"):
-        SafeRowPass(replace(loss, **change), **walk, width=None if loss.smooth else 0.5)
+        SafeRowPass(replace(loss, **change), **sgd, width=None if loss.smooth else 0.5)
 
 
 def test_a_loss_without_a_hash_is_refused():
@@ -177,7 +177,7 @@ def test_a_loss_without_a_hash_is_refused():
         check_loss(losses.custom("odd", Kernel(), Kernel(), lipschitz=1.0))
 
 
-@pytest.mark.parametrize("loss", SMOOTH + KINKED + [losses.quantile(level=0.123456789)], ids=name)
+@pytest.mark.parametrize("loss", SMOOTH + NON_SMOOTH + [losses.quantile(level=0.123456789)], ids=name)
 def test_losses_are_known_again_after_a_journey(loss):
     """Pickled by name and parameters: in another process the kernels would be others."""
     sent = pickle.dumps(loss)
@@ -187,15 +187,15 @@ def test_losses_are_known_again_after_a_journey(loss):
     assert pickle.loads(pickle.dumps(compiled_custom)).name == compiled_custom.name
 
 
-def test_the_loss_that_is_walked_is_the_one_of_this_package():
+def test_the_loss_of_a_pass_is_the_one_of_this_package():
     """A narrow constant is equal to a wide one, and would spoil all that is computed from it."""
     narrow = replace(losses.absolute, slope_bound=np.float16(1.0))
-    walk = SafeRowPass(narrow, np.zeros(2), Ball(1.0), 0.01, 5, SafeRows(2, 1.0, 1.0), width=0.3)
-    assert walk.loss is losses.absolute
+    sgd = SafeRowPass(narrow, np.zeros(2), Ball(1.0), 0.01, 5, SafeRows(2, 1.0, 1.0), width=0.3)
+    assert sgd.loss is losses.absolute
     assert type(narrow.slope_bound) is float
 
 
-WALK = {"loss": losses.squared, "start": np.zeros(2), "domain": Ball(1.0), "step_size": 0.1, "n_users": 5}
+PASS = {"loss": losses.squared, "start": np.zeros(2), "domain": Ball(1.0), "step_size": 0.1, "n_users": 5}
 ROWS = SafeRows(2, 1.0, 1.0)
 
 
@@ -217,7 +217,7 @@ ROWS = SafeRows(2, 1.0, 1.0)
 )
 def test_impossible_passes_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        SafeRowPass(**(WALK | {"rows": ROWS} | change))
+        SafeRowPass(**(PASS | {"rows": ROWS} | change))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_impossible_passes_are_refused(change, message):
 )
 def test_impossible_batches_are_refused(change):
     with pytest.raises(ValueError, match="Expected"):
-        SafeBatchPass(**(WALK | {"rows": ROWS, "n_steps": 2} | change))
+        SafeBatchPass(**(PASS | {"rows": ROWS, "n_steps": 2} | change))
 
 
 @pytest.mark.parametrize(
@@ -247,21 +247,21 @@ def test_numbers_of_few_bits_are_widened_before_anything_is_computed_of_them():
     assert [type(one) for one in (narrow.per_user, narrow.norm, narrow.target_bound)] == [int, float, float]
     sizes = (np.float16(0.1), np.uint8(3)), (float(np.float16(0.1)), 3)
     for kind, few, many in ((SafeRowPass, (), ()), (SafeBatchPass, (np.uint8(2),), (2,))):
-        walks = [
+        passes = [
             kind(losses.absolute, np.zeros(2), Ball(radius), *size, rows, *n_steps, width=width)
             for radius, size, rows, n_steps, width in (
                 (np.float16(0.9), sizes[0], narrow, few, np.float32(0.4)),
                 (float(np.float16(0.9)), sizes[1], wide, many, float(np.float32(0.4))),
             )
         ]
-        assert walks[0].replace_one_sensitivity == walks[1].replace_one_sensitivity
-        assert type(walks[0].replace_one_sensitivity) is float
-        assert walks[0].lipschitz == walks[1].lipschitz
+        assert passes[0].replace_one_sensitivity == passes[1].replace_one_sensitivity
+        assert type(passes[0].replace_one_sensitivity) is float
+        assert passes[0].lipschitz == passes[1].lipschitz
     assert SafeRowPass(
         losses.absolute, np.zeros(2), Ball(50.0), 1e-3, 3, narrow, width=0.4
     ).replace_one_sensitivity == pytest.approx(2 * 200 * 1e-3 * float(np.float16(0.3)), rel=1e-6)
     filtered = {"usual": np.zeros(2), "reach": np.float16(0.1)}
-    assert type(SafeBatchPass(**WALK, rows=ROWS, n_steps=2, **filtered).reach) is float
+    assert type(SafeBatchPass(**PASS, rows=ROWS, n_steps=2, **filtered).reach) is float
 
 
 @pytest.mark.parametrize("change", [{"norm": np.array(1.0)}, {"norm": "1"}, {"target_bound": [1.0]}])
@@ -273,10 +273,10 @@ def test_bounds_on_rows_that_are_no_numbers_are_refused(change):
 def test_a_pass_keeps_its_own_vectors():
     """The start and the usual gradient are part of what the sensitivity was computed for."""
     start, usual = np.full(2, 0.5), np.full(2, 3.0)
-    walk = SafeBatchPass(**(WALK | {"start": start}), rows=ROWS, n_steps=2, usual=usual, reach=0.1)
-    before = walk.start.copy(), walk.usual.copy()
+    sgd = SafeBatchPass(**(PASS | {"start": start}), rows=ROWS, n_steps=2, usual=usual, reach=0.1)
+    before = sgd.start.copy(), sgd.usual.copy()
     start[:], usual[:] = 9.0, 9.0
-    for kept, expected in zip((walk.start, walk.usual), before, strict=True):
+    for kept, expected in zip((sgd.start, sgd.usual), before, strict=True):
         np.testing.assert_array_equal(kept, expected)
         with pytest.raises(ValueError, match="read-only"):
             kept[0] = 1.0
@@ -284,13 +284,13 @@ def test_a_pass_keeps_its_own_vectors():
 
 def test_other_domains_are_refused():
     with pytest.raises(TypeError, match="Expected a Ball or a Box"):
-        SafeRowPass(**(WALK | {"domain": object()}), rows=ROWS)
+        SafeRowPass(**(PASS | {"domain": object()}), rows=ROWS)
 
 
 @pytest.mark.parametrize("kind", ["rows", "batches"])
 def test_other_users_than_the_sensitivity_is_for_are_refused(kind):
-    walk = SafeRowPass(**WALK, rows=ROWS)
-    statistic = walk if kind == "rows" else batch_pass(walk, 2)
+    sgd = SafeRowPass(**PASS, rows=ROWS)
+    statistic = sgd if kind == "rows" else batch_pass(sgd, 2)
     data = users_of([[(1.0, 1.0, 1.0)]] * 8)
     for users, n_groups in ((np.arange(4), 1), (np.arange(6), 1), (np.arange(5), 5)):
         with pytest.raises(ValueError, match="Expected 5 users in one group"):

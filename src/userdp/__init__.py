@@ -41,10 +41,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanisms.outlier_removal import radius_grid as radius_grid
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
+    from userdp.solvers.base import Result
     from userdp.solvers.choose import plan
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.problem import Problem as Problem
-    from userdp.solvers.problem import Result
     from userdp.vectors.gradients import MeanGradient as MeanGradient
     from userdp.vectors.gradients import UserGradients as UserGradients
     from userdp.vectors.moments import SecondMoment as SecondMoment
@@ -73,9 +73,10 @@ _PUBLIC = {
     "privacy.mechanisms.clip": ("Clip",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
+    "solvers.base": ("Result",),
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
-    "solvers.problem": ("Problem", "Result"),
+    "solvers.problem": ("Problem",),
     "vectors.gradients": ("MeanGradient", "UserGradients"),
     "vectors.moments": ("SecondMoment", "UserMean"),
     "vectors.sgd": ("OnePassSGD",),

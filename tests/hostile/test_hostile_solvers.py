@@ -13,9 +13,10 @@ from support_hostile import SENT, Tape, TapedCurator, replaced
 from support_solvers import make_users
 
 from userdp import Ball, Budget, Ledger, losses
-from userdp.models.fitting import SOLVERS
 from userdp.privacy.mechanisms.clip import Clip
+from userdp.solvers import base
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 from userdp.vectors.gradients import MeanGradient
 
 SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
@@ -43,8 +44,8 @@ def plan_of(solver, mode):
 
 def run(solver, mode, data, tape, replay):
     plan = plan_of(solver, mode)
-    curator = TapedCurator(data, plan.plan, Ledger(SIZES[mode][2]), tape, replay)
-    return SOLVERS[solver, mode].run(PROBLEM, plan, curator)
+    curator = TapedCurator(data, plan.certified, Ledger(SIZES[mode][2]), tape, replay)
+    return base.run(PROBLEM, plan, curator)
 
 
 @functools.cache

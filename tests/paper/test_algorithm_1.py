@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from cases import name
 
-from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp import Aborted, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
 from userdp.baselines import phased_sgd_paper as paper
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.noise import SeededNoise
-from userdp.solvers import phased_sgd
+from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 from userdp.vectors.sgd import OnePassSGD
 
@@ -93,8 +93,8 @@ def test_the_whole_plan_is_the_paper_s():
     made = plan()
     groups, eta, p = paper.n_groups(N, M, BUDGET), paper.first_step_size(PROBLEM, N, M, 10.0), paper.exponent_p(N, M)
     begin = 0
-    assert len(made.phases) == len(made.plan.steps) == 13
-    for i, (phase, step) in enumerate(zip(made.phases, made.plan.steps, strict=True), start=1):
+    assert len(made.phases) == len(made.certified.steps) == 13
+    for i, (phase, step) in enumerate(zip(made.phases, made.certified.steps, strict=True), start=1):
         assert phase.n_groups == step.n_groups == groups
         assert phase.step_size == eta / 2 ** (p * i)
         n_steps = phase.n_users / groups * M
@@ -107,7 +107,7 @@ def test_the_whole_plan_is_the_paper_s():
 
 
 def test_theorem_2_1_privacy_holds_with_room():
-    assert all(epsilon_at(cost, BUDGET.delta) <= BUDGET.epsilon for cost in plan().plan.costs)
+    assert all(epsilon_at(cost, BUDGET.delta) <= BUDGET.epsilon for cost in plan().certified.costs)
 
 
 def test_assumption_c_at_most_n_l_and_the_smallest_n():
@@ -147,7 +147,7 @@ def test_lines_3_to_23_run_as_printed():
     """Each phase starts at the last released point; constant steps, the average of all iterates, the printed radius."""
     made = plan()
     recorder = Recorder(np.full(3, 0.01 * i) for i in range(1, 14))
-    result = phased_sgd.run(PROBLEM, made, recorder)
+    result = run(PROBLEM, made, recorder)
     start = np.zeros(3)
     for i, (label, statistic, radius) in enumerate(recorder.asked, start=1):
         phase = made.phases[i - 1]
@@ -162,7 +162,7 @@ def test_line_19_abort_outputs_zero_inside_the_domain():
     """Differs: the point of the domain nearest to 0, which the domain need not hold."""
     away = Problem(losses.logistic, Box(np.full(3, 1.0), np.full(3, 2.0)), n_features=3, row_norm=2.0)
     made = paper.plan_paper_phased_sgd(away, N, M, BUDGET)
-    result = phased_sgd.run(away, made, Recorder([np.full(3, 0.1), phased_sgd.Aborted()]))
+    result = run(away, made, Recorder([np.full(3, 0.1), Aborted()]))
     assert result.aborted
     assert "The result is the start" in result.message
     np.testing.assert_array_equal(result.weights, np.full(3, 1.0))
@@ -172,7 +172,7 @@ def test_it_runs_on_data_and_its_noise_drowns_everything():
     rng = np.random.default_rng(0)
     data = UserData(rng.normal(size=(N * M, 3)), rng.integers(0, 2, N * M).astype(float), np.arange(0, N * M + 1, M))
     made = plan()
-    result = phased_sgd.run(PROBLEM, made, Curator(data, made.plan, Ledger(BUDGET)))
+    result = run(PROBLEM, made, Curator(data, made.certified, Ledger(BUDGET)))
     assert not result.aborted
     assert len(result.phases) == 13
     assert result.phases[0]["noise_std"] > 50 * PROBLEM.domain.diameter, "the paper's constants are not for our sizes"

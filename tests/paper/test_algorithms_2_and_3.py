@@ -74,7 +74,7 @@ def test_the_printed_batch_needs_millions_of_steps_to_be_a_sample():
 def test_alg_2_lines_4_and_7_noise_of_threshold_and_score():
     """Lap(8/eps), once a phase, and Lap(16/eps) a round; both times n_i, on pairs."""
     assert paper.test_scale(4.0) == 4.0
-    step, noise = plan().plan.steps[-1], SilentNoise()
+    step, noise = plan().certified.steps[-1], SilentNoise()
     session = step.mechanism.start(noise)
     session.release(np.zeros((step.n_users, D)), 1.0)
     session.release(np.zeros((step.n_users, D)), 1.0)
@@ -90,7 +90,7 @@ def test_alg_2_line_13_noise():
 def test_the_noise_released_is_that_of_line_13():
     """noise_ratio * radius = sigma_i, as the curator's noise is asked for it."""
     made = plan()
-    phase, step, noise = made.phases[2], made.plan.steps[2], SilentNoise()
+    phase, step, noise = made.phases[2], made.certified.steps[2], SilentNoise()
     step.mechanism.start(noise).release(np.zeros((phase.n_users, D)), phase.radius)
     ((_, sensitivity, multiplier),) = [asked for asked in noise.asked if asked[0] == "gaussian"]
     tau = paper.radius(L, D, N, M)
@@ -119,12 +119,12 @@ def test_theorem_3_1_differs_for_small_delta():
 @pytest.mark.parametrize("case", CASES)
 def test_theorem_3_1_privacy_holds_with_room(case):
     made = plan(case)
-    assert all(epsilon_at(cost, BUDGET.delta) <= BUDGET.epsilon for cost in made.plan.costs)
-    assert len(made.plan.costs) >= len(made.phases), "every phase has its own price"
+    assert all(epsilon_at(cost, BUDGET.delta) <= BUDGET.epsilon for cost in made.certified.costs)
+    assert len(made.certified.costs) >= len(made.phases), "every phase has its own price"
 
 
 def test_theorem_3_1_zeta_is_the_failure_of_a_selection():
-    for phase, step in zip(plan().phases, plan().plan.steps, strict=True):
+    for phase, step in zip(plan().phases, plan().certified.steps, strict=True):
         assert step.mechanism.selection_failure == pytest.approx(1e-4 / (10 * phase.n_steps * math.e**10))
 
 
@@ -286,7 +286,7 @@ def printed_plan(case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_whole_plan_is_the_paper_s(case):
     made, begin = plan(case), 0
-    for phase, step, printed in zip(made.phases, made.plan.steps, printed_plan(case), strict=True):
+    for phase, step, printed in zip(made.phases, made.certified.steps, printed_plan(case), strict=True):
         sigma = printed.pop("noise")
         assert phase.noise_ratio * phase.radius == pytest.approx(sigma)
         assert (phase.label, phase.n_users, phase.n_steps) == (printed["label"], printed["n_users"], printed["n_steps"])
@@ -299,7 +299,7 @@ def test_the_whole_plan_is_the_paper_s(case):
         begin = step.stop
     assert begin <= CASES[case][2]
     assert made.n_gradients == M * sum(phase.n_users * phase.n_steps for phase in made.phases)
-    assert (made.faithful, made.moment_error, made.loss) == (True, None, CASES[case][0])
+    assert (made.as_published, made.schedule.preconditioner, made.schedule.loss) == (True, None, CASES[case][0])
 
 
 def test_reruns_expect_to_be_nearer_and_nearer():

@@ -11,7 +11,7 @@ from userdp import Aborted, Ball, Box, Curator, Ledger, UserData, losses
 from userdp.baselines import accelerated_paper as paper
 from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration
-from userdp.solvers import accelerated
+from userdp.solvers.base import run
 from userdp.solvers.descent import ACSA
 from userdp.vectors.gradients import BallSmoothing, MeanGradient
 
@@ -33,7 +33,8 @@ class Recorder:
 
 
 def changed(made, **change):
-    return replace(made, phases=tuple(replace(phase, **change) for phase in made.phases))
+    phases = tuple(replace(phase, **change) for phase in made.phases)
+    return replace(made, schedule=replace(made.schedule, phases=phases))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -47,7 +48,7 @@ def test_phases_run_as_printed(case):
     rng = np.random.default_rng(0)
     answers = made.phases[0].smoothness * rng.normal(size=(20 * len(made.phases), D))
     recorder = Recorder(answers)
-    result = accelerated.run(asked, made, recorder)
+    result = run(asked, made, recorder)
     start, number = np.zeros(D), 0
     for phase in made.phases:
         variance = phase.variance + D * (phase.noise_ratio * phase.radius) ** 2
@@ -73,14 +74,14 @@ def test_a_phase_minimises_its_users_loss_and_the_penalties():
     """With exact gradients the result is near the minimum of f + lambda/2 |x - x_0|^2 + l2/2 |x|^2."""
     asked, target = problem(l2=0.1), np.array([0.5, -0.2, 0.1])
     only = replace(plan().phases[0], regularizer=0.3, n_steps=400, smoothness=1.4, noise_ratio=0.0, variance=0.0)
-    made = replace(plan(), phases=(only,))
+    made = replace(plan(), schedule=replace(plan().schedule, phases=(only,)))
 
     class Exact:
         def release(self, label, statistic, radius):
             return statistic.weights - target
 
     start = np.array([0.1, 0.2, 0.3])
-    result = accelerated.run(problem(l2=0.1, warm_start=start), made, Exact())
+    result = run(problem(l2=0.1, warm_start=start), made, Exact())
     np.testing.assert_allclose(result.weights, (target + 0.3 * start) / (1 + 0.3 + asked.l2), atol=1e-8)
 
 
@@ -89,7 +90,7 @@ def test_alg_2_line_16_abort_outputs_zero_inside_the_domain(steps_before):
     """Differs: the point of the domain nearest to 0, which the domain need not hold."""
     away = problem(domain=Box(np.full(D, 1.0), np.full(D, 2.0)))
     made = paper.plan_paper_accelerated(away, N, M, BUDGET)
-    result = accelerated.run(away, made, Recorder([*[np.full(D, -1e3)] * steps_before, Aborted()]))
+    result = run(away, made, Recorder([*[np.full(D, -1e3)] * steps_before, Aborted()]))
     assert result.aborted
     assert "the start" in result.message
     np.testing.assert_array_equal(result.weights, np.full(D, 1.0))
@@ -104,7 +105,7 @@ def some_users(seed=0):
 
 def test_it_runs_on_data_and_its_noise_drowns_gradients():
     made = plan()
-    result = accelerated.run(problem(), made, Curator(some_users(), made.plan, Ledger(BUDGET)))
+    result = run(problem(), made, Curator(some_users(), made.certified, Ledger(BUDGET)))
     assert not result.aborted
     assert len(result.phases) == 13
     assert Ball(1.0).contains(result.weights)
@@ -115,10 +116,10 @@ def test_kinks_run_on_data():
     """With a few steps of each phase: the printed T_1 is 22,056."""
     made = plan("kinks")
     assert made.phases[0].n_steps > 20_000
-    result = accelerated.run(
+    result = run(
         problem(losses.hinge),
         changed(made, n_steps=3),
-        Curator(some_users(), made.plan, Ledger(BUDGET), insecure_seed=0),
+        Curator(some_users(), made.certified, Ledger(BUDGET), insecure_seed=0),
     )
     assert not result.aborted
     assert len(result.phases) == 13

@@ -122,7 +122,7 @@ MUTANTS = [
         "_SafePass.__post_init__",
         'object.__setattr__(self, "loss", check_loss(self.loss))',
         "check_loss(self.loss)",
-        "test_stable_sgd_limits.py::test_the_loss_that_is_walked_is_the_one_of_this_package",
+        "test_stable_sgd_limits.py::test_the_loss_of_a_pass_is_the_one_of_this_package",
     ),
     Mutant(
         "products of narrow floats stay narrow",
@@ -241,13 +241,13 @@ MUTANTS = [
         "SafeBatchPass.replace_one_sensitivity",
         "(near + self.smoothness * away)",
         "near",
-        "test_stable_sgd.py::test_gradients_change_along_a_filtered_walk",
+        "test_stable_sgd.py::test_gradients_change_along_a_filtered_trajectory",
     ),
     Mutant(
         "who counts is asked anew at every step",
         "_average_over_batches",
         "start,",
         "w,",
-        "test_stable_sgd.py::test_who_counts_is_settled_at_the_start",
+        "test_stable_sgd.py::test_who_counts_is_decided_at_the_start",
     ),
 ]

@@ -54,6 +54,7 @@ def test_the_gaussian_curve_is_above_that_of_a_pure_epsilon_and_touches_it(epsil
     assert gaussian_delta(mu, 0.0) == pytest.approx(float(run.delta(np.zeros(1))[0]), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [Sampled(0.8), Sampled(1.2), SampledMore(0.3), SampledMore(1.0)])
 @pytest.mark.parametrize("failure", [1e-9, 1e-7, 1e-4])
 def test_the_gaussian_curve_and_the_failure_are_above_a_sampled_run(run, failure):
@@ -98,6 +99,7 @@ def test_a_sample_of_everybody_is_a_gaussian_release(failure):
     assert priced.mu_squared >= 4 * (2 / 8.0) ** 2 or priced.failure > 0
 
 
+@pytest.mark.slow
 def test_without_a_failure_to_spare_sampling_is_not_counted():
     cost = Cost(subsampled=(Subsampled(0.1, 8.0, 4), Subsampled(0.5, 5.0, 2)))
     priced, closed = dominating(cost, 0.0), 4 * 0.25**2 + 2 * 0.4**2

@@ -87,17 +87,15 @@ def test_a_report_tells_the_same_of_it(number):
 
 FIELDS = {
     "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier",
-    "gaussian-outlier-removal": "n_vectors noise_multiplier test_std failure false_abort rounds outliers",
     "local-reports": "n_vectors noise_multiplier",
     "local-votes": "n_vectors epsilon n_bins",
-    "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers",
+    "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii",
     "output-perturbation": "noise_multiplier",
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",
     "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",
-    "searched-outlier-removal": "n_vectors radii noise_multiplier test_std failure outliers",
     "winsorized": "n_vectors n_bins count_multiplier mean_multiplier rounds sampling_probability",
 }
 

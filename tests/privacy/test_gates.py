@@ -88,6 +88,7 @@ def test_above_threshold_is_epsilon_dp_exactly(queries):
     assert 0.3 * epsilon < worst <= epsilon * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_audit_of_the_single_test():
     """Its empirical privacy loss is near the claim, and above it if the noise were halved."""
     epsilon, runs = 1.0, 20_000

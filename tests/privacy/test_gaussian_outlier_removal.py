@@ -324,6 +324,7 @@ def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
             plan(**change).certify(budget)
 
 
+@pytest.mark.slow
 def test_audit_of_rounds_of_test_and_release():
     """A user at one edge of the ball against the other edge, everyone else in the middle; two rounds."""
     runs, delta, epsilon, test_std = 800, 1e-2, 4.0, 4.0

@@ -1,7 +1,6 @@
 """The accelerated solver: its plan, its steps, and its optimum without noise."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +8,14 @@ from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Aborted, Ball, Budget, BudgetExceeded, losses
+from userdp.baselines.accelerated_paper import acsa
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
 from userdp.solvers import accelerated
-from userdp.solvers.accelerated import AcceleratedPlan, Phase
-from userdp.solvers.accelerated_tight import plan_accelerated
+from userdp.solvers.accelerated import GradientPhase, GradientSteps, plan_accelerated
+from userdp.solvers.base import SolverPlan, run
+from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(1.0, 1e-6)
@@ -48,10 +49,12 @@ class Exact:
         return statistic(self.data, users, len(users)).mean(axis=0)
 
 
-def exact_plan(loss, n_steps, smoothness, **change):
+def exact_plan(loss, n_steps, smoothness, schedule=(), as_published=False, **change):
     """A plan for `Exact`: what it certifies does not matter."""
-    phase = Phase("mean", 300, n_steps, 300, smoothness, 1.0, 0.0, search="radius", distance=1.0)
-    return AcceleratedPlan(plan(n_users=5000).plan, loss, (phase,), 1, 1.0, **change)
+    numbers = {"n_steps": n_steps, "smoothness": smoothness, "search": "radius", "distance": 1.0} | change
+    phase = GradientPhase(label="mean", n_users=300, radius=1.0, noise_ratio=0.0, **numbers)
+    steps = GradientSteps(loss, (phase,), **dict(schedule))
+    return SolverPlan(plan(n_users=5000).certified, steps, 1, 1.0, as_published=as_published)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -61,14 +64,14 @@ def exact_plan(loss, n_steps, smoothness, **change):
 @pytest.mark.parametrize("max_gradients", [None, 20_000 * 20 * 3])
 def test_the_budget_is_used_up(epsilon, max_gradients):
     made = plan(budget=Budget(epsilon, 1e-6), max_gradients=max_gradients)
-    dearest = max(epsilon_at(cost, 1e-6) for cost in made.plan.costs)
+    dearest = max(epsilon_at(cost, 1e-6) for cost in made.certified.costs)
     assert 0.99 * epsilon < dearest <= epsilon
 
 
 def test_all_users_or_samples_by_what_gradients_allow():
     free, capped, tiny = (plan(max_gradients=m and int(m * 20 * 20_000)) for m in (None, 25, 2))
-    assert free.plan.steps[-1].mechanism.test_std is not None
-    assert isinstance(tiny.plan.steps[-1].mechanism, SampledOutlierRemoval)
+    assert free.certified.steps[-1].mechanism.test_std is not None
+    assert isinstance(tiny.certified.steps[-1].mechanism, SampledOutlierRemoval)
     assert free.phases[0].users_a_step == 20_000
     assert tiny.phases[0].users_a_step < 5000
     assert passes(tiny) <= 2 < passes(capped) <= 25
@@ -101,13 +104,13 @@ def test_bounds_fall_with_users_and_epsilon():
 
 
 def test_it_whitens_where_that_pays():
-    assert plan(n_users=100_000).moment_error is not None
-    assert plan(radius=0.2).moment_error is None
-    assert plan(n_users=100_000, n_features=500).moment_error is None
+    assert plan(n_users=100_000).schedule.preconditioner is not None
+    assert plan(radius=0.2).schedule.preconditioner is None
+    assert plan(n_users=100_000, n_features=500).schedule.preconditioner is None
 
 
-def test_kinks_are_rounded_more_narrowly_with_more_steps():
-    curvatures = [plan(n_users=n, loss=losses.hinge).loss.curvature for n in (3_000, 30_000, 300_000)]
+def test_non_smooth_losses_are_smoothed_more_narrowly_with_more_steps():
+    curvatures = [plan(n_users=n, loss=losses.hinge).schedule.loss.curvature for n in (3_000, 30_000, 300_000)]
     assert curvatures == sorted(curvatures)
     assert math.isfinite(curvatures[-1])
 
@@ -136,7 +139,7 @@ def test_without_noise_it_finds_the_optimum(loss):
     data = make_users(300, rows=(10, 10), kind=kind_of(loss))
     smooth = loss if loss.smooth else losses.smoothed(loss, 2e-3)
     made = exact_plan(smooth, 3000, min(smooth.curvature, 50.0) * 2.5**2)
-    result = accelerated.run(problem(loss, radius=80.0), made, Exact(data))
+    result = run(problem(loss, radius=80.0), made, Exact(data))
     assert risk(loss, data, result.weights) - best_risk(loss, data) < 1e-3
 
 
@@ -144,16 +147,15 @@ def test_without_noise_it_finds_the_optimum(loss):
 @pytest.mark.parametrize("loss", [losses.logistic, losses.huber(0.5)], ids=name)
 def test_without_noise_it_finds_the_penalised_optimum(loss, whitened):
     data, l2 = make_users(300, rows=(10, 10), kind=kind_of(loss)), 0.1
-    made = exact_plan(loss, 1500, loss.curvature * 2.5**2 + l2)
-    if whitened:
-        made = replace(made, moment_error=1e-3, ridge=l2 / loss.curvature)
+    schedule = {"preconditioner": Preconditioner(1e-3, l2 / loss.curvature)} if whitened else {}
+    made = exact_plan(loss, 1500, loss.curvature * 2.5**2 + l2, schedule)
 
     class Moments(Exact):
         def release(self, label, statistic, radius):
             answer = super().release(label, statistic, radius)
             return self.asked.pop() and answer if label == "second moment" else answer
 
-    result = accelerated.run(problem(loss, radius=80.0, l2=l2), made, Moments(data))
+    result = run(problem(loss, radius=80.0, l2=l2), made, Moments(data))
 
     def penalised(w):
         return risk(loss, data, w) + l2 / 2 * float(w @ w)
@@ -165,24 +167,23 @@ def test_a_warm_start_is_where_it_begins():
     data, start = make_users(300, rows=(10, 10)), np.array([0.5, -0.5, 1.0, 0.0])
     curator = Exact(data)
     made = exact_plan(losses.logistic, 3, 1.6)
-    accelerated.run(problem(warm_start=start), made, curator)
+    run(problem(warm_start=start), made, curator)
     np.testing.assert_array_equal(curator.asked[0].weights, start)
 
 
-def test_a_abort_on_the_way_keeps_what_was_reached():
+def test_an_abort_on_the_way_keeps_what_was_reached():
     data = make_users(300, rows=(10, 10))
     made = exact_plan(losses.logistic, 40, 1.6)
-    stopped = accelerated.run(problem(), made, Exact(data, abort_after=25))
+    stopped = run(problem(), made, Exact(data, abort_after=25))
     assert stopped.aborted
     assert "after 25 steps" in stopped.message
     assert risk(losses.logistic, data, stopped.weights) < risk(losses.logistic, data, np.zeros(4)) - 0.01
 
 
-def test_the_paper_s_mode_gives_the_start_on_a_abort():
+def test_the_paper_s_mode_gives_the_start_on_an_abort():
     data = make_users(300, rows=(10, 10))
-    made = exact_plan(losses.logistic, 40, 1.6, faithful=True)
-    made = replace(made, phases=(replace(made.phases[0], regularizer=0.1, gap=1.0),))
-    stopped = accelerated.run(problem(), made, Exact(data, abort_after=25))
+    made = exact_plan(losses.logistic, 40, 1.6, {"method": acsa}, as_published=True, regularizer=0.1, gap=1.0)
+    stopped = run(problem(), made, Exact(data, abort_after=25))
     assert stopped.aborted
     np.testing.assert_array_equal(stopped.weights, np.zeros(4))
     assert "the start" in stopped.message

@@ -5,7 +5,7 @@ from support_solvers import make_users
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
 from userdp.baselines import asi_liu
 from userdp.baselines.asi_liu import plan_asi_liu
-from userdp.solvers.accelerated import run
+from userdp.solvers.base import run
 from userdp.solvers.descent import sgd_excess, sgd_step
 from userdp.solvers.problem import Problem
 
@@ -29,11 +29,14 @@ def test_the_number_of_steps_has_the_least_bound_and_tolerance_takes_fewer(loss)
 
 def test_every_step_takes_all_users_and_nothing_else_is_released():
     plan = plan_asi_liu(problem_of(), 2000, 12, BUDGET)
-    assert [(step.label, step.start, step.stop) for step in plan.plan.steps] == [("radius", 0, 2000), ("mean", 0, 2000)]
-    assert plan.plan.steps[-1].mechanism.rounds == plan.phases[0].n_steps
-    assert plan.averaged
-    assert plan.moment_error is None
-    assert plan.loss is problem_of().loss
+    assert [(step.label, step.start, step.stop) for step in plan.certified.steps] == [
+        ("radius", 0, 2000),
+        ("mean", 0, 2000),
+    ]
+    assert plan.certified.steps[-1].mechanism.rounds == plan.phases[0].n_steps
+    assert plan.schedule.method is asi_liu.plain_steps
+    assert plan.schedule.preconditioner is None
+    assert plan.schedule.loss is problem_of().loss
 
 
 def test_gradients_can_be_limited_and_too_few_are_refused():
@@ -58,7 +61,7 @@ def test_the_result_is_the_average_of_plain_steps():
             released.append((label, radius, super().release(label, statistic, radius)))
             return released[-1][-1]
 
-    result = run(problem, plan, Listening(data, plan.plan, Ledger(BUDGET), insecure_seed=2))
+    result = run(problem, plan, Listening(data, plan.certified, Ledger(BUDGET), insecure_seed=2))
     phase, radius = plan.phases[0], float(released[0][-1][0])
     step = sgd_step(phase.smoothness, phase.distance, 4 * (phase.noise_ratio * radius) ** 2, phase.n_steps)
     assert step <= 1 / (2 * losses.logistic.smoothness(2.5))

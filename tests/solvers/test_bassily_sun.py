@@ -8,10 +8,9 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, UserData, losses, minimize
 from userdp.baselines import bassily_sun, bassily_sun_local
-from userdp.baselines.bassily_sun import plan_bassily_sun
+from userdp.baselines.bassily_sun import RotatedRange, plan_bassily_sun
 from userdp.baselines.bassily_sun_local import plan_bassily_sun_local
 from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
-from userdp.baselines.rotated_gradients import coordinates
 from userdp.baselines.rotation import Rotated, rotate, rotated_size, unrotate
 from userdp.privacy.accounting import fits
 from userdp.solvers.problem import Problem
@@ -69,11 +68,11 @@ def test_a_wrong_centre_is_found_before_data_is_read():
 
 def test_coordinates_are_narrower_where_there_are_more_and_rows_are_less_alike():
     wide = Problem(losses.logistic, Ball(10.0), 1000, 2.5)
-    few, many = coordinates(PROBLEM, 5000, 10), coordinates(wide, 5000, 10)
+    few, many = RotatedRange.of(PROBLEM, 5000, 10), RotatedRange.of(wide, 5000, 10)
     assert few.radius == few.spread
     assert many.radius < 0.2 * many.spread
     assert few.range >= PROBLEM.lipschitz
-    assert coordinates(CONCENTRATED, 5000, 100).n_bins > 2 * coordinates(PROBLEM, 5000, 100).n_bins
+    assert RotatedRange.of(CONCENTRATED, 5000, 100).n_bins > 2 * RotatedRange.of(PROBLEM, 5000, 100).n_bins
 
 
 # --- central ----------------------------------------------------------------------------------------------------------
@@ -83,7 +82,7 @@ def test_coordinates_are_narrower_where_there_are_more_and_rows_are_less_alike()
 @pytest.mark.parametrize("max_gradients", [None, 2_000_000])
 def test_the_budget_is_spent_in_full_with_and_without_samples(problem, max_gradients):
     plan = plan_bassily_sun(problem, 5000, 12, BUDGET, max_gradients)
-    (cost,) = plan.plan.costs
+    (cost,) = plan.certified.costs
     assert fits(cost, BUDGET)
     assert not fits(cost, Budget(0.95 * BUDGET.epsilon, BUDGET.delta))
     assert max_gradients is None or plan.n_gradients <= max_gradients
@@ -148,14 +147,14 @@ def test_central_learns_and_stays_below_its_bound(loss):
 @pytest.mark.parametrize("problem", [PROBLEM, CONCENTRATED])
 def test_every_user_votes_or_reports_once_and_spends_the_budget(problem):
     plan = plan_bassily_sun_local(problem, 20_001, 12, BUDGET)
-    edges = [(step.start, step.stop) for step in plan.plan.steps]
+    edges = [(step.start, step.stop) for step in plan.certified.steps]
     assert edges[0][0] == 0
     assert edges[-1][1] == 20_001
     assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(edges))
-    assert {type(step.mechanism) for step in plan.plan.steps} == {LocalVotes, LocalReports}
-    assert len(plan.plan.steps) == 2 * len(plan.phases)
-    assert all(fits(cost, BUDGET) for cost in plan.plan.costs)
-    assert not any(fits(cost, Budget(0.99 * BUDGET.epsilon, BUDGET.delta)) for cost in plan.plan.costs)
+    assert {type(step.mechanism) for step in plan.certified.steps} == {LocalVotes, LocalReports}
+    assert len(plan.certified.steps) == 2 * len(plan.phases)
+    assert all(fits(cost, BUDGET) for cost in plan.certified.costs)
+    assert not any(fits(cost, Budget(0.99 * BUDGET.epsilon, BUDGET.delta)) for cost in plan.certified.costs)
     assert plan.n_gradients == 20_001 * 12
 
 
@@ -178,7 +177,7 @@ def test_reports_are_clipped_around_the_voted_bin():
     data = UserData(rows, np.ones(200_000), np.arange(0, 200_001, 50))
     problem = Problem(losses.logistic, Ball(1.0), 2, 1.5, row_similarity=0.0)
     plan = plan_bassily_sun_local(problem, 4000, 50, Budget(40.0, 1e-6))
-    assert plan.box.n_bins > 3
+    assert plan.schedule.box.n_bins > 3
     result = minimize(
         "logistic",
         data,

@@ -8,9 +8,11 @@ from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
-from userdp.models.fitting import SOLVERS, minimize
+from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
+from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.registry import SOLVERS
 
 pytestmark = pytest.mark.slow
 
@@ -49,15 +51,18 @@ def test_the_plan_is_public_certified_and_wastes_no_user(solver, mode):
     size, rows_per_user, budget = size_of(mode)
     problem = Problem(losses.logistic, Ball(10.0), 4, 2.5)
     plan = SOLVERS[solver, mode].plan(problem, size["n_users"], rows_per_user, budget)
-    plan.plan.certify(budget)
-    assert all(fits(cost, budget) for cost in plan.plan.costs)
+    plan.certified.certify(budget)
+    assert all(fits(cost, budget) for cost in plan.certified.costs)
     if mode == "tight":
         used = {
-            user for step in plan.plan.steps if step.label != "second moment" for user in range(step.start, step.stop)
+            user
+            for step in plan.certified.steps
+            if step.label != "second moment"
+            for user in range(step.start, step.stop)
         }
         assert len(used) == size["n_users"], "no user is wasted"
     if solver == "phased-sgd":
-        phases = sorted((step.start, step.stop) for step in plan.plan.steps if step.label.startswith("phase"))
+        phases = sorted((step.start, step.stop) for step in plan.certified.steps if step.label.startswith("phase"))
         assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(phases))
         assert plan.n_gradients <= size["n_users"] * rows_per_user
 
@@ -96,7 +101,7 @@ def test_it_runs_on_every_loss(solver, mode, loss):
         return
     few = limit(solver, data.n_users, rows_per_user)
     plan = SOLVERS[solver, mode].plan(problem, data.n_users, rows_per_user, budget, **few)
-    result = SOLVERS[solver, mode].run(problem, plan, Curator(data, plan.plan, Ledger(budget), insecure_seed=1))
+    result = run(problem, plan, Curator(data, plan.certified, Ledger(budget), insecure_seed=1))
     assert result.weights.shape == (4 * loss.n_outputs,)
     assert np.all(np.isfinite(result.weights))
     assert not result.aborted

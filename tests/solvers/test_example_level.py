@@ -4,8 +4,9 @@ from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
 from userdp.baselines import example_level
-from userdp.baselines.example_level import plan_example_level, run
+from userdp.baselines.example_level import plan_example_level
 from userdp.baselines.mechanisms.mixtures import row_multiplier
+from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(4.0, 1e-5)
@@ -14,7 +15,7 @@ PROBLEM = Problem(losses.logistic, Ball(3.0), 4, 2.5)
 
 def test_the_plan_is_near_the_least_bound_with_few_gradients():
     plan = plan_example_level(PROBLEM, 2000, 12, BUDGET)
-    (phase,), mean = plan.phases, plan.plan.steps[0].mechanism
+    (phase,), mean = plan.phases, plan.certified.steps[0].mechanism
     assert (mean.rounds, mean.sampling_probability) == (phase.n_steps, phase.sampling_probability)
     assert mean.rows_per_user == 12
     assert plan.n_gradients >= 2000 * 12 * phase.n_steps * phase.sampling_probability
@@ -46,5 +47,5 @@ def test_rows_beyond_the_cap_are_never_looked_at():
     for user in range(500):
         rows[data.offsets[user] + 4 : data.offsets[user + 1]] = 1e30
     spoiled = type(data)(rows, data.targets, data.offsets)
-    results = [run(PROBLEM, plan, Curator(d, plan.plan, Ledger(BUDGET), insecure_seed=1)) for d in (data, spoiled)]
+    results = [run(PROBLEM, plan, Curator(d, plan.certified, Ledger(BUDGET), insecure_seed=1)) for d in (data, spoiled)]
     np.testing.assert_array_equal(results[0].weights, results[1].weights)

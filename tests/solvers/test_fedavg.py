@@ -6,10 +6,9 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, losses
 from userdp.baselines import fedavg
-from userdp.baselines.fedavg import plan_fedavg, run
-from userdp.baselines.sampled_rounds import likely_multiplier, next_radius
+from userdp.baselines.fedavg import likely_multiplier, next_radius, plan_fedavg
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
-from userdp.solvers.plans import gradients_of_samples
+from userdp.solvers.base import gradients_of_samples, run
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(4.0, 1e-5)
@@ -19,21 +18,22 @@ PROBLEM = Problem(losses.logistic, Ball(3.0), 4, 2.5)
 def test_noise_is_split_between_mean_and_fraction_as_published():
     """Andrew et al. 2021: z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2), with sigma_b a twentieth of the sample."""
     plan = plan_fedavg(PROBLEM, 20_000, 12, BUDGET)
-    mean = plan.plan.steps[0].mechanism
+    mean = plan.certified.steps[0].mechanism
     (phase,) = plan.phases
     sample = 20_000 * phase.sampling_probability
     joint = subsampled_multiplier(BUDGET, phase.sampling_probability, phase.n_steps)
-    assert mean.fraction_multiplier / 2 == pytest.approx(sample / 20, rel=0.05)
-    expected = (joint**-2 - mean.fraction_multiplier**-2) ** -0.5
-    assert mean.added_user_multiplier == pytest.approx(expected, rel=1e-6)
-    assert phase.noise_ratio == pytest.approx(mean.added_user_multiplier / sample, rel=1e-6)
+    of_mean, of_fraction = 2 * mean.noise_multiplier, 2 * mean.fraction_multiplier  # in units of adding one user
+    assert of_fraction / 2 == pytest.approx(sample / 20, rel=0.05)
+    assert of_mean == pytest.approx((joint**-2 - of_fraction**-2) ** -0.5, rel=1e-6)
+    assert phase.noise_ratio == pytest.approx(of_mean / sample, rel=1e-6)
 
 
 def test_small_samples_leave_budget_for_the_mean():
     plan = plan_fedavg(PROBLEM, 60, 12, Budget(0.5, 1e-6))
-    mean = plan.plan.steps[0].mechanism
-    assert mean.added_user_multiplier < 1.1 * mean.joint_multiplier
-    assert mean.fraction_multiplier == pytest.approx(3 * mean.joint_multiplier, rel=1e-6)
+    mean = plan.certified.steps[0].mechanism
+    joint = (mean.noise_multiplier**-2 + mean.fraction_multiplier**-2) ** -0.5
+    assert mean.noise_multiplier < 1.1 * joint
+    assert mean.fraction_multiplier == pytest.approx(3 * joint, rel=1e-6)
 
 
 def test_rounds_are_those_with_the_least_bound_and_take_twenty_passes():
@@ -41,10 +41,10 @@ def test_rounds_are_those_with_the_least_bound_and_take_twenty_passes():
     (phase,) = plan.phases
     assert phase.n_steps * phase.sampling_probability == pytest.approx(20.0)
     assert 20 * 60_000 <= plan.n_gradients <= 20.5 * 60_000
-    precision = 1 / gaussian_multiplier(BUDGET) ** 2
+    mu_squared = 1 / gaussian_multiplier(BUDGET) ** 2
     for rounds in (25, 50, 100, 200):
         q = 20 / rounds
-        likely = likely_multiplier(precision, q, rounds)
+        likely = likely_multiplier(mu_squared, q, rounds)
         assert plan.bound <= 1.02 * fedavg._step_and_bound(PROBLEM, 5000, 12, rounds, q, likely)[1]
     assert 0 < phase.step_size <= 1 / (0.25 * 2.5**2)
 
@@ -75,7 +75,7 @@ def test_impossible_plans_are_refused():
 def test_the_clip_ends_near_the_median_length_of_gradients():
     data = make_users(3000, rows=(5, 10))
     plan = plan_fedavg(PROBLEM, 3000, 10, Budget(50.0, 1e-3))
-    curator = Curator(data, plan.plan, Ledger(Budget(50.0, 1e-3)), insecure_seed=1)
+    curator = Curator(data, plan.certified, Ledger(Budget(50.0, 1e-3)), insecure_seed=1)
     result = run(PROBLEM, plan, curator)
     lengths = np.linalg.norm(MeanGradient(losses.logistic, result.weights)(data, np.arange(3000), 3000), axis=1)
     assert result.phases[0]["radius"] == pytest.approx(np.median(lengths), rel=0.15)

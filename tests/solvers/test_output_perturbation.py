@@ -8,13 +8,13 @@ import pytest
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Box, Budget, Curator, Ledger, losses, minimize, plan
-from userdp.baselines import disjoint_batches, group_privacy
 from userdp.baselines.disjoint_batches import plan_disjoint_batches
 from userdp.baselines.group_privacy import plan_group_privacy
 from userdp.baselines.mechanisms.perturbation import Perturbation
-from userdp.baselines.output_perturbation import halves, walk_error
+from userdp.baselines.output_perturbation import halves, pass_error
 from userdp.privacy.accounting import BudgetExceeded
 from userdp.privacy.mechanisms.clip import Clip
+from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(1.0, 1e-6)
@@ -24,20 +24,16 @@ CALM = Problem(losses.logistic, Ball(1.0), 4, 2.5, row_similarity=0.0)
 PLANS = pytest.mark.parametrize("make", [plan_group_privacy, plan_disjoint_batches])
 
 
-def run(module, problem, made, data, seed=1):
-    return module.run(problem, made, Curator(data, made.plan, Ledger(BUDGET), insecure_seed=seed))
-
-
 @PLANS
 def test_phases_are_disjoint_halves_and_each_spends_the_whole_budget(make):
     made = make(LOGISTIC, 200_000, 10, BUDGET)
     assert len(made.phases) > 1
     assert [phase.n_users for phase in made.phases] == list(halves(200_000, len(made.phases)))
-    walks = [step for step in made.plan.steps if isinstance(step.mechanism, Perturbation)]
+    walks = [step for step in made.certified.steps if isinstance(step.mechanism, Perturbation)]
     assert all(one.stop == other.start for one, other in itertools.pairwise(walks))
-    made.plan.certify(BUDGET)
+    made.certified.certify(BUDGET)
     with pytest.raises(BudgetExceeded):
-        made.plan.certify(Budget(0.99, 1e-6))
+        made.certified.certify(Budget(0.99, 1e-6))
 
 
 def test_steps_fall_by_four_and_noise_with_them():
@@ -54,7 +50,7 @@ def test_counts_of_few_bits_do_not_wrap_around(make):
     made, expected = make(CALM, np.uint8(250), np.uint8(200), BUDGET), make(CALM, 250, 200, BUDGET)
     assert made == expected
     assert made.n_gradients == expected.n_gradients >= 50_000
-    assert type(made.rows_per_user) is int
+    assert type(made.schedule.rows_per_user) is int
 
 
 @PLANS
@@ -78,10 +74,10 @@ def test_few_users_are_planned_for(make, n_users):
 
 @PLANS
 def test_kinks_are_rounded_as_steps_need_it_and_smooth_losses_are_not(make):
-    assert make(LOGISTIC, 2000, 5, BUDGET).width is None
+    assert make(LOGISTIC, 2000, 5, BUDGET).schedule.width is None
     hinge = Problem(losses.hinge, Ball(4.0), 10, 2.0)
     made = make(hinge, 2000, 5, BUDGET)
-    curvature = losses.smoothed(losses.hinge, made.width).curvature
+    curvature = losses.smoothed(losses.hinge, made.schedule.width).curvature
     assert made.phases[0].step_size * curvature * 2.0**2 == pytest.approx(2.0)
 
 
@@ -99,11 +95,11 @@ def test_users_are_left_out_where_that_pays_and_the_walk_still_learns(domain):
     filtered = [phase for phase in made.phases if phase.filtered]
     assert filtered
     for phase in filtered:
-        clip, walk = (step for step in made.plan.steps if step.label in (phase.center_label, phase.label))
+        clip, walk = (step for step in made.certified.steps if step.label in (phase.center_label, phase.label))
         assert isinstance(clip.mechanism, Clip)
         assert (clip.start, clip.stop) == (walk.start, walk.stop)
     assert made.n_gradients == 30 * sum(p.n_users * (3 if p.filtered else 1) for p in made.phases)
-    result = run(disjoint_batches, problem, made, data)
+    result = run(problem, made, Curator(data, made.certified, Ledger(BUDGET), insecure_seed=1))
     assert domain.contains(result.weights)
     nothing = risk(losses.logistic, data, np.zeros(4))
     assert risk(losses.logistic, data, result.weights) < nothing - 0.3 * (nothing - best_risk(losses.logistic, data))
@@ -114,7 +110,7 @@ def test_a_later_filtered_phase_stays_in_a_ball_around_its_start():
     last = made.phases[-1]
     assert last.filtered
     assert last.stay < CALM.domain.radius
-    walk = disjoint_batches._walk(CALM, np.full(4, 0.2), last, 100, made.width, np.zeros(4))
+    walk = made.schedule.one_pass(CALM, np.full(4, 0.2), last, np.zeros(4))
     assert walk.domain.radius == last.stay
     np.testing.assert_array_equal(walk.domain.center, np.full(4, 0.2))
     # Known beforehand for all starts, because slopes of this loss do not grow.
@@ -124,21 +120,21 @@ def test_a_later_filtered_phase_stays_in_a_ball_around_its_start():
 def test_progress_is_told_and_phases_are_reported():
     data, told = make_users(2000), []
     problem = Problem(losses.logistic, Ball(4.0), 4, 2.5)
-    for module, make in ((group_privacy, plan_group_privacy), (disjoint_batches, plan_disjoint_batches)):
+    for make in (plan_group_privacy, plan_disjoint_batches):
         made = make(problem, 2000, 12, BUDGET)
-        curator = Curator(data, made.plan, Ledger(BUDGET), insecure_seed=1)
-        result = module.run(problem, made, curator, lambda *news: told.append(news))
+        curator = Curator(data, made.certified, Ledger(BUDGET), insecure_seed=1)
+        result = run(problem, made, curator, lambda *news: told.append(news))
         assert [phase["users"] for phase in result.phases] == [phase.n_users for phase in made.phases]
         for phase in result.phases:
             assert phase["noise_std"] == pytest.approx(made.phases[0].noise_ratio * phase["radius"])
-        assert told.pop() == (made.phases[-1].label, len(made.phases) - 1, len(made.phases))
+        assert told.pop() == (made.phases[-1].label, made.n_releases - 1, made.n_releases)
 
 
 def test_walks_are_cheaper_where_gradients_vary_less():
-    plain = walk_error(1.0, 0.1, 100, 4.0, 4.0, beta=10.0)
+    plain = pass_error(1.0, 0.1, 100, 4.0, 4.0, beta=10.0)
     assert plain == pytest.approx(1 / 20 + 0.2)
-    assert walk_error(1.0, 0.1, 100, 4.0, 0.04, beta=10.0) == plain  # as long as steps may be: nothing to gain
-    assert walk_error(1.0, 0.1, 100, 4.0, 0.04, beta=5.0) == pytest.approx(1 / 20 + 0.1 * 0.04)
+    assert pass_error(1.0, 0.1, 100, 4.0, 0.04, beta=10.0) == plain  # as long as steps may be: nothing to gain
+    assert pass_error(1.0, 0.1, 100, 4.0, 0.04, beta=5.0) == pytest.approx(1 / 20 + 0.1 * 0.04)
 
 
 def test_they_are_asked_for_by_name_only():
@@ -149,4 +145,4 @@ def test_they_are_asked_for_by_name_only():
     result = minimize(
         "logistic", make_users(500), Ball(4.0), 1.0, 1e-6, row_norm=2.5, rows_per_user=12, solver="group-privacy"
     )
-    assert result.privacy.parts[0].mechanism == "Perturbation"
+    assert result.privacy.parts[0].mechanism == "output-perturbation"

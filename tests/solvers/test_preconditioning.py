@@ -6,7 +6,8 @@ from scipy.optimize import minimize
 from support_solvers import make_users
 
 from userdp import Ball, Box, Budget, Curator, Ledger, Plan
-from userdp.solvers.preconditioning import LABEL, Whitening, moment_error, moment_step, release_whitening
+from userdp.solvers.base import carry_out
+from userdp.solvers.preconditioning import LABEL, Preconditioner, Whitening, moment_error, moment_step
 
 
 def whitening(n_features=3, seed=0):
@@ -77,7 +78,7 @@ def test_projection_of_several_outputs_is_joint_in_a_ball():
 def test_released_moments_whiten_the_rows():
     data, budget, multiplier = make_users(5000, 4, dtype=np.float32), Budget(1.0, 1e-6), 6.0
     curator = Curator(data, Plan(5000, (moment_step(5000, 4, multiplier),)), Ledger(budget))
-    white = release_whitening(curator, 4, 2.5, moment_error(5000, 4, multiplier))
+    white = carry_out(Preconditioner(moment_error(5000, 4, multiplier)).release(4, 2.5), curator)
     rows = data.rows.astype(float) @ white.basis
     values = np.linalg.eigvalsh(rows.T @ rows / len(rows))
     before = np.linalg.eigvalsh(data.rows.T.astype(float) @ data.rows / len(data.rows))
@@ -91,7 +92,7 @@ def test_noise_alone_is_raised_to_the_error_and_nothing_breaks():
     data = make_users(100, 4)
     curator = Curator(data, Plan(100, (moment_step(100, 4, 500.0),)), Ledger(Budget(1.0, 1e-6)))
     error = moment_error(100, 4, 500.0)
-    white = release_whitening(curator, 4, 2.5, error)
+    white = carry_out(Preconditioner(error).release(4, 2.5), curator)
     assert np.all(np.isfinite(white.basis))
     assert white.scales.min() >= np.sqrt(2.5**2 * min(1.0, error) * error) * 0.999
 

@@ -18,6 +18,7 @@ from userdp.privacy import curator as curators
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers import whitened_clip
+from userdp.solvers.base import carry_out
 from userdp.solvers.choose import choose
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import plan_whitened_clip
@@ -179,7 +180,7 @@ def whitened(data, monkeypatch, intercept):
     steps = whitening_steps(data.n_users, data.n_features, intercept, 1.0)
     plan = whitened_clip.Plan(data.n_users, steps)
     curator = Curator(data, plan, Ledger(Budget(100.0, 1e-3)))
-    return release_coordinates(curator, data.n_features, steps, intercept)
+    return carry_out(release_coordinates(data.n_features, steps, intercept), curator)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -280,7 +281,7 @@ def test_one_feature_and_many_classes():
     data = UserData(rows, rng.choice(9, size=8000, p=[0.6, *[0.05] * 8]).astype(float), np.arange(0, 8001, 2))
     loss = losses.multinomial(9)
     plan = choose(Problem(loss, ANYWHERE, 1, 3.0), data.n_users, 2, Budget(4.0, DELTA)).plan
-    assert plan.plan.steps[-1].label == whitened_clip.RECALIBRATION
+    assert plan.certified.steps[-1].label == whitened_clip.RECALIBRATION
     w = fit(data, 4.0, 2, loss=loss).weights
     assert risk(loss, data, w) - best_risk(loss, data) < 0.3 * (math.log(9) - best_risk(loss, data))
 
@@ -331,10 +332,10 @@ def test_public_rows_replace_the_releases_of_moments():
     problem = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True, public_moment=np.eye(4))
     plain = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True)
     with_public, without = (plan_whitened_clip(p, 2000, 2, Budget(1.0, DELTA)) for p in (problem, plain))
-    assert not any(getattr(step.mechanism, "acute", False) for step in with_public.plan.steps)
-    assert sum(getattr(step.mechanism, "acute", False) for step in without.plan.steps) == 6
+    assert not any(getattr(step.mechanism, "acute", False) for step in with_public.certified.steps)
+    assert sum(getattr(step.mechanism, "acute", False) for step in without.certified.steps) == 6
     assert with_public.bound < without.bound
-    noise = {p: {s.label: s.mechanism.noise_multiplier for s in p.plan.steps} for p in (with_public, without)}
+    noise = {p: {s.label: s.mechanism.noise_multiplier for s in p.certified.steps} for p in (with_public, without)}
     assert noise[with_public]["steps"] < noise[without]["steps"]
 
 
@@ -387,10 +388,10 @@ def test_it_takes_no_more_gradients_than_allowed_and_than_it_says(passes):
 def test_samples_are_planned_within_the_budget():
     problem, budget = Problem(losses.logistic, ANYWHERE, 4, 2.0, intercept=True), Budget(1.0, DELTA)
     plan = plan_whitened_clip(problem, 3000, 2, budget, max_gradients=5 * 6000)
-    sampled = {step.label: step.mechanism.samples_users for step in plan.plan.steps}
+    sampled = {step.label: step.mechanism.samples_users for step in plan.certified.steps}
     assert all(sampled[label] for label in ("burn-in", "curvature", "steps"))
     assert {one for label, one in sampled.items() if label.startswith("whitening")} == {False}
-    assert all(fits(cost, budget) for cost in plan.plan.costs)
+    assert all(fits(cost, budget) for cost in plan.certified.costs)
 
 
 def test_too_few_gradients_are_refused_before_anything_is_spent():
@@ -462,7 +463,7 @@ def test_more_users_and_more_epsilon_never_raise_the_estimate(problem, users, ep
 @given(problem=problems, n_users=sizes, epsilon=epsilons)
 def test_every_plan_is_within_its_budget_and_uses_it_up(problem, n_users, epsilon):
     budget = Budget(epsilon, DELTA)
-    plan = plan_whitened_clip(problem, n_users, 3, budget).plan
+    plan = plan_whitened_clip(problem, n_users, 3, budget).certified
     plan.certify(budget)
     total = sum(step.mechanism.cost.gaussian for step in plan.steps)
     (cost,) = set(plan.costs)
@@ -476,4 +477,4 @@ def test_auto_takes_it_and_its_plan_cannot_abort():
     for epsilon in (0.1, 1.0, 8.0):
         option = choose(problem, 3000, 2, Budget(epsilon, DELTA))
         assert option.solver == "whitened-clip"
-        assert {type(step.mechanism) for step in option.plan.plan.steps} == {Clip}
+        assert {type(step.mechanism) for step in option.plan.certified.steps} == {Clip}

@@ -36,6 +36,8 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors
 from userdp.privacy.plan import Step
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.base import run as solve
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 from userdp.vectors.gradients import Statistic
@@ -54,12 +56,12 @@ class Training:
     mode: str
     problem: Problem
     n_users: int
-    plan: Any
+    plan: SolverPlan
     budget: Budget
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        steps: tuple[Step, ...] = self.plan.plan.steps
+        steps: tuple[Step, ...] = self.plan.certified.steps
         return steps
 
     @property
@@ -71,12 +73,12 @@ class Training:
     @property
     def cost(self) -> Cost:
         """What the attacked users pay, over all steps they are in."""
-        cost: Cost = self.plan.plan.cost_of(self.target.start)
+        cost: Cost = self.plan.certified.cost_of(self.target.start)
         return cost
 
     def run(self, curator: Curator) -> NDArray[np.float64]:
         """Train once; the weights."""
-        weights: NDArray[np.float64] = SOLVERS[self.solver, self.mode].run(self.problem, self.plan, curator).weights
+        weights: NDArray[np.float64] = solve(self.problem, self.plan, curator).weights
         return weights
 
     def generated_users(self) -> UserData:
@@ -140,7 +142,9 @@ class WatchedCurator(Curator):
         self._planted = PlantedEngine(np.zeros(0, dtype=np.int64), signs)
         self._steps_of = {step.label: step for step in run.steps}
         self.seen: dict[str, Vectors] = {}
-        super().__init__(data, run.plan.plan, Ledger(run.budget), engine=self._planted, insecure_seed=insecure_seed)
+        super().__init__(
+            data, run.plan.certified, Ledger(run.budget), engine=self._planted, insecure_seed=insecure_seed
+        )
         places = np.linspace(run.target.start, run.target.stop - 1, len(signs)).astype(np.int64)
         self._planted.users = self._order[places]  # guarantees hold for every order, also a known one
 
@@ -201,7 +205,7 @@ def audit_membership(
     def play(version: int, number: int) -> list[float]:
         """The loss of the user's row with the one class less that with the other."""
         seed = _seed(insecure_seed, version, number)
-        curator = Curator(versions[version], run.plan.plan, Ledger(budget), insecure_seed=seed)
+        curator = Curator(versions[version], run.plan.certified, Ledger(budget), insecure_seed=seed)
         prediction = float(run.run(curator)[0])
         return [float(loss.value(prediction, 0.0) - loss.value(prediction, 1.0))]
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.baselines.phased_sgd_paper import checked_counts, exponent_q, least_number, n_phases, phase_users, too_few
+from userdp.domains import Domain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.accelerated import AcceleratedPlan, Phase
+from userdp.solvers.accelerated import GradientPhase, GradientSteps
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.descent import ACSA
 from userdp.solvers.problem import Problem
 
 
@@ -110,7 +115,7 @@ def risk_bound(
 
 
 def gradient_bound(problem: Problem, n_users: int, rows_per_user: int, epsilon: float) -> float:
-    """Gradients, without constants and logarithms; for losses with kinks m n (1 + n^(3/8) m^(1/4) eps^(1/4)).
+    """Gradients, without constants and logarithms; for non-smooth losses m n (1 + n^(3/8) m^(1/4) eps^(1/4)).
 
     m n (1 + eps (beta R/L)^(1/4) min((mn)^(1/8), (eps^2 n^2 m/d)^(1/8)))
     + sqrt(beta R/L) (n^(1/4) m^(5/4)/eps + n^(1/2) m^(5/4) / (d^(1/4) eps^(1/2))).
@@ -153,18 +158,17 @@ def fewest_users_of_a_phase(n_users: int, rows_per_user: int, dimension: int, bu
     return math.ceil(max(100 * logs, 150 * math.log(4 / budget.delta)) / budget.epsilon)
 
 
-def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> AcceleratedPlan:
+def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
     """Alg. 3 as printed; with l2 > 0 its reruns. Raises `BudgetExceeded` with the smallest feasible n_users."""
     n_users, rows_per_user = checked_counts("Theorem 3.1", n_users, rows_per_user, budget)
     if not feasible(problem, n_users, rows_per_user, budget):
         least = smallest_n_users(problem, rows_per_user, budget)
         need = "enough of them for its test"
         raise too_few("the accelerated solver", n_users, rows_per_user, budget, least, need)
-    runs = [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
-    phases: list[Phase] = []
+    phases: list[GradientPhase] = []
     steps: list[Step] = []
     diameter, bound = problem.domain.diameter, math.inf
-    for number, users in enumerate(runs, start=1):
+    for number, users in enumerate(_runs(problem, n_users), start=1):
         label = "" if problem.l2 == 0 else f"run {number}, "
         for phase in _phases(problem, users, rows_per_user, budget, diameter, label):
             begin = steps[-1].stop if steps else 0
@@ -176,12 +180,39 @@ def plan_paper_accelerated(problem: Problem, n_users: int, rows_per_user: int, b
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
     gradients = rows_per_user * sum(phase.n_users * phase.n_steps for phase in phases)
-    return AcceleratedPlan(plan, problem.loss, tuple(phases), gradients, bound, faithful=True)
+    constants = _bound_with_constants(problem, phases)
+    schedule = GradientSteps(problem.loss, tuple(phases), acsa)
+    return SolverPlan(plan, schedule, gradients, bound, constants, as_published=True)
+
+
+def acsa(
+    problem: Problem, phase: GradientPhase, start: np.ndarray, domain: Domain, variance: float, steepness: float
+) -> ACSA:
+    """Alg. 2, line 14."""
+    curvatures = (phase.smoothness, phase.regularizer + problem.l2)
+    return ACSA(start, domain, *curvatures, variance, phase.gap, phase.n_steps)
+
+
+def _bound_with_constants(problem: Problem, phases: list[GradientPhase]) -> float:
+    """What the last phase leaves of the excess risk, a phase's distance being what the last one left."""
+    distance, error = problem.reach, 0.0
+    for phase in phases:
+        variance = phase.variance + problem.dimension * (phase.noise_ratio * phase.radius) ** 2
+        strong = phase.regularizer + problem.l2
+        forgotten = phase.gap * math.exp(-phase.n_steps * math.sqrt(strong / phase.smoothness))
+        error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
+        distance = min(problem.domain.diameter, math.sqrt(2 * error / strong))
+    return error + problem.lipschitz * distance
+
+
+def _runs(problem: Problem, n_users: int) -> list[int]:
+    """Users of each run: all of them in one, or reruns for a strongly convex objective."""
+    return [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
 
 
 def _phases(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, diameter: float, label: str
-) -> list[Phase]:
+) -> list[GradientPhase]:
     """The phases of one run of Alg. 3 on so many users, for a start within `diameter` of the best point.
 
     Differs: a rerun for l2 > 0 keeps the whole domain; only the numbers are those of the smaller one.
@@ -201,14 +232,13 @@ def _phases(
         std = noise_std(tau, steps, users, n_users, problem.dimension, budget)
         sampling = problem.lipschitz**2 * math.log(n_users * problem.dimension * rows_per_user)  # Lemma 3.5
         phases.append(
-            Phase(
+            GradientPhase(
                 f"{label}phase {i}",
                 users,
-                steps,
-                users,
-                smoothness + strong + problem.l2,
                 2 * tau,
                 std / (2 * tau),
+                n_steps=steps,
+                smoothness=smoothness + strong + problem.l2,
                 regularizer=strong,
                 variance=sampling / (users * rows_per_user),
                 gap=problem.lipschitz * diameter,
@@ -218,7 +248,7 @@ def _phases(
     return phases
 
 
-def _removal(phase: Phase, budget: Budget) -> PaperOutlierRemoval:
+def _removal(phase: GradientPhase, budget: Budget) -> PaperOutlierRemoval:
     # zeta = delta / (10 T_i e^eps) is the failure of a step's random selection in the paper's proof.
     failure = budget.delta / (10 * phase.n_steps * math.exp(budget.epsilon))
     return PaperOutlierRemoval(phase.n_users, test_scale(budget.epsilon), phase.noise_ratio, failure, phase.n_steps)
@@ -228,12 +258,11 @@ def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget)
     """Whether the last, smallest phase of every run has users enough for its test."""
     if n_users < 16:
         return False
-    runs = [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
     return all(
         users >= 2
         and phase_users(users, n_phases(users))
         >= fewest_users_of_a_phase(users, rows_per_user, problem.dimension, budget)
-        for users in runs
+        for users in _runs(problem, n_users)
     )
 
 

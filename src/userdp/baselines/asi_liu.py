@@ -1,39 +1,40 @@
 """Plain gradient steps on private means of all users' gradients, every step, and the average iterate.
 
-Earlier work, to compare with: the private mean is that of `accelerated_tight`, test and radius search included; but
-steps are not accelerated, nothing is whitened, no kink is rounded, and no step takes a sample of the users.
+Earlier work, to compare with: the private mean is that of `solvers.accelerated`, test and radius search included; but
+steps are not accelerated, nothing is whitened or smoothed, and no step takes a sample of the users.
 
 With D the distance of the start from a good point, beta the smoothness, L the largest slope, T steps, k weights, sigma
 the noise of a step and v the variance of users' mean gradients, the bound on the excess risk is
 
     D^2 / (2 eta T) + eta G + 2 D sqrt(v/n),    eta <= 1/(2 beta), G = k sigma^2          smooth
-                                                G = L^2 + k sigma^2                       with kinks
+                                                G = L^2 + k sigma^2                       non-smooth
 
 at the best eta (`sgd_excess`), that is about beta D^2/T or L D/sqrt(T), and D sigma sqrt(2k/T), and the price of having
 n users only. The plan is the one with the fewest gradients whose bound is within `tolerance` of the least.
 
 Paper: Asi and Liu 2024, smooth and non-smooth: gradients of the order beta (nm)^{3/2} and (nm)^3.
 Differs: noise, test, radius, T and eta are calibrated instead of taken from the printed constants. The printed T is
-(nm)^2 for losses with kinks because generalisation is shown by stability there, which asks for short steps; for linear
+(nm)^2 for non-smooth losses because generalisation is shown by stability there, which asks for short steps; for linear
 models it comes without (the last term), so T of the order nm is enough, at the same risk.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
+import numpy as np
+
+from userdp.domains import Domain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.solvers.accelerated import AcceleratedPlan, Phase
-from userdp.solvers.accelerated_tight import OUTLIERS, RADII
-from userdp.solvers.descent import sgd_excess, sgd_step
+from userdp.solvers.accelerated import OUTLIERS, RADII, GradientPhase, GradientSteps
+from userdp.solvers.base import SolverPlan, check_sizes
+from userdp.solvers.descent import AveragedSGD, sgd_excess, sgd_step
 from userdp.solvers.mean_plans import means_noise, plan_means
-from userdp.solvers.plans import check_sizes
 from userdp.solvers.problem import Problem
 
-_FEWEST_STEPS = 32  # from which on the bound holds for kinks
+_FEWEST_STEPS = 32  # from which on the bound holds for non-smooth losses
 _MOST_STEPS = 10_240
 
 
@@ -45,7 +46,7 @@ def plan_asi_liu(
     max_gradients: int | None = None,
     tolerance: float = 0.01,
     most_steps: int = _MOST_STEPS,
-) -> AcceleratedPlan:
+) -> SolverPlan:
     """The plan with the fewest gradients whose bound is within `tolerance` of the least, 1% of it by default.
 
     Within `max_gradients`, if given. Raises `BudgetExceeded`, with a number that would do, if users are too few.
@@ -70,25 +71,32 @@ def plan_asi_liu(
     plan.certify(budget)
     mean = plan.steps[-1].mechanism
     assert isinstance(mean, OutlierRemoval)
-    phase = Phase(
+    smoothness, square = smoothness_and_square(problem)
+    phase = GradientPhase(
         "mean",
         n_users,
-        n_steps,
-        n_users,
-        _smoothness(problem),
         math.sqrt(2) * problem.row_norm * problem.typical_slope,
         mean.noise_multiplier * mean.sensitivity(1.0, problem.dimension),
+        n_steps=n_steps,
+        smoothness=smoothness,
         search="radius",
-        variance=_square(problem),
+        variance=square,
         distance=problem.reach,
     )
-    gradients = n_rows * (n_steps + 1)
-    return AcceleratedPlan(plan, problem.loss, (phase,), gradients, bounds[n_steps], averaged=True)
+    schedule = GradientSteps(problem.loss, (phase,), plain_steps)
+    return SolverPlan(plan, schedule, n_rows * (n_steps + 1), bounds[n_steps])
+
+
+def plain_steps(
+    problem: Problem, phase: GradientPhase, start: np.ndarray, domain: Domain, variance: float, steepness: float
+) -> AveragedSGD:
+    """Steps of the size that is best for gradients of this mean square."""
+    return AveragedSGD(start, domain, sgd_step(phase.smoothness, phase.distance, variance, phase.n_steps))
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
     """Whether there are users enough for the fewest steps."""
-    return math.isfinite(_noise(n_users, budget, _FEWEST_STEPS))
+    return math.isfinite(means_noise(n_users, budget, _FEWEST_STEPS, OUTLIERS, RADII))
 
 
 def _steps(most: int) -> list[int]:
@@ -99,26 +107,31 @@ def _steps(most: int) -> list[int]:
 
 def _bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, n_steps: int) -> float:
     """The module's bound. Users' gradients are taken to be as far apart as typical ones are, which the search finds."""
-    variance = problem.user_variance(rows_per_user)
-    square = _square(problem) + problem.dimension * 2 * variance * _noise(n_users, budget, n_steps) ** 2
-    if math.isinf(square):
+    noise = means_noise(n_users, budget, n_steps, OUTLIERS, RADII)
+    if math.isinf(noise):
         return math.inf
-    step = sgd_step(_smoothness(problem), problem.reach, square, n_steps)
-    price = 2 * problem.reach * math.sqrt(variance / n_users)
-    return sgd_excess(step, problem.reach, square, n_steps) + price
+    variance = problem.dimension * 2 * problem.user_variance(rows_per_user) * noise**2
+    return step_and_bound(problem, n_users, rows_per_user, n_steps, variance)[1]
 
 
-def _smoothness(problem: Problem) -> float:
-    """beta, or 0 where there are kinks."""
-    return problem.loss.curvature * problem.row_norm**2 if problem.loss.smooth else 0.0
+def smoothness_and_square(problem: Problem) -> tuple[float, float]:
+    """beta, or 0 if the loss is non-smooth; and what a gradient's length adds to G then, besides its variance."""
+    if problem.loss.smooth:
+        return problem.loss.smoothness(problem.row_norm), 0.0
+    return 0.0, problem.lipschitz**2
 
 
-def _square(problem: Problem) -> float:
-    """What a gradient's length adds to G, besides the noise."""
-    return 0.0 if problem.loss.smooth else problem.lipschitz**2
+def step_and_bound(
+    problem: Problem, n_users: int, rows_per_user: int, n_steps: int, variance: float
+) -> tuple[float, float]:
+    """The best step size where gradients have this variance, and the module's bound at it."""
+    smoothness, square = smoothness_and_square(problem)
+    step = sgd_step(smoothness, problem.reach, square + variance, n_steps)
+    return step, sgd_excess(step, problem.reach, square + variance, n_steps) + price_of_users(
+        problem, n_users, rows_per_user
+    )
 
 
-@lru_cache(maxsize=4096)
-def _noise(n_users: int, budget: Budget, n_steps: int) -> float:
-    """The noise's standard deviation in each of so many steps, in units of the radius."""
-    return means_noise(n_users, budget, n_steps, OUTLIERS, RADII)
+def price_of_users(problem: Problem, n_users: int, rows_per_user: int) -> float:
+    """2 D sqrt(v/n): what it costs to know n users only."""
+    return 2 * problem.reach * math.sqrt(problem.user_variance(rows_per_user) / n_users)

@@ -19,23 +19,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from userdp.baselines import output_perturbation as shared
 from userdp.baselines.mechanisms.perturbation import Perturbation
+from userdp.baselines.output_perturbation import PassPhase
 from userdp.baselines.stable_sgd import SafeBatchPass
 from userdp.domains import Ball, Domain
 from userdp.privacy.accounting import Budget
-from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.outcome import summary
-from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.problem import Problem, Result
-from userdp.vectors.gradients import MeanGradient
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.problem import Problem
 
 _PHASES = range(1, 7)
 _SHRINKS = (1.0, 2.0, 4.0, 8.0)  # step size of a phase / of the next
@@ -46,35 +44,23 @@ _TAIL = 1.3  # nearly all distances / their root mean square
 _RARE = 3.0  # standard deviations by which noise may be longer than usual
 
 
-@dataclass(frozen=True)
-class Phase:
-    """Public numbers of one phase; `radius` is how far one user can move its average, as far as known beforehand.
+class BatchPasses(shared.Passes):
+    """Passes of one batch of users per step."""
 
-    A filtered phase releases a gradient first (`center_label`), keeps users within `reach` of it, and stays within
-    `stay` of its start; an unfiltered one has infinite `reach` and `stay`.
-    """
-
-    label: str
-    n_users: int
-    n_steps: int
-    step_size: float
-    radius: float
-    noise_ratio: float  # noise std / radius
-    reach: float = math.inf
-    stay: float = math.inf
-
-    @property
-    def filtered(self) -> bool:
-        return self.reach < math.inf
-
-    @property
-    def center_label(self) -> str:
-        return f"{self.label}, gradient"
+    def one_pass(self, problem: Problem, start: np.ndarray, phase: PassPhase, usual: np.ndarray) -> SafeBatchPass:
+        """In the problem's domain, or if that reaches farther than `stay`, in a ball around the start."""
+        domain: Domain = problem.domain
+        if phase.stay < domain.reach(start):
+            domain = Ball(phase.stay, start)
+        limits = shared.safe_rows(problem, self.rows_per_user)
+        size = (phase.step_size, phase.n_users, limits, phase.n_steps)
+        center = usual if phase.filtered else None
+        return SafeBatchPass(problem.loss, start, domain, *size, center, phase.reach, width=self.width)
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all candidates fraction."""
+    """What all candidates have in common."""
 
     problem: Problem
     rows_per_user: int
@@ -99,38 +85,42 @@ class _Filter:
     stay: float = math.inf
 
 
-def plan_disjoint_batches(
-    problem: Problem, n_users: int, rows_per_user: int, budget: Budget
-) -> shared.OutputPlan[Phase]:
+def plan_disjoint_batches(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
     """The plan with the least bound over phases, batches and step sizes."""
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     multiplier = shared.noise_multiplier(problem, budget)
     setting = _Setting.of(problem, rows_per_user, multiplier)
     bound, users, batch, longest, shrink = min(
-        (_walk_through(setting, *choice)[0], *choice) for choice in _choices(setting, n_users)
+        (_bound_and_filters(setting, *choice)[0], *choice) for choice in _choices(setting, n_users)
     )
-    _, filters = _walk_through(setting, users, batch, longest, shrink)
-    width = shared.kink_width(problem, longest)
-    phases: list[Phase] = []
+    _, filters = _bound_and_filters(setting, users, batch, longest, shrink)
+    schedule = BatchPasses((), rows_per_user, shared.smoothing_width(problem, longest))
+    phases: list[PassPhase] = []
     steps: list[Step] = []
     first = 0
     for number, (n_phase, chosen) in enumerate(zip(users, filters, strict=True)):
         last, ratio = first + n_phase, multiplier / math.sqrt(1 - chosen.fraction)
-        shape = (f"phase {number + 1}", n_phase, max(1, n_phase // batch), longest / shrink**number)
-        phase = Phase(*shape, math.nan, ratio, chosen.reach, chosen.stay)
-        walk = _walk(problem, problem.start, phase, rows_per_user, width, np.zeros(problem.dimension))
-        phase = Phase(*shape, walk.replace_one_sensitivity, ratio, chosen.reach, chosen.stay)
+        phase = PassPhase(
+            f"phase {number + 1}",
+            n_phase,
+            math.nan,
+            ratio,
+            n_steps=max(1, n_phase // batch),
+            step_size=longest / shrink**number,
+            reach=chosen.reach,
+            stay=chosen.stay,
+        )
+        phases.append(schedule.with_radius(problem, phase))
         if phase.filtered:
             clip = Clip(n_phase, multiplier / math.sqrt(chosen.fraction))
             steps.append(Step(phase.center_label, first, last, clip))
         steps.append(Step(phase.label, first, last, Perturbation(ratio), n_groups=1))
-        phases.append(phase)
         first = last
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
     # One gradient a row, and two more where users are compared with a private gradient.
     gradients = rows_per_user * sum(phase.n_users * (3 if phase.filtered else 1) for phase in phases)
-    return shared.OutputPlan(plan, tuple(phases), gradients, bound, rows_per_user=rows_per_user, width=width)
+    return SolverPlan(plan, replace(schedule, phases=tuple(phases)), gradients, bound)
 
 
 def _choices(setting: _Setting, n_users: int) -> Iterator[tuple[tuple[int, ...], int, float, float]]:
@@ -147,7 +137,7 @@ def _choices(setting: _Setting, n_users: int) -> Iterator[tuple[tuple[int, ...],
                     yield users, batch, float(part) * allowed, shrink
 
 
-def _walk_through(
+def _bound_and_filters(
     setting: _Setting, users: tuple[int, ...], batch: int, longest: float, shrink: float
 ) -> tuple[float, tuple[_Filter, ...]]:
     """The bound, and each phase's filter: the one with the least noise."""
@@ -155,7 +145,7 @@ def _walk_through(
     total, distance, noise, filters = 0.0, problem.reach, 0.0, []
     for number, n_phase in enumerate(users):
         step_size = longest / shrink**number
-        total += shared.walk_error(
+        total += shared.pass_error(
             distance, step_size, n_phase // batch, setting.square, setting.apart**2 / batch, beta
         )
         stay = noise * (math.sqrt(problem.dimension) + _RARE) if number else problem.reach
@@ -176,33 +166,3 @@ def _filter(setting: _Setting, n_users: int, stay: float, beta: float) -> _Filte
         if noise < best.noise:
             best = _Filter(noise, fraction, reach, stay)
     return best
-
-
-def _walk(
-    problem: Problem, start: np.ndarray, phase: Phase, rows_per_user: int, width: float | None, usual: np.ndarray
-) -> SafeBatchPass:
-    """The phase's walk: in the problem's domain, or if that reaches farther than `stay`, in a ball around the start."""
-    domain: Domain = problem.domain
-    if phase.stay < domain.reach(start):
-        domain = Ball(phase.stay, start)
-    limits = shared.safe_rows(problem, rows_per_user)
-    walk = (problem.loss, start, domain, phase.step_size, phase.n_users, limits, phase.n_steps)
-    return SafeBatchPass(*walk, usual if phase.filtered else None, phase.reach, width=width)
-
-
-def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing aborts."""
-    report = progress or (lambda label, done, total: None)
-    weights, usual = problem.start, np.zeros(problem.dimension)
-    released: list[dict[str, float]] = []
-    for number, phase in enumerate(plan.phases):
-        report(phase.label, number, len(plan.phases))
-        if phase.filtered:
-            gradient = MeanGradient(problem.loss, weights)
-            usual = curator.release(phase.center_label, gradient, shared.usual_gradient(problem))
-        walk = _walk(problem, weights, phase, plan.rows_per_user, plan.width, usual)
-        offset = curator.release(phase.label, walk, walk.replace_one_sensitivity)
-        weights = problem.domain.project(walk.start + offset)
-        own = {"steps": phase.n_steps, "step_size": phase.step_size}
-        released.append(summary(phase, walk.replace_one_sensitivity, **own))
-    return Result(weights, False, "", plan.n_gradients, plan.bound, tuple(released))

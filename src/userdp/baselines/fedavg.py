@@ -31,15 +31,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.baselines.sampled_rounds import likely_multiplier, next_radius, sampled_clip
-from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.privacy.curator import Curator
+from userdp.baselines.asi_liu import price_of_users
+from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
+from userdp.solvers.base import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    check_sizes,
+    gradients_of_samples,
+    largest_sample,
+    too_few_gradients,
+)
 from userdp.solvers.descent import sgd_excess
-from userdp.solvers.outcome import summary
-from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
-from userdp.solvers.problem import Problem, Result
+from userdp.solvers.mean_plans import sampled_multiplier
+from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import MeanGradient
 
 _ROUNDS = (25, 50, 100, 200)
@@ -48,49 +57,32 @@ _MOMENTUM = 0.9
 _QUANTILE, _CLIP_RATE = 0.5, 0.2
 _FIRST_CLIP = 0.1  # of the largest gradient
 _FRACTION_NOISE = 1 / 20  # of the expected sample
-_LEAST_FRACTION_NOISE = (
-    3.0  # the fraction's multiplier / that of both: where samples are small, it must leave some budget
-)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """All rounds: the first clip is `radius`."""
-
-    label: str
-    n_users: int
-    n_steps: int
-    sampling_probability: float
-    radius: float
-    noise_ratio: float  # noise std / clip
-    step_size: float  # of a round; momentum multiplies it by 10 in the long run
+# The fraction's multiplier / that of both: where samples are small, it must leave some budget.
+_LEAST_FRACTION_NOISE = 3.0
 
 
 def plan_fedavg(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> SolverPlan[Phase]:
+) -> SolverPlan:
     """The number of rounds with the least bound, samples being as large as 20 passes, or `max_gradients`, allow."""
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
-    choices = {rounds: _sampled(n_users, rows_per_user, rounds, max_gradients) for rounds in _ROUNDS}
-    precision = 1 / gaussian_multiplier(budget) ** 2
-    bounds = {
-        rounds: _step_and_bound(problem, n_users, rows_per_user, rounds, q, likely_multiplier(precision, q, rounds))[1]
-        for rounds, q in choices.items()
-        if q is not None
-    }
-    if not bounds:
+    sampled = {rounds: _sampled(n_users, rows_per_user, rounds, max_gradients) for rounds in _ROUNDS}
+    choices = {rounds: q for rounds, q in sampled.items() if q is not None}
+    if not choices:
         raise too_few_gradients(n_users, rows_per_user, _ROUNDS[0], max_gradients)
-    rounds = min(bounds, key=lambda key: bounds[key])
+    size, mu_squared = (problem, n_users, rows_per_user), 1 / gaussian_multiplier(budget) ** 2
+    likely = {rounds: likely_multiplier(mu_squared, q, rounds) for rounds, q in choices.items()}
+    rounds = min(choices, key=lambda rounds: _step_and_bound(*size, rounds, choices[rounds], likely[rounds])[1])
     q = choices[rounds]
-    assert q is not None
-    ratio = _fraction_ratio(n_users, q, likely_multiplier(precision, q, rounds))
-    mean = sampled_clip(n_users, budget, q, rounds, ratio)
+    mean = _mean(n_users, budget, q, rounds, likely[rounds])
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
     plan.certify(budget)
-    step, bound = _step_and_bound(problem, n_users, rows_per_user, rounds, q, 2 * mean.noise_multiplier)
-    noise_ratio = mean.noise_std(1.0, problem.dimension)
-    phase = Phase("gradients", n_users, rounds, q, _FIRST_CLIP * problem.lipschitz, noise_ratio, step)
-    return SolverPlan(plan, (phase,), gradients_of_samples(n_users, rows_per_user, q, rounds), bound)
+    step_size, bound = _step_and_bound(*size, rounds, q, 2 * mean.noise_multiplier)
+    clip, ratio = _FIRST_CLIP * problem.lipschitz, mean.noise_std(1.0, problem.dimension)
+    own = {"sampling_probability": q, "step_size": step_size}  # of a round; momentum makes 10 times as much of it
+    phase = Phase("gradients", n_users, clip, ratio, n_steps=rounds, **own)
+    gradients = gradients_of_samples(n_users, rows_per_user, q, rounds)
+    return SolverPlan(plan, AdaptiveClipRounds((phase,)), gradients, bound)
 
 
 def _sampled(n_users: int, rows_per_user: int, rounds: int, max_gradients: int | None) -> float | None:
@@ -99,9 +91,22 @@ def _sampled(n_users: int, rows_per_user: int, rounds: int, max_gradients: int |
     return largest_sample(n_users, rows_per_user, rounds, max_gradients)
 
 
-def _fraction_ratio(n_users: int, q: float, joint: float) -> float:
-    """The fraction's noise as published. One user's vote is +-1/2, so noise of s users is a multiplier of 2 s."""
-    return max(2 * _FRACTION_NOISE * q * n_users / joint, _LEAST_FRACTION_NOISE)
+def likely_multiplier(mu_squared: float, q: float, rounds: int) -> float:
+    """The noise multiplier of so many rounds, about, in units of adding one user. Exact for q = 1."""
+    return 2 * math.sqrt(rounds / mu_squared) if q == 1.0 else sampled_multiplier(mu_squared, q, rounds)
+
+
+def _mean(n_users: int, budget: Budget, q: float, rounds: int, likely: float) -> Clip:
+    """Means and fractions that cost what the budget allows; the fraction's noise is as published.
+
+    One user's part of the fraction is +-1/2, so noise of s users is a multiplier of 2 s.
+    """
+    ratio = max(2 * _FRACTION_NOISE * q * n_users / likely, _LEAST_FRACTION_NOISE)
+    # Replacing a user is a removal and an addition.
+    exact = gaussian_multiplier(budget, rounds) if q == 1.0 else subsampled_multiplier(budget, q, rounds) / 2
+    joint = exact * (1 + 1e-9)  # rounding
+    of_mean = joint / math.sqrt(1 - ratio**-2)
+    return Clip(n_users, of_mean, rounds, sampling_probability=q, fraction_multiplier=ratio * joint)
 
 
 def _step_and_bound(
@@ -112,25 +117,36 @@ def _step_and_bound(
     variance = (problem.dimension * multiplier**2 / (q * n_users) + 1 - q) * spread / (q * n_users)
     smoothness = problem.typical_curvature * problem.row_norm**2
     lasting = min(problem.reach / math.sqrt(2 * rounds * variance), 1 / (smoothness * (1 - _MOMENTUM)))
-    bound = sgd_excess(lasting, problem.reach, variance, rounds) + 2 * problem.reach * math.sqrt(spread / n_users)
+    bound = sgd_excess(lasting, problem.reach, variance, rounds) + price_of_users(problem, n_users, rows_per_user)
     return lasting * (1 - _MOMENTUM), bound
 
 
-def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. It never aborts."""
-    report = progress or (lambda label, done, total: None)
-    (phase,) = plan.phases
-    point, velocity, clip = problem.start, np.zeros(problem.dimension), phase.radius
-    total, averaged = np.zeros(problem.dimension), 0
-    for number in range(phase.n_steps):
-        report("gradient step", number, phase.n_steps)
-        released = curator.release(phase.label, MeanGradient(problem.loss, point), clip)
-        velocity = _MOMENTUM * velocity + released[:-1]
-        point = problem.domain.project(point - phase.step_size * velocity)
-        clip = next_radius(clip, float(released[-1]), _QUANTILE, _CLIP_RATE)
-        if 2 * (number + 1) > phase.n_steps:
-            total, averaged = total + point, averaged + 1
-    own = {"steps": phase.n_steps, "users_a_step": phase.sampling_probability * phase.n_users}
-    released_phase = summary(phase, clip, step_size=phase.step_size, **own)
-    weights = problem.domain.project(total / averaged)
-    return Result(weights, False, "", plan.n_gradients, plan.bound, (released_phase,))
+@dataclass(frozen=True)
+class AdaptiveClipRounds:
+    """Steps with momentum, whose clip follows the fraction of gradients within it; it never aborts."""
+
+    phases: tuple[Phase]
+
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+        (phase,) = self.phases
+        point, velocity, clip = problem.start, np.zeros(problem.dimension), phase.radius
+        total, averaged = np.zeros(problem.dimension), 0
+        for number in range(phase.n_steps):
+            released = yield Request(phase.label, MeanGradient(problem.loss, point), clip, "gradient step")
+            velocity = _MOMENTUM * velocity + released[:-1]
+            point = problem.domain.project(point - phase.step_size * velocity)
+            clip = next_radius(clip, float(released[-1]), _QUANTILE, _CLIP_RATE)
+            if 2 * (number + 1) > phase.n_steps:
+                total, averaged = total + point, averaged + 1
+        found.weights = problem.domain.project(total / averaged)
+        own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step}
+        found.phases.append(phase.summary(clip, step_size=phase.step_size, **own))
+
+
+def next_radius(radius: float, fraction: float, quantile: float, rate: float) -> float:
+    """The radius after a fraction of vectors that were not longer; noise may have led the fraction out of [0, 1].
+
+    >>> next_radius(1.0, 0.5, 0.5, 0.2), round(next_radius(1.0, 7.0, 0.5, 0.2), 3)
+    (1.0, 0.905)
+    """
+    return radius * math.exp(-rate * (min(1.0, max(0.0, fraction)) - quantile))

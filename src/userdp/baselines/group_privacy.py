@@ -1,7 +1,7 @@
 """Phased SGD that protects rows, made to protect users by group privacy: earlier work, to compare with.
 
 One pass of SGD, one row a step, noise on each phase's average only. A row can move the average by 2 eta L, so a user of
-m rows by m times that: the noise grows with m while more rows help the walk, and the error hardly falls with m.
+m rows by m times that: the noise grows with m while more rows help the pass, and the error hardly falls with m.
 
 Paper: Feldman, Koren and Talwar 2020, section 4.
 Differs: eta and the number of phases minimise the bound of `output_perturbation`; the noise is calibrated to the proven
@@ -12,38 +12,35 @@ the last phase takes the users that halving leaves.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from userdp.baselines import output_perturbation as shared
 from userdp.baselines.mechanisms.perturbation import Perturbation
+from userdp.baselines.output_perturbation import PassPhase
 from userdp.baselines.stable_sgd import SafeRowPass
 from userdp.privacy.accounting import Budget
-from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.outcome import summary
-from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.problem import Problem, Result
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.problem import Problem
 
 _MOST_PHASES = 8
 _BOLDNESS = np.geomspace(1e-5, 4.0, 60)  # step size / (distance / (gradient sqrt(steps)))
 _SHRINK = 4.0  # step size of a phase / of the next
 
 
-@dataclass(frozen=True)
-class Phase:
-    """Public numbers of one phase; `radius` is how far one user can move its average."""
+class RowPasses(shared.Passes):
+    """Passes of one row per step."""
 
-    label: str
-    n_users: int
-    step_size: float
-    radius: float
-    noise_ratio: float  # noise std / radius
+    def one_pass(self, problem: Problem, start: np.ndarray, phase: PassPhase, usual: np.ndarray) -> SafeRowPass:
+        limits = shared.safe_rows(problem, self.rows_per_user)
+        size = (phase.step_size, phase.n_users, limits)
+        return SafeRowPass(problem.loss, start, problem.domain, *size, width=self.width)
 
 
-def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> shared.OutputPlan[Phase]:
+def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
     """The plan with the least bound over step sizes and numbers of phases."""
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     multiplier = shared.noise_multiplier(problem, budget)
@@ -53,10 +50,20 @@ def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budge
     choices = [
         (_bound(problem, users, rows_per_user, size, multiplier), users, size) for users in splits for size in sizes
     ]
-    bound, users, step_size = min(choices)
-    plan = _plan(problem, users, rows_per_user, step_size, multiplier, bound)
-    plan.plan.certify(budget)
-    return plan
+    bound, users, longest = min(choices)
+    schedule = RowPasses((), rows_per_user, shared.smoothing_width(problem, longest))
+    phases: list[PassPhase] = []
+    steps: list[Step] = []
+    first = 0
+    for number, n_phase in enumerate(users):
+        label, size, n_steps = f"phase {number + 1}", longest / _SHRINK**number, n_phase * rows_per_user
+        phase = PassPhase(label, n_phase, math.nan, multiplier, n_steps=n_steps, step_size=size)
+        phases.append(schedule.with_radius(problem, phase))
+        steps.append(Step(phase.label, first, first + n_phase, Perturbation(multiplier), n_groups=1))
+        first += n_phase
+    plan = Plan(n_users, tuple(steps))
+    plan.certify(budget)
+    return SolverPlan(plan, replace(schedule, phases=tuple(phases)), n_users * rows_per_user, bound)
 
 
 def _bound(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float) -> float:
@@ -64,47 +71,7 @@ def _bound(problem: Problem, users: tuple[int, ...], rows_per_user: int, longest
     total, distance, noise = 0.0, problem.reach, 0.0
     for number, n_phase in enumerate(users):
         step_size = longest / _SHRINK**number
-        total += shared.walk_error(distance, step_size, n_phase * rows_per_user, square, square, beta)
+        total += shared.pass_error(distance, step_size, n_phase * rows_per_user, square, square, beta)
         noise = multiplier * 2 * rows_per_user * step_size * problem.lipschitz
         distance = math.sqrt(problem.dimension) * noise
     return total + shared.end_error(problem, noise, longest)
-
-
-def _plan(
-    problem: Problem, users: tuple[int, ...], rows_per_user: int, longest: float, multiplier: float, bound: float
-) -> shared.OutputPlan[Phase]:
-    mechanism, width = Perturbation(multiplier), shared.kink_width(problem, longest)
-    phases: list[Phase] = []
-    steps: list[Step] = []
-    first = 0
-    for number, n_phase in enumerate(users):
-        step_size, label = longest / _SHRINK**number, f"phase {number + 1}"
-        walk = _walk(problem, problem.start, step_size, n_phase, rows_per_user, width)
-        phases.append(Phase(label, n_phase, step_size, walk.replace_one_sensitivity, multiplier))
-        steps.append(Step(label, first, first + n_phase, mechanism, n_groups=1))
-        first += n_phase
-    plan = Plan(first, tuple(steps))
-    return shared.OutputPlan(
-        plan, tuple(phases), first * rows_per_user, bound, rows_per_user=rows_per_user, width=width
-    )
-
-
-def _walk(
-    problem: Problem, start: np.ndarray, step_size: float, n_users: int, rows_per_user: int, width: float | None
-) -> SafeRowPass:
-    limits = shared.safe_rows(problem, rows_per_user)
-    return SafeRowPass(problem.loss, start, problem.domain, step_size, n_users, limits, width=width)
-
-
-def run(problem: Problem, plan: shared.OutputPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases. There is no test, so nothing aborts."""
-    report = progress or (lambda label, done, total: None)
-    weights = problem.start
-    released: list[dict[str, float]] = []
-    for number, phase in enumerate(plan.phases):
-        report(phase.label, number, len(plan.phases))
-        walk = _walk(problem, weights, phase.step_size, phase.n_users, plan.rows_per_user, plan.width)
-        offset = curator.release(phase.label, walk, walk.replace_one_sensitivity)
-        weights = problem.domain.project(walk.start + offset)
-        released.append(summary(phase, walk.replace_one_sensitivity, step_size=phase.step_size))
-    return Result(weights, False, "", plan.n_gradients, plan.bound, tuple(released))

@@ -12,7 +12,8 @@ from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemova
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.phased_sgd import Phase, PhasedPlan
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.phased_sgd import GroupPasses, GroupPhase
 from userdp.solvers.problem import Problem
 
 _LARGEST_EPSILON = 10.0  # assumed by Theorems 2.1 and 3.1
@@ -120,7 +121,7 @@ def risk_bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budge
     return problem.lipschitz * problem.domain.diameter * (statistical + private)
 
 
-def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> PhasedPlan:
+def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
     """Alg. 1 as printed; raises `BudgetExceeded` with the smallest feasible n_users unless C <= n_l."""
     n_users, rows_per_user = checked_counts("Theorem 2.1", n_users, rows_per_user, budget)
     if not enough_users(n_users, rows_per_user, budget):
@@ -133,17 +134,32 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
         groups, test_scale(budget.epsilon), ratio, budget.delta / (10 * math.exp(budget.epsilon))
     )
     first, p = first_step_size(problem, n_users, rows_per_user, budget.epsilon), exponent_p(n_users, rows_per_user)
-    steps, phases, begin = [], [], 0
+    steps: list[Step] = []
+    phases: list[GroupPhase] = []
+    begin = 0
     for i in range(1, n_phases(n_users) + 1):
         users, step = phase_users(n_users, i), step_size(first, i, p)
-        spread = radius(problem, step, users * rows_per_user / groups, n_users, rows_per_user)
-        phases.append(Phase(f"phase {i}", users, groups, step, spread, ratio))
-        steps.append(Step(phases[-1].label, begin, begin + users, removal, groups))
+        spread, label = radius(problem, step, users * rows_per_user / groups, n_users, rows_per_user), f"phase {i}"
+        phases.append(GroupPhase(label, users, spread, ratio, n_groups=groups, step_size=step))
+        steps.append(Step(label, begin, begin + users, removal, groups))
         begin += users
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
     bound = risk_bound(problem, n_users, rows_per_user, budget)
-    return PhasedPlan(plan, tuple(phases), rows_per_user, bound, faithful=True)
+    constants = _bound_with_constants(problem, phases, rows_per_user)
+    schedule = GroupPasses(tuple(phases), falling=False)
+    return SolverPlan(plan, schedule, begin * rows_per_user, bound, constants, as_published=True)
+
+
+def _bound_with_constants(problem: Problem, phases: list[GroupPhase], rows_per_user: int) -> float:
+    """What each phase of SGD adds to the excess risk, the next one's distance being the last noise."""
+    total, distance = 0.0, problem.reach
+    for phase in phases:
+        n_steps = phase.n_users * rows_per_user / phase.n_groups
+        total += distance**2 / (2 * phase.step_size * n_steps) + phase.step_size * problem.lipschitz**2 / 2
+        noise = phase.noise_ratio * phase.radius
+        distance = min(problem.domain.diameter, math.sqrt(problem.dimension) * noise)
+    return total + problem.lipschitz * distance
 
 
 def checked_counts(theorem: str, n_users: int, rows_per_user: int, budget: Budget) -> tuple[int, ...]:
@@ -164,7 +180,7 @@ def too_few(
     remedy = f"{least:,} are the fewest" if least else "no number of them is enough"
     return BudgetExceeded(
         f'Expected more than n_users={n_users} for {solver} in mode="paper" at epsilon={budget.epsilon:g}, '
-        f"delta={budget.delta:g} and {rows_per_user} rows a user: {remedy}, since each of the floor(log2 n) phases "
+        f"delta={budget.delta:g} and {rows_per_user} rows per user: {remedy}, since each of the floor(log2 n) phases "
         f'needs {need}. mode="tight" needs far fewer. Nothing was spent.',
         enough_users=least,
     )

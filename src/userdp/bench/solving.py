@@ -13,6 +13,7 @@ from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.solvers.base import run
 from userdp.solvers.choose import Option, advice_on, choose, consider, needs
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
@@ -72,10 +73,10 @@ def solve_all(
     planned = time.perf_counter() - started
     if not option.feasible:
         return {"refusal": needs(option), "enough_users": option.enough_users}
-    run, found, seconds, aborted, told = SOLVERS[option.solver, option.mode].run, [], [], 0, []
+    found, seconds, aborted, told = [], [], 0, []
     for seed, data in enumerate(parts):
         started = time.perf_counter()
-        result = run(problem, option.plan, Curator(data, option.plan.plan, Ledger(budget), insecure_seed=seed))
+        result = run(problem, option.plan, Curator(data, option.plan.certified, Ledger(budget), insecure_seed=seed))
         seconds.append(time.perf_counter() - started)
         aborted += result.aborted
         told.append(result.bound)

@@ -15,7 +15,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from userdp.bench.solving import AUTO, entries, mean_and_spread, solve_all, solv
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -145,7 +146,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float = 4.0) -> Any:
+def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float = 4.0) -> SolverPlan:
     """The solver's plan at epsilon = L = R = 1 with as many weights as users.
 
     Where the planner has a tolerance: the fewest gradients for at most twice the least estimate of the risk.

@@ -15,7 +15,7 @@ from userdp.data.tables import whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
 from userdp.solvers import choose
-from userdp.solvers.problem import PROVEN
+from userdp.solvers.base import PROVEN
 
 _BOUNDS = (
     "Excess risk is the mean loss above the best model's. Bounds, which only "

@@ -47,8 +47,9 @@ from userdp.privacy.curator import Engine
 from userdp.privacy.guarantee import Statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
+from userdp.solvers.base import Result
 from userdp.solvers.choose import default_radius
-from userdp.solvers.problem import Result, loss_at_zero
+from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
 NOT_KEPT = ("ledger", "engine", "verbose", "public_X")  # parameters that are no part of a saved model

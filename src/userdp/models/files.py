@@ -15,7 +15,7 @@ from userdp.data.tables import whole_file
 from userdp.models.estimators import ESTIMATORS, FORMAT, NOT_KEPT, LinearModel
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import Statement
-from userdp.solvers.problem import Result
+from userdp.solvers.base import Result
 
 _LARGEST = 2**30  # bytes of a model file
 _FACTS = ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "versions")

@@ -22,12 +22,12 @@ from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.solvers import phased_sgd
-from userdp.solvers.choose import DROWNED_ADVICE, choose, drowned
-from userdp.solvers.outcome import CLIPPED_ADVICE
-from userdp.solvers.problem import Problem, Result
-from userdp.solvers.registry import SOLVERS
-from userdp.solvers.whitening import MOST_FEATURES
+from userdp.solvers import base as solvers
+from userdp.solvers.base import Result
+from userdp.solvers.choose import NOISE_ADVICE, choose, noise_dominated
+from userdp.solvers.preconditioning import MOST_FEATURES
+from userdp.solvers.problem import Problem
+from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 
 
 @documented(
@@ -108,19 +108,19 @@ def minimize(
         option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
         curator = Curator(
             data,
-            option.plan.plan,
+            option.plan.certified,
             ledger,
             budget=budget,  # of the statement: the curator certifies it
             purpose=purpose,
             engine=engine,
             insecure_seed=insecure_seed,
         )
-        result = SOLVERS[option.solver, option.mode].run(problem, option.plan, curator, tell)
+        result = solvers.run(problem, option.plan, curator, tell)
     message = result.message
-    if message in ("", CLIPPED_ADVICE) and drowned(problem, option, result.bound):
-        message = DROWNED_ADVICE
+    if message in ("", CLIPPED_ADVICE) and noise_dominated(problem, option, result.bound):
+        message = NOISE_ADVICE
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    guarantee = statement(option.plan.plan, curator.budget, ledger, seed)
+    guarantee = statement(option.plan.certified, curator.budget, ledger, seed)
     bound = result.bound if option.refined else option.bound
     return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=guarantee)
 
@@ -150,19 +150,19 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
     return np.asarray(moment)
 
 
-def _bar(wanted: bool | None) -> AbstractContextManager[phased_sgd.Progress | None]:
+def _bar(wanted: bool | None) -> AbstractContextManager[solvers.Progress | None]:
     console = Console(stderr=True, force_terminal=wanted)
     return _Bar(console) if (console.is_terminal if wanted is None else wanted) else nullcontext()
 
 
-class _Bar(AbstractContextManager[phased_sgd.Progress]):
+class _Bar(AbstractContextManager[solvers.Progress]):
     """A progress bar that is told which step begins."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
 
-    def __enter__(self) -> phased_sgd.Progress:
+    def __enter__(self) -> solvers.Progress:
         self._progress.start()
         task = self._progress.add_task("planning", total=None)
 

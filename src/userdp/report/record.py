@@ -11,7 +11,7 @@ from typing import Any
 
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Tradeoff
-from userdp.solvers.problem import PROVEN
+from userdp.solvers.base import PROVEN
 
 FORMAT = "userdp model 1"
 NAMELESS = "(no name)"

@@ -18,9 +18,8 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.solvers import phased_sgd
-from userdp.solvers.plans import SolverPlan
-from userdp.solvers.problem import PROVEN, Problem
+from userdp.solvers.base import PROVEN, SolverPlan
+from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
 AUTO = "whitened-clip"
@@ -51,7 +50,7 @@ class Option:
 
     solver: str
     mode: str
-    plan: Any = None
+    planned: SolverPlan | None = None
     bound: float = math.inf
     noise_std: float = math.inf
     n_gradients: int = 0
@@ -73,6 +72,17 @@ class Option:
     def refined(self) -> bool:
         """Whether a run will renew the estimate by what it releases, so that it tells what to expect."""
         return SOLVERS[self.solver, self.mode].refines
+
+    @property
+    def clipped_fraction(self) -> float:
+        """How rare a class must be for clipping to dominate its error, about; 0 where that is not known."""
+        return 0.0 if self.planned is None else self.planned.clipped_fraction
+
+    @property
+    def plan(self) -> SolverPlan:
+        """The plan of an option that is feasible."""
+        assert self.planned is not None, f"{self.solver} has no plan: {self.refusal}"
+        return self.planned
 
     @property
     def enough_users(self) -> int | None:
@@ -108,15 +118,15 @@ def consider(
     if max_gradients is not None and plan.n_gradients > max_gradients:
         message = f"Expected max_gradients={max_gradients} >= {plan.n_gradients}, which this solver takes for users of"
         return replace(option, refusal=ValueError(f"{message} {rows_per_user} rows. Nothing was spent."))
-    last = plan.phases[-1]
-    releases = sum(step.mechanism.rounds for step in plan.plan.steps)
+    # Never more than (Lipschitz constant) (diameter).
+    bound = plan.bound if plan.bound_with_constants is None else plan.bound_with_constants
     return replace(
         option,
-        plan=plan,
-        bound=_bound(problem, plan),
-        noise_std=last.noise_ratio * last.radius,
+        planned=plan,
+        bound=min(problem.lipschitz * problem.domain.diameter, float(bound)),
+        noise_std=plan.phases[-1].noise_ratio * plan.phases[-1].radius,
         n_gradients=plan.n_gradients,
-        n_releases=releases,
+        n_releases=plan.n_releases,
         seconds=_seconds(problem, plan),
     )
 
@@ -142,36 +152,15 @@ def choose(
     raise nearest.refusal
 
 
-def _bound(problem: Problem, plan: Any) -> float:
-    """The plan's own bound; of plans as printed one with constants; never more than (Lipschitz constant) (diameter)."""
-    worst = problem.lipschitz * problem.domain.diameter
-    if not plan.faithful:
-        return min(worst, float(plan.bound))
-    total, distance = 0.0, problem.reach
-    for phase in plan.phases:
-        noise = phase.noise_ratio * phase.radius
-        if isinstance(phase, phased_sgd.Phase):
-            n_steps = phase.n_users * plan.rows_per_user / phase.n_groups
-            error = distance**2 / (2 * phase.step_size * n_steps) + phase.step_size * problem.lipschitz**2 / 2
-            total, distance = total + error, min(problem.domain.diameter, math.sqrt(problem.dimension) * noise)
-        else:
-            variance = phase.variance + problem.dimension * noise**2
-            strong = phase.regularizer + problem.l2
-            forgotten = phase.gap * math.exp(-phase.n_steps * math.sqrt(strong / phase.smoothness))
-            error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
-            total, distance = error, min(problem.domain.diameter, math.sqrt(2 * error / strong))
-    return min(worst, total + problem.lipschitz * distance)
-
-
-def _seconds(problem: Problem, plan: Any) -> float:
+def _seconds(problem: Problem, plan: SolverPlan) -> float:
     """About how long training takes on two cores; reading, planning and compiling take some seconds more."""
     gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
     compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
     releases = sum(
         step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip) else step.n_vectors * compared))
-        for step in plan.plan.steps
+        for step in plan.certified.steps
     )
-    noise = sum(step.mechanism.rounds for step in plan.plan.steps) * problem.dimension * _NOISE
+    noise = plan.n_releases * problem.dimension * _NOISE
     return float(gradients + releases + noise)
 
 
@@ -198,7 +187,7 @@ class Comparison:
         reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
         advice = advice_on(self.problem, self.choice)
         reason = f"{reason} {advice}" if advice else reason
-        rare = clipped_fraction(self.problem, self.choice, self.rows_per_user)
+        rare = self.choice.clipped_fraction
         if rare < _WORTH_SAYING:
             return reason
         bias = (
@@ -210,7 +199,9 @@ class Comparison:
         """For JSON: everything but the plans themselves."""
         told = []
         for option in self.options:
-            row = {name: None if value == math.inf else value for name, value in vars(option).items() if name != "plan"}
+            row = {
+                name: None if value == math.inf else value for name, value in vars(option).items() if name != "planned"
+            }
             row["estimated"] = option.estimated
             row["refusal"] = None if option.feasible else str(option.refusal)
             told.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
@@ -223,9 +214,7 @@ class Comparison:
             "loss": self.problem.loss.name,
             "options": told,
             "choice": None if self.choice is None else self.choice.solver,
-            "clipped_fraction": None
-            if self.choice is None
-            else clipped_fraction(self.problem, self.choice, self.rows_per_user),
+            "clipped_fraction": None if self.choice is None else self.choice.clipped_fraction,
             "why": self.why,
         }
 
@@ -253,13 +242,13 @@ def excess(option: Option) -> str:
     return f"{'~' if option.estimated else '<='}{option.bound:.2g}"
 
 
-DROWNED_ADVICE = (
+NOISE_ADVICE = (
     "Noise is likely to dominate, so that the model is shrunk, and hardly better than knowing nothing: have more "
     "users, a larger epsilon, or fewer features."
 )
 
 
-def drowned(problem: Problem, option: Option, after: float = 0.0) -> bool:
+def noise_dominated(problem: Problem, option: Option, after: float = 0.0) -> bool:
     """Whether a useful model is unlikely: what is expected near, or a bound far above, the loss of knowing nothing.
 
     `after` is the estimate that a run's releases led to, where there was one.
@@ -270,23 +259,9 @@ def drowned(problem: Problem, option: Option, after: float = 0.0) -> bool:
 
 def advice_on(problem: Problem, option: Option, after: float = 0.0) -> str:
     """What is expected to dominate the error, noise or clipping, and what to do about it; empty if neither."""
-    if drowned(problem, option, after):
-        return DROWNED_ADVICE
-    return option.plan.caution if isinstance(option.plan, SolverPlan) else ""
-
-
-def clipped_fraction(problem: Problem, option: Option, rows_per_user: int) -> float:
-    """How rare a class must be for clipping to dominate its error, about; 0 where that is not known.
-
-    With m rows a user, gradients of users with a row of a class of fraction p are 1/sqrt(m p) times as long as the root
-    mean square; the last phase clips at `clip` times that. Measured frequencies were off by a tenth or more below
-    about 1.5 / (m clip^2), and right above twice that.
-    """
-    if option.solver != AUTO or not option.feasible or not problem.loss.classifies:
-        return 0.0
-    last = option.plan.phases[-1]
-    clip = max(last.clip, last.least_clip / math.sqrt(rows_per_user))
-    return float(min(1.5 / (rows_per_user * clip**2), 0.5))
+    if noise_dominated(problem, option, after):
+        return NOISE_ADVICE
+    return "" if option.planned is None else option.planned.caution
 
 
 def needs(option: Option) -> str:

@@ -64,7 +64,7 @@ class AveragedSGD:
 
 
 def sgd_step(smoothness: float, distance: float, square: float, n_steps: int) -> float:
-    """The step with the least `sgd_excess`; a smoothness of 0 says that there are kinks, so that no step is too long.
+    """The step with the least `sgd_excess`; a smoothness of 0 says that the loss is non-smooth: no step is too long.
 
     >>> sgd_step(2.0, 1.0, 1.0, 2), sgd_step(0.0, 1.0, 1.0, 2)
     (0.25, 0.5)
@@ -78,7 +78,7 @@ def sgd_excess(step_size: float, distance: float, square: float, n_steps: int) -
 
     For a convex, beta-smooth loss G is the variance of a gradient, and eta <= 1/(2 beta): a step has f(x') - f(x*) <=
     (|x - x*|^2 - |x' - x*|^2)/(2 eta) + <error, x* - x> + eta |error|^2 / (2 (1 - beta eta))  (Lan 2012).
-    For a loss with kinks G is the mean square of a gradient, L^2 + variance, and T >= 32: eta G/2 is the usual term,
+    For a non-smooth loss G is the mean square of a gradient, L^2 + variance, and T >= 32: eta G/2 is the usual term,
     for the points before each step, and the rest pays L (diameter)/T for taking those after.
     """
     return distance**2 / (2 * step_size * n_steps) + step_size * square

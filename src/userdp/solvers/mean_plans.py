@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms.base import check_counts
@@ -16,7 +17,7 @@ from userdp.privacy.plan import Plan, Step
 _TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
 _GAUSSIAN_TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
 _SEARCH_FRACTION = 0.05
-_FAILURE_FRACTION = 0.05
+FAILURE_FRACTION = 0.05  # of delta, for tests
 
 
 def plan_means(
@@ -29,7 +30,7 @@ def plan_means(
     false_abort: float = 1e-3,
     other: Cost | None = None,
 ) -> Plan:
-    """`rounds` private means of one vector a user, with the test that wastes least, for a budget spent in full.
+    """`rounds` private means of one vector per user, with the test that wastes least, for a budget spent in full.
 
     The plan has a step "mean" of that many releases and, before it, a step "radius": a private search between
     radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the fraction
@@ -65,6 +66,7 @@ def plan_means(
     )
 
 
+@lru_cache(maxsize=8192)
 def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radii: tuple[float, float]) -> float:
     """Noise std / radius of the means that `plan_means` would plan; infinite where it would refuse."""
     steps = _best_steps(n_users, budget, rounds, outliers, radius_grid(*radii), 1e-3)
@@ -75,14 +77,16 @@ def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radi
     return mean.noise_multiplier * mean.sensitivity(1.0, 1)
 
 
-def enough_users(feasible: Callable[[int], bool], too_few: int) -> int | None:
-    """A number of users up to 5% above the least that is feasible; None if there is none up to 10 million."""
+def enough_users(
+    feasible: Callable[[int], bool], too_few: int, most: int = 10**7, tolerance: float = 0.05
+) -> int | None:
+    """A number of users up to 5% above the least that is feasible; None if there is none up to 10 million, about."""
     low, high = too_few, 2 * too_few
     while not feasible(high):
         low, high = high, 2 * high
-        if high > 10**7:
+        if high > most:
             return None
-    while high > 1.05 * low and high > low + 1:
+    while high > (1 + tolerance) * low and high > low + 1:
         middle = (low + high) // 2
         low, high = (low, middle) if feasible(middle) else (middle, high)
     return high
@@ -101,13 +105,13 @@ def _best_steps(
     best, least_noise = None, math.inf
     for pure in (False, True):
         for fraction in _TEST_FRACTIONS if pure else _GAUSSIAN_TEST_FRACTIONS:
-            test = Cost(pure=(fraction * budget.epsilon,) if pure else (), failure=_FAILURE_FRACTION * budget.delta)
+            test = Cost(pure=(fraction * budget.epsilon,) if pure else (), failure=FAILURE_FRACTION * budget.delta)
             spent, tolerated = test + (other or Cost()), math.ceil(outliers * n_users)
             first: tuple[Step, ...] = ()
             try:
                 if grid is not None:
-                    precision = _SEARCH_FRACTION / gaussian_multiplier(budget, 1, spent) ** 2
-                    search = plan_search(n_users, grid, tolerated, precision)
+                    mu_squared = _SEARCH_FRACTION / gaussian_multiplier(budget, 1, spent) ** 2
+                    search = plan_search(n_users, grid, tolerated, mu_squared)
                     first = (Step("radius", 0, n_users, search),)
                     spent = spent + search.cost
                     # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
@@ -144,20 +148,20 @@ def _mean(
     return OutlierRemoval(n_users, mean, None, test.failure, false_abort, rounds, tolerated, test_std=tested)
 
 
-def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, precision: float) -> RadiusSearch:
-    """A search of these radii that costs `precision` in mu^2; it aims at `tolerated` outliers, or a probe's noise."""
-    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / precision)
+def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, mu_squared: float) -> RadiusSearch:
+    """A search of these radii that costs this mu^2; it aims at `tolerated` outliers, or a probe's noise."""
+    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / mu_squared)
     target = n_users - max(tolerated, math.ceil(noise_std))
     return RadiusSearch(n_users, grid, target, noise_std)
 
 
-def sampled_multiplier(precision: float, sampled: float, n_steps: int) -> float:
-    """About the multiplier z of steps on samples that cost as much as one Gaussian with 1/multiplier^2 = precision.
+def sampled_multiplier(mu_squared: float, sampled: float, n_steps: int) -> float:
+    """About the multiplier z of steps on samples that cost as much as one Gaussian of this mu^2 (1/multiplier^2).
 
-    4 T q^2 sinh(1/z^2) = precision, by the central limit theorem for the privacy loss of T sampled steps; within 1% of
+    4 T q^2 sinh(1/z^2) = mu^2, by the central limit theorem for the privacy loss of T sampled steps; within 1% of
     the exact one where z is not below 2.
 
     >>> round(sampled_multiplier(0.1, 0.1, 100), 2)
     6.32
     """
-    return 1 / math.sqrt(math.asinh(precision / (4 * n_steps * sampled**2)))
+    return 1 / math.sqrt(math.asinh(mu_squared / (4 * n_steps * sampled**2)))

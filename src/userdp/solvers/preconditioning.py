@@ -17,9 +17,9 @@ import numpy as np
 from scipy.optimize import brentq, lsq_linear
 
 from userdp.domains import Ball, Box, Domain
-from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
+from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
 from userdp.vectors.moments import SecondMomentShape
 
@@ -33,8 +33,14 @@ _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
 def moment_step(n_users: int, n_features: int, noise_multiplier: float) -> Step:
     """The step that releases the second moment of all users."""
-    block = max(1, _BLOCK_ENTRIES // (n_features * (n_features + 1) // 2 + 1))
-    return Step(LABEL, 0, n_users, Clip(n_users, noise_multiplier, block=block))
+    return Step(
+        LABEL, 0, n_users, Clip(n_users, noise_multiplier, block=block_of(n_features * (n_features + 1) // 2 + 1))
+    )
+
+
+def block_of(n_entries: int) -> int:
+    """How many users' moments of so many entries are held at once while they are added up."""
+    return max(1, _BLOCK_ENTRIES // n_entries)
 
 
 def moment_error(n_users: int, n_features: int, noise_multiplier: float) -> float:
@@ -128,18 +134,59 @@ class Whitening:
         return domain.project(center + inside)
 
 
-def release_whitening(
-    curator: Curator, n_features: int, row_norm: float, error: float, ridge: float = 0.0
-) -> Whitening:
-    """Release the average moment and whiten by it; eigenvalues below the noise's are raised to that level.
+class PlainCoordinates:
+    """The features' own coordinates, where nothing is whitened."""
 
-    `ridge` is added to all of them: a penalty of that many times the loss's curvature is then no steeper than the loss.
+    basis, steepness = None, 1.0
+
+    def to_weights(self, u: np.ndarray) -> np.ndarray:
+        return u
+
+    def from_weights(self, w: np.ndarray) -> np.ndarray:
+        return w
+
+    def of_gradient(self, gradient: np.ndarray) -> np.ndarray:
+        return gradient
+
+    def around(self, domain: Domain, dimension: int) -> Domain:
+        return domain
+
+    def project(self, domain: Domain, w: np.ndarray) -> np.ndarray:
+        return domain.project(w)
+
+
+@dataclass(frozen=True)
+class Preconditioner:
+    """How to whiten by a released second moment.
+
+    `error` is the expected error of its eigenvalues; smaller ones are raised to that level. `ridge` is added to all of
+    them: a penalty of that many times the loss's curvature is then no steeper than the loss. `progress` paces the
+    directions (`Whitening.paced`).
     """
-    released = curator.release(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
+
+    error: float
+    ridge: float = 0.0
+    progress: float = math.inf
+
+    def release(self, n_features: int, row_norm: float) -> Releases[Whitening]:
+        """Release the average moment and whiten by it."""
+        released = yield Request(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
+        values, axes = np.linalg.eigh(symmetric(released[:-1], n_features))
+        size = row_norm**2 * min(1.0, max(float(released[-1]), self.error))
+        scales = np.sqrt(size * np.maximum(values, max(self.error, 1e-12)) + self.ridge)
+        return Whitening(axes, scales).paced(self.progress)
+
+
+def coordinates_of(preconditioner: Preconditioner | None, problem: Problem) -> Releases[Whitening | PlainCoordinates]:
+    """What a solver steps in: whitened coordinates if there is a preconditioner."""
+    if preconditioner is None:
+        return PlainCoordinates()
+    return (yield from preconditioner.release(problem.n_features, problem.row_norm))
+
+
+def symmetric(entries: np.ndarray, n_features: int) -> np.ndarray:
+    """The symmetric matrix of an upper triangle whose off-diagonal entries are times sqrt(2)."""
     upper = np.triu_indices(n_features)
-    moment = np.zeros((n_features, n_features))
-    moment[upper] = released[:-1] / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    moment = moment + moment.T - np.diag(np.diag(moment))
-    values, axes = np.linalg.eigh(moment)
-    size = row_norm**2 * min(1.0, max(float(released[-1]), error))
-    return Whitening(axes, np.sqrt(size * np.maximum(values, max(error, 1e-12)) + ridge))
+    matrix = np.zeros((n_features, n_features))
+    matrix[upper] = entries / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    return np.asarray(matrix + np.triu(matrix, 1).T)

@@ -1,4 +1,4 @@
-"""What is to be minimised, said in public numbers, and what comes out."""
+"""What is to be minimised, said in public numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss
-from userdp.privacy.guarantee import Statement
 from userdp.privacy.mechanisms.base import check_record
 
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
 _TYPICAL_LOGIT = 3.0
-
-# Solvers whose bounds are theorems, for data within the declared bounds.
-PROVEN = ("phased-sgd", "accelerated")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +77,7 @@ class Problem:
             nearest = self.domain.project(np.zeros(self.dimension))
         except ValueError as error:
             raise ValueError(
-                f"Expected a domain of {self.dimension} dimensions, one a weight ({self.n_features} features, the "
+                f"Expected a domain of {self.dimension} dimensions, one per weight ({self.n_features} features, the "
                 f"intercept counted in, and {self.loss.n_outputs} outputs)."
             ) from error
         start = np.array(nearest if self.warm_start is None else self._checked_start())
@@ -100,7 +96,7 @@ class Problem:
             or not self.domain.contains(start)
         ):
             raise ValueError(
-                f"Expected warm_start to be a vector of {self.dimension} finite numbers, one a weight, inside the "
+                f"Expected warm_start to be a vector of {self.dimension} finite numbers, one per weight, inside the "
                 "domain (domain.project(weights) is), and public."
             )
         return self.domain.project(start)
@@ -136,7 +132,7 @@ class Problem:
 
     @cached_property
     def typical_curvature(self) -> float:
-        """The largest curvature, or where the loss has kinks, its largest slope over a typical prediction."""
+        """The largest curvature, or where the loss is non-smooth, its largest slope over a typical prediction."""
         return min(self.loss.curvature, self.lipschitz / self.row_norm / self.typical_prediction)
 
     @cached_property
@@ -153,16 +149,20 @@ class Problem:
     def user_variance(self, rows_per_user: int, row_square: float | None = None) -> float:
         """How far users' mean gradients are from the average one, squared, if rows are of this mean square length.
 
-        A mean over m rows varies less than a row by 1/m + similarity (1 - 1/m).
+        A mean over m rows varies less than a row by `alike`.
         """
-        alike = 1 / rows_per_user + self.row_similarity * (1 - 1 / rows_per_user)
         square = self.row_norm**2 if row_square is None else row_square
-        return square * self.typical_slope**2 * alike
+        return square * self.typical_slope**2 * alike(rows_per_user, self.row_similarity)
 
     @cached_property
     def loss_at_zero(self) -> float:
         """Largest loss of the prediction 0."""
         return loss_at_zero(self.loss, self.target_bound)
+
+
+def alike(rows_per_user: int, similarity: float) -> float:
+    """By how much a mean over a user's m rows varies less than a row does: 1/m + similarity (1 - 1/m)."""
+    return 1 / rows_per_user + similarity * (1 - 1 / rows_per_user)
 
 
 def loss_at_zero(loss: Loss, target_bound: float | None) -> float:
@@ -173,34 +173,3 @@ def loss_at_zero(loss: Loss, target_bound: float | None) -> float:
         extremes = [-float(target_bound or 0.0), float(target_bound or 0.0)]
     nothing = 0.0 if loss.n_outputs == 1 else np.zeros(loss.n_outputs)
     return max(float(loss.value(nothing, extreme)) for extreme in extremes)
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a solver found. Everything here is computed from releases and public numbers, so it may be shown.
-
-    weights: one number a feature (a block of them an output), in the features' own units;
-    aborted: whether a private test failed on the way; `message` then says what to do, or that noise is likely to drown
-    the model, and is empty otherwise;
-    n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
-    which is private); where users are sampled, exceeded with a chance of 1e-9;
-    bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
-    by what was released;
-    phases: what each phase released: users, groups, step size, radius, noise;
-    solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`).
-    """
-
-    weights: np.ndarray
-    aborted: bool
-    message: str
-    n_gradients: int
-    bound: float
-    phases: tuple[dict[str, float], ...] = ()
-    solver: str = ""
-    mode: str = ""
-    privacy: Statement | None = None
-
-    @property
-    def bound_is_estimate(self) -> bool:
-        """Whether `bound` is no theorem about the solver."""
-        return self.solver not in PROVEN

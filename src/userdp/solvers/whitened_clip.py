@@ -24,19 +24,27 @@ There is no test, hence no abort on clean data; if a quarter of the users have n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
-from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.outcome import CLIPPED_ADVICE, HIDDEN_ADVICE, summary, unusable_advice
-from userdp.solvers.phased_sgd import Progress
-from userdp.solvers.plans import SolverPlan, check_sizes, gradients_of_samples, largest_sample, too_few_gradients
-from userdp.solvers.problem import Problem, Result
+from userdp.solvers.base import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    check_sizes,
+    gradients_of_samples,
+    largest_sample,
+    too_few_gradients,
+)
+from userdp.solvers.problem import Problem, alike
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
@@ -70,20 +78,29 @@ _CLIPPED = 0.0065  # s / sqrt(rows per user) from which on calibration slopes we
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
 
 
-@dataclass(frozen=True)
-class Phase:
+HIDDEN_ADVICE = (
+    "Noise hides small columns, and the intercept, among far larger ones: the model may miss what they tell. Scale "
+    "columns by public ranges (PublicScaler), give public_X, or have more users or a larger epsilon."
+)
+CLIPPED_ADVICE = (
+    "Clipping is likely to dominate the error: with so few rows per user, and so much noise, predictions may be too "
+    "extreme (calibration slopes below 0.9). Have more users, a larger epsilon, or fewer features."
+)
+UNUSABLE_ADVICE = (
+    "A private count found that more than a quarter of the users have no finite gradient. The result is the start, "
+    "and the budget of this run is spent. Check, most likely first: (1) are missing values filled, and infinite "
+    "ones? With one of them a user is lost; (2) are the classes exactly the labels, or targets numbers?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedPhase(Phase):
     """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
 
     `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `longest`: what row
     weights bound a row to; `s` as above.
     """
 
-    label: str
-    n_users: int
-    n_steps: int
-    users_a_step: float
-    radius: float
-    noise_ratio: float
     clip: float
     least_clip: float
     longest: float
@@ -149,7 +166,7 @@ class _Layout:
 
 def plan_whitened_clip(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
-) -> SolverPlan[Phase]:
+) -> SolverPlan:
     """The plan for these public numbers; within fewer gradients than full passes take, steps take Poisson samples."""
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     layout = _Layout.of(problem, n_users, budget)
@@ -168,7 +185,22 @@ def plan_whitened_clip(
     n_gradients = gradients_of_samples(n_users, rows_per_user, sampled, layout.passes)
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled * layout.passes)
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user) else ""
-    return SolverPlan(plan, phases, n_gradients, estimate, caution=caution)
+    schedule = WhitenedClip(
+        phases, {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in steps}, tuple(first)
+    )
+    rare = _clipped_fraction(problem, phases[-1], rows_per_user)
+    return SolverPlan(plan, schedule, n_gradients, estimate, caution=caution, clipped_fraction=rare)
+
+
+def _clipped_fraction(problem: Problem, last: ClippedPhase, rows_per_user: int) -> float:
+    """How rare a class must be for clipping to dominate its error, about.
+
+    With m rows per user, gradients of users with a row of a class of fraction p are 1/sqrt(m p) times as long as the
+    root mean square; the last phase clips at `clip` times that. Measured frequencies were off by a tenth or more below
+    about 1.5 / (m clip^2), and right above twice that.
+    """
+    clip = max(last.clip, last.least_clip / math.sqrt(rows_per_user))
+    return min(1.5 / (rows_per_user * clip**2), 0.5) if problem.loss.classifies else 0.0
 
 
 def _biased(problem: Problem, s: float, inverse_rows: float) -> bool:
@@ -183,26 +215,22 @@ def _steps(
     layout: _Layout, n_users: int, sampled: float, budget: Budget, one: float, first: tuple[Step, ...]
 ) -> list[Step]:
     """Clipped means of all users, or of Poisson samples whose noise is calibrated together."""
-    if sampled == 1:
+
+    def means(multiplier: float) -> list[Step]:
         return [
-            Step(label, 0, n_users, Clip(n_users, one * math.sqrt(rounds / fraction), rounds))
+            Step(
+                label,
+                0,
+                n_users,
+                Clip(n_users, multiplier * math.sqrt(rounds / fraction), rounds, sampling_probability=sampled),
+            )
             for label, (rounds, fraction) in layout.parts.items()
         ]
-    other = Cost()
-    for step in first:
-        other = other + step.mechanism.cost
 
-    def means(added: float) -> dict[str, Clip]:  # in units of adding one user, half of a replacement
-        return {
-            label: Clip(n_users, added * math.sqrt(rounds / fraction) / 2, rounds, sampling_probability=sampled)
-            for label, (rounds, fraction) in layout.parts.items()
-        }
+    def cost(added: float) -> Cost:  # in units of adding one user, half of a replacement
+        return sum((step.mechanism.cost for step in (*first, *means(added / 2))), Cost())
 
-    def cost(z: float) -> Cost:
-        return sum((mean.cost for mean in means(z).values()), other)
-
-    chosen = means(calibrate(cost, budget) * (1 + 1e-9))
-    return [Step(label, 0, n_users, mean) for label, mean in chosen.items()]
+    return means(one if sampled == 1 else calibrate(cost, budget) * (1 + 1e-9) / 2)
 
 
 def n_recalibrated(problem: Problem) -> int:
@@ -210,7 +238,7 @@ def n_recalibrated(problem: Problem) -> int:
     return 1 + problem.loss.n_outputs * problem.intercept
 
 
-def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Phase:
+def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> ClippedPhase:
     mechanism = step.mechanism
     assert isinstance(mechanism, Clip)
     longest = layout.longest * math.sqrt(problem.n_features)
@@ -218,11 +246,18 @@ def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Pha
         longest = 1.5 * math.sqrt(n_recalibrated(problem))
     clip = layout.clip(problem, step.label)
     usual = min(1.0, clip * float(np.sqrt(_USUAL_SIZES @ _NORMS**2)))
-    radius = usual * longest * _slope_scale(problem) * math.hypot(1, _MARK)
-    ratio = _noise_ratio(step, problem)
-    least = 0.0 if layout.recalibration else _SKEWED
-    numbers = (mechanism.rounds, sampled * step.n_users, radius, ratio, clip, least, longest, layout.s)
-    return Phase(step.label, step.n_users, *numbers)
+    return ClippedPhase(
+        step.label,
+        step.n_users,
+        usual * longest * _slope_scale(problem) * math.hypot(1, _MARK),
+        _noise_ratio(step, problem),
+        n_steps=mechanism.rounds,
+        sampling_probability=sampled,
+        clip=clip,
+        least_clip=0.0 if layout.recalibration else _SKEWED,
+        longest=longest,
+        s=layout.s,
+    )
 
 
 def _slope_scale(problem: Problem) -> float:
@@ -237,8 +272,7 @@ def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: in
     gradient)^2 + g^2 / (2 h n). Constants are of generated data (docs/which-solver.md).
     """
     curvature = _USUAL_CURVATURE * problem.typical_curvature
-    alike = 1 / rows_per_user + _SIMILARITY * (1 - 1 / rows_per_user)
-    square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike
+    square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike(rows_per_user, _SIMILARITY)
     longest = layout.longest * math.sqrt(problem.n_features) * _slope_scale(problem)
     clip = min(layout.clip(problem, STEPS) * math.sqrt(square), longest)
     fraction = _USUAL_FRACTION if layout.whitening else _USUAL_FRACTION_OF_PUBLIC
@@ -280,13 +314,11 @@ class _Descent:
 
     problem: Problem
     loss: Loss
-    curator: Curator
     coordinates: Coordinates
-    phase: Phase
+    phase: ClippedPhase
     point: np.ndarray  # in the directions
     curvature: float
     directions: np.ndarray | None = None
-    report: Progress = lambda label, done, total: None
     sizes: _Sizes = field(default_factory=_Sizes)
     unusable: list[tuple[float, float]] = field(default_factory=list)
     noise: float = 0.0  # std of a weight of the corrected average
@@ -315,14 +347,14 @@ class _Descent:
         weights = self.coordinates.to_weights(self._whitened())
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
-    def measure_curvature(self, label: str, ratio: float) -> None:
+    def measure_curvature(self, ratio: float) -> Releases[None]:
         """Set the curvature to what is released, as far as that can be told from noise, if the loss is compiled."""
         if not self.loss.compiled:
             return
         step = 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
         statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
-        released = self.curator.release(label, statistic, statistic.radius) + 0.5
+        released = (yield Request(CURVATURE, statistic, statistic.radius)) + 0.5
         measured = scale * float(released[0])
         self.inverse_rows = min(max(float(released[1]) - statistic.radius * ratio, 0.0), 1.0)
         trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * statistic.radius * ratio) ** 2)
@@ -330,13 +362,12 @@ class _Descent:
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
 
-    def run(self, label: str, n_steps: int, ratio: float) -> np.ndarray:
+    def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
         """So many steps; the average of the points less that of the gradients over the curvature."""
         points = gradients = np.zeros_like(self.point)
         noise = 0.0
         for number in range(n_steps):
-            self.report(label, number, n_steps)
-            gradient, std, steep = self._release(label, ratio)
+            gradient, std, steep = yield from self._release(label, ratio)
             points, gradients = points + self.point / n_steps, gradients + gradient / steep / n_steps
             noise += (std / steep / n_steps) ** 2
             length = _STEP / steep * math.sqrt(4 / (4 + number + self.passed))
@@ -347,11 +378,11 @@ class _Descent:
         self.noise = math.sqrt(noise)
         return np.asarray(points - gradients)
 
-    def _release(self, label: str, ratio: float) -> tuple[np.ndarray, float, float]:
+    def _release(self, label: str, ratio: float) -> Releases[tuple[np.ndarray, float, float]]:
         """A gradient in these directions, the std of its noise, and the curvature of the clipped objective."""
         mark = _MARK * self.clip
         statistic = ClippedGradient(self._gradient(), self.clip, self.longest, mark, self.directions)
-        released = self.curator.release(label, statistic, statistic.radius)
+        released = yield Request(label, statistic, statistic.radius)
         std = ratio * statistic.radius
         gradient, frequencies = released[: self.point.size], released[self.point.size :] / mark
         self.unusable.append((float(frequencies[-1]), std / mark))
@@ -383,34 +414,42 @@ class _Descent:
         return float(mean - _RARE / math.sqrt(weights.sum()))
 
 
-def run(problem: Problem, plan: SolverPlan[Phase], curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out a plan. All it sees of the data are the curator's releases."""
-    report = progress or (lambda label, done, total: None)
-    ratios = {step.label: _noise_ratio(step, problem) for step in plan.plan.steps}
-    phase, *recalibration = plan.phases
-    loss = _smooth(problem, phase)
-    report("whitening", 0, 1)
-    coordinates = _coordinates(problem, plan, curator).with_ridge(problem.l2 / loss.curvature)
-    start = coordinates.from_weights(problem.start)
-    curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
-    descent = _Descent(problem, loss, curator, coordinates, phase, start, curvature, report=report)
-    rounds = {step.label: step.mechanism.rounds for step in plan.plan.steps}
-    descent.run(BURN_IN, rounds[BURN_IN], ratios[BURN_IN])
-    descent.measure_curvature(CURVATURE, ratios[CURVATURE])
-    found = descent.run(STEPS, rounds[STEPS], ratios[STEPS])
-    found = start + _shrunk(found - start, descent.noise, coordinates)
-    done = [summary(phase, descent.clip, steps=phase.n_steps, curvature=descent.curvature)]
-    for one in recalibration:
-        found, last = _recalibrated(descent, one, found, ratios[RECALIBRATION])
-        done.append(summary(one, last.clip, steps=one.n_steps, curvature=last.curvature))
-    aborted = descent.unusable_fraction > _UNUSABLE
-    hidden = problem.intercept and coordinates.row_scale > _HIDDEN
-    weights = coordinates.project(problem.domain, coordinates.to_weights(found))
-    message = HIDDEN_ADVICE if hidden else CLIPPED_ADVICE if _biased(problem, phase.s, descent.inverse_rows) else ""
-    estimate = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
-    if aborted:
-        weights, message, estimate = problem.start, unusable_advice(), problem.loss_at_zero
-    return Result(weights, aborted, message, plan.n_gradients, estimate, tuple(done))
+@dataclass(frozen=True)
+class WhitenedClip:
+    """The module's steps: of each label how many, and their noise std / radius; `whitening` releases coordinates."""
+
+    phases: tuple[ClippedPhase, ...]
+    parts: Mapping[str, tuple[int, float]] = field(hash=False)
+    whitening: tuple[Step, ...]
+
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+        phase, *recalibration = self.phases
+        loss = _smooth(problem, phase)
+        if problem.public_moment is not None:
+            coordinates = public_coordinates(problem.public_moment)
+        else:
+            coordinates = yield from release_coordinates(problem.n_features, self.whitening, problem.intercept)
+        coordinates = coordinates.with_ridge(problem.l2 / loss.curvature)
+        start = coordinates.from_weights(problem.start)
+        curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
+        descent = _Descent(problem, loss, coordinates, phase, start, curvature)
+        yield from descent.steps(BURN_IN, *self.parts[BURN_IN])
+        yield from descent.measure_curvature(self.parts[CURVATURE][1])
+        point = yield from descent.steps(STEPS, *self.parts[STEPS])
+        point = start + _shrunk(point - start, descent.noise, coordinates)
+        found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
+        for one in recalibration:
+            point, last = yield from _recalibrated(descent, one, point)
+            found.phases.append(one.summary(last.clip, steps=one.n_steps, curvature=last.curvature))
+        if descent.unusable_fraction > _UNUSABLE:
+            found.aborted, found.message, found.bound = True, UNUSABLE_ADVICE, problem.loss_at_zero
+            return
+        found.weights = coordinates.project(problem.domain, coordinates.to_weights(point))
+        found.bound = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
+        if problem.intercept and coordinates.row_scale > _HIDDEN:
+            found.message = HIDDEN_ADVICE
+        elif _biased(problem, phase.s, descent.inverse_rows):
+            found.message = CLIPPED_ADVICE
 
 
 def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
@@ -426,15 +465,8 @@ def _noise_ratio(step: Step, problem: Problem) -> float:
     return mechanism.noise_std(1.0, problem.dimension + N_SIZES + 1)
 
 
-def _coordinates(problem: Problem, plan: SolverPlan[Phase], curator: Curator) -> Coordinates:
-    if problem.public_moment is not None:
-        return public_coordinates(problem.public_moment)
-    first = [step for step in plan.plan.steps if getattr(step.mechanism, "acute", False)]
-    return release_coordinates(curator, problem.n_features, tuple(first), problem.intercept)
-
-
-def _smooth(problem: Problem, phase: Phase) -> Loss:
-    """The loss itself, or with its kinks rounded over a width that falls with the noise."""
+def _smooth(problem: Problem, phase: ClippedPhase) -> Loss:
+    """The loss itself or, if it is non-smooth, smoothed over a width that falls with the noise."""
     if problem.loss.smooth:
         return problem.loss
     width = min(max(phase.noise_ratio, 0.02), 0.2) * problem.typical_prediction
@@ -459,7 +491,7 @@ def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.nda
     return np.asarray(((entries * factors) @ rotation.T).ravel())
 
 
-def _recalibrated(descent: _Descent, phase: Phase, found: np.ndarray, ratio: float) -> tuple[np.ndarray, _Descent]:
+def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> Releases[tuple[np.ndarray, _Descent]]:
     """The point moved along itself and along the intercepts, as far as the change stands out of its noise."""
     problem, coordinates = descent.problem, descent.coordinates
     columns = [found]
@@ -473,17 +505,15 @@ def _recalibrated(descent: _Descent, phase: Phase, found: np.ndarray, ratio: flo
     few = _Descent(
         problem,
         descent.loss,
-        descent.curator,
         coordinates,
         phase,
         start,
         descent.curvature,
         directions,
-        descent.report,
         inverse_rows=descent.inverse_rows,
     )
     burn_in = round(_BURN_IN * phase.n_steps)
-    few.run(RECALIBRATION, burn_in, ratio)
-    change = few.run(RECALIBRATION, phase.n_steps - burn_in, ratio) - start
+    yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)
+    change = (yield from few.steps(RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)) - start
     signal = np.maximum(change**2 - few.noise**2, 0.0)
     return found + directions @ (change * signal / (signal + few.noise**2)), few

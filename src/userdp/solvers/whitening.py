@@ -17,24 +17,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.domains import Domain
-from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
-from userdp.solvers.preconditioning import Whitening
+from userdp.solvers.base import Releases, Request
+from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
 from userdp.vectors.gradients import RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
-MOST_FEATURES = 400  # second moments have d^2/2 entries
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
-_COLUMNS, _SCALE = "column scales", "row scale"
+_COLUMNS, _SCALE, _SHOWN = "column scales", "row scale", "whitening"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
 _NEAR = (0.25, 2.0)  # sizes of rows are told up to a factor of 2, and noise hides some of their directions
 _RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
-_BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
 
 def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: float) -> tuple[Step, ...]:
@@ -49,19 +47,15 @@ def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: 
     fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
     scaled = columns and intercept
     rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
-    fractions |= {_label(stage): fraction * rest for stage, fraction in enumerate(_STAGES)}
+    fractions |= {f"whitening {stage + 1}": fraction * rest for stage, fraction in enumerate(_STAGES)}
     fractions |= {} if scaled else {_SCALE: _SCALE_FRACTION}
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
     return tuple(
         Step(label, 0, n_users, Clip(n_users, multiplier / math.sqrt(fraction), block=block, acute=True))
         for label, fraction in fractions.items()
-        for block in [max(1, _BLOCK_ENTRIES // sizes.get(label, usual))]
+        for block in [block_of(sizes.get(label, usual))]
     )
-
-
-def _label(stage: int) -> str:
-    return f"whitening {stage + 1}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +144,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
     return Coordinates(axes / np.sqrt(np.maximum(values, 1e-9 * values.max())) / units[:, None])
 
 
-def release_coordinates(
-    curator: Curator, n_features: int, steps: tuple[Step, ...], intercept: bool = False
-) -> Coordinates:
+def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: bool = False) -> Releases[Coordinates]:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
     basis, scales, row_scale = np.eye(n_features) if full else np.ones(n_features), None, 1.0
@@ -160,26 +152,25 @@ def release_coordinates(
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
         if step.label == _COLUMNS:
-            scales = _column_scales(curator, mechanism, n_features)
+            released = yield Request(_COLUMNS, ColumnScales(), 1.0, _SHOWN)
+            scales = _column_scales(released.reshape(n_features, -1), mechanism.noise_std(1.0, released.size))
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
-            frequencies = curator.release(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0)
-            error = mechanism.noise_std(1.0, frequencies.size)
-            found = likely_scale(frequencies, error, n_features)
-            row_scale = (
-                1.0 if intercept and _NEAR[0] < found < _NEAR[1] else found
-            )  # a constant that is seen tells more
+            frequencies = yield Request(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0, _SHOWN)
+            found = likely_scale(frequencies, mechanism.noise_std(1.0, frequencies.size), n_features)
+            # A constant that is seen tells more.
+            row_scale = 1.0 if intercept and _NEAR[0] < found < _NEAR[1] else found
             basis = basis / row_scale
             continue
-        released = curator.release(step.label, MomentShape(basis), 1.0)
+        released = yield Request(step.label, MomentShape(basis), 1.0, _SHOWN)
         noise = mechanism.noise_std(1.0, released.size)
         if full:
-            values, axes = np.linalg.eigh(_matrix(released, n_features))
+            values, axes = np.linalg.eigh(symmetric(released, n_features))
             basis = basis @ axes / np.sqrt(np.maximum(values, 0.0) + noise * math.sqrt(n_features))
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
-        basis = _settled(basis)
+        basis = _constant_of_one(basis)
     return replace(_bounded(basis, scales), row_scale=row_scale)
 
 
@@ -199,19 +190,17 @@ def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
     return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / units[:, None], scales, ridge)
 
 
-def _settled(basis: np.ndarray) -> np.ndarray:
+def _constant_of_one(basis: np.ndarray) -> np.ndarray:
     """Scaled such that the last feature, if it is the constant 1, has second moment 1."""
     constant = Coordinates(basis).moment
     last = constant[-1] if constant.ndim == 1 else constant[-1, -1]
     return np.asarray(basis * math.sqrt(last))
 
 
-def _column_scales(curator: Curator, mechanism: Clip, n_features: int) -> np.ndarray:
+def _column_scales(frequencies: np.ndarray, noise: float) -> np.ndarray:
     """Each column's most frequent scale, 1 where none is clear."""
-    released = curator.release(_COLUMNS, ColumnScales(), 1.0).reshape(n_features, -1)
-    noise = mechanism.noise_std(1.0, released.size)
-    scales = np.sqrt(ColumnScales.SIZES[np.argmax(released, axis=1)])
-    return np.where(released.max(axis=1) > _CLEAR * noise, scales, 1.0)
+    scales = np.sqrt(ColumnScales.SIZES[np.argmax(frequencies, axis=1)])
+    return np.where(frequencies.max(axis=1) > _CLEAR * noise, scales, 1.0)
 
 
 def likely_scale(frequencies: np.ndarray, noise: float, n_features: int) -> float:
@@ -223,11 +212,3 @@ def likely_scale(frequencies: np.ndarray, noise: float, n_features: int) -> floa
     squares = RowScale.SIZES / n_features
     likelihood = frequencies / (2 * noise**2) - _UNLIKELY * np.abs(np.log(squares)) / math.log(4)
     return math.sqrt(squares[int(np.argmax(likelihood))])
-
-
-def _matrix(entries: np.ndarray, n_features: int) -> np.ndarray:
-    """The symmetric matrix of an upper triangle whose off-diagonal entries are times sqrt(2)."""
-    upper = np.triu_indices(n_features)
-    matrix = np.zeros((n_features, n_features))
-    matrix[upper] = entries / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    return np.asarray(matrix + np.triu(matrix, 1).T)

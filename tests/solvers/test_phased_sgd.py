@@ -7,8 +7,8 @@ import pytest
 
 from userdp import Ball, Budget, BudgetExceeded, losses
 from userdp.privacy.accounting import epsilon_at, fits
-from userdp.solvers import phased_sgd_tight as tight
-from userdp.solvers.phased_sgd import run
+from userdp.solvers import phased_sgd as tight
+from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(1.0, 1e-6)
@@ -28,7 +28,7 @@ def test_the_budget_is_used_up(epsilon):
     """Every user pays (nearly) all of it: noise that is not needed is not added."""
     budget = Budget(epsilon, 1e-6)
     made = plan(budget=budget)
-    for cost in made.plan.costs:
+    for cost in made.certified.costs:
         assert fits(cost, budget)
         assert epsilon_at(cost, budget.delta) > 0.999 * epsilon
 
@@ -47,13 +47,13 @@ def test_the_bound_by_hand():
     """One phase, no preconditioner: D^2/(2 eta T) + eta L^2/2 + curvature/2 sigma^2 row_norm^2."""
     made = plan(radius=1.0)
     (phase,) = made.phases
-    assert made.moment_error is None
+    assert made.schedule.preconditioner is None
     n_steps = 20_000 * 20 / phase.n_groups
     lipschitz = math.sqrt(0.5 * math.log(2)) * 2.0
     eta = 2 * 1.0 / (lipschitz * math.sqrt(n_steps))
     assert phase.step_size == pytest.approx(eta)
     assert phase.radius == pytest.approx(eta * lipschitz * math.sqrt(2 * n_steps / 3))
-    removal = made.plan.steps[-1].mechanism
+    removal = made.certified.steps[-1].mechanism
     ratio = math.sqrt(removal.radii[1] / removal.radii[0])
     noise = removal.noise_multiplier * removal.sensitivity(1.3 * ratio * phase.radius, 10)
     expected = 1 / (2 * eta * n_steps) + eta * lipschitz**2 / 2 + 0.25 / 2 * noise**2 * 4
@@ -62,19 +62,19 @@ def test_the_bound_by_hand():
 
 def test_no_other_number_of_groups_is_better():
     chosen = plan()
-    settings = tight._settings(problem(), 20_000, tight._precision(BUDGET))
+    settings = tight._settings(problem(), 20_000, tight._mu_squared(BUDGET))
     for setting in settings:
         for n_groups in (150, 300, 600, 1200, 2400):
-            mechanism = tight._mechanism(n_groups, setting.precision, 5e-8)
+            mechanism = tight._mechanism(n_groups, setting.mu_squared, 5e-8)
             for users in tight._splits(20_000, n_groups):
                 bound = tight._bound(problem(), setting, users, n_groups, 20, mechanism.noise_ratio)
                 assert bound >= chosen.bound * (1 - 1e-9)
 
 
 def test_it_whitens_where_that_pays():
-    assert plan(radius=10.0, n_users=100_000).moment_error is not None
-    assert plan(radius=0.5, n_users=100_000).moment_error is None
-    assert plan(radius=10.0, n_users=100_000, n_features=500).moment_error is None
+    assert plan(radius=10.0, n_users=100_000).schedule.preconditioner is not None
+    assert plan(radius=0.5, n_users=100_000).schedule.preconditioner is None
+    assert plan(radius=10.0, n_users=100_000, n_features=500).schedule.preconditioner is None
 
 
 def test_phases_localise_where_noise_would_dominate():

@@ -1,0 +1,283 @@
+"""What all solvers have in common: plans, the one loop that carries them out, and results.
+
+A solver is a planner, from public numbers to a `SolverPlan`, and a `Schedule`, a frozen record of public numbers whose
+`releases` says what to release next and what to do with it. All that solvers see of the data are these releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from scipy.stats import binom
+
+from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.curator import Curator
+from userdp.privacy.guarantee import Statement
+from userdp.privacy.mechanisms.base import Aborted, check_counts
+from userdp.privacy.plan import Plan
+from userdp.solvers.problem import Problem
+from userdp.vectors.gradients import Statistic
+
+T = TypeVar("T")
+Progress = Callable[[str, int, int], None]  # what is released next, how many releases are done, how many there are
+
+# Solvers whose bounds are theorems, for data within the declared bounds.
+PROVEN = ("phased-sgd", "accelerated")
+_RARE = 1e-9  # chance that samples take more gradients than are told
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a solver wants released next, in the plan's step of this label; the progress bar says `shown_as`."""
+
+    label: str
+    statistic: Statistic
+    radius: float
+    shown_as: str = ""
+
+
+Releases: TypeAlias = Generator[Request, np.ndarray, T]  # asks for one release after the other, and gives T
+
+
+@dataclass
+class Found:
+    """What a run has found so far: this is what stands if a test fails, `stands` being what it is in words."""
+
+    weights: np.ndarray
+    bound: float
+    phases: list[dict[str, float]] = field(default_factory=list)
+    stands: str = "the start"
+    message: str = ""
+    aborted: bool = False
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Public numbers of a phase: some steps on the same users.
+
+    radius: what theory expects two vectors to be apart, or where the solver clips; noise_ratio: noise std / radius
+    used; sampling_probability: of each user in a step.
+    """
+
+    label: str
+    n_users: int
+    radius: float
+    noise_ratio: float
+    _: KW_ONLY
+    n_steps: int = 1
+    step_size: float = math.nan
+    sampling_probability: float = 1.0
+
+    @property
+    def users_a_step(self) -> float:
+        return self.sampling_probability * self.n_users
+
+    def summary(self, radius: float, **own: float) -> dict[str, float]:
+        """The phase in numbers: the radius it used, and the solver's own ones."""
+        radii = {"expected_radius": self.radius, "radius": radius, "noise_std": self.noise_ratio * radius}
+        return {"users": self.n_users} | own | radii
+
+
+class Schedule(Protocol):
+    """What a solver releases, one after the other."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]: ...
+
+    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+        """Yields what to release next, gets the release, and keeps `found` up to date.
+
+        If a test fails the generator is closed where it waits.
+        """
+
+
+@dataclass(frozen=True)
+class SolverPlan:
+    """A certified plan and how to carry it out.
+
+    n_gradients: the most that are computed; bound: what the plan was chosen by; bound_with_constants: of algorithms as
+    published, whose `bound` leaves constants out as theorems do; caution: what besides noise is expected to cost
+    accuracy, if anything; clipped_fraction: how rare a class must be, about, for clipping to dominate its error, where
+    that is known; as_published: whether the start stands after an abort, as papers have it.
+    """
+
+    certified: Plan
+    schedule: Schedule
+    n_gradients: int
+    bound: float
+    bound_with_constants: float | None = None
+    caution: str = ""
+    clipped_fraction: float = 0.0
+    as_published: bool = False
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return self.schedule.phases
+
+    @property
+    def n_releases(self) -> int:
+        return sum(step.mechanism.rounds for step in self.certified.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a solver found. Everything here is computed from releases and public numbers, so it may be shown.
+
+    weights: one number a feature (a block of them per output), in the features' own units;
+    aborted: whether a private test failed on the way; `message` then says what to do, or that noise is likely to
+    dominate, and is empty otherwise;
+    n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
+    which is private); where users are sampled, exceeded with a chance of 1e-9;
+    bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
+    by what was released;
+    phases: what each phase released: users, groups, step size, radius, noise;
+    solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`).
+    """
+
+    weights: np.ndarray
+    aborted: bool
+    message: str
+    n_gradients: int
+    bound: float
+    phases: tuple[dict[str, float], ...] = ()
+    solver: str = ""
+    mode: str = ""
+    privacy: Statement | None = None
+
+    @property
+    def bound_is_estimate(self) -> bool:
+        """Whether `bound` is no theorem about the solver."""
+        return self.solver not in PROVEN
+
+
+def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress | None = None) -> Result:
+    """Carry out any solver's plan. If a test fails, what was found before stands."""
+    found = Found(problem.start, plan.bound)
+    releases = plan.schedule.releases(problem, found)
+    try:
+        carry_out(releases, curator, progress, plan.n_releases)
+    except Aborted:
+        releases.close()
+        if plan.as_published:
+            found.weights, found.stands = problem.start, "the start"
+        groups = any(step.n_groups is not None for step in plan.certified.steps)
+        found.aborted, found.message = True, _abort_advice(groups, found.stands)
+    return Result(found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
+
+
+def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:
+    """Release what is asked for, until nothing more is; gives what the generator returns."""
+    answer, done = None, 0
+    while True:
+        try:
+            request = next(releases) if answer is None else releases.send(answer)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+        if progress is not None:
+            progress(request.shown_as or request.label, done, total)
+        answer, done = curator.release(request.label, request.statistic, request.radius), done + 1
+
+
+def _abort_advice(groups: bool, stands: str) -> str:
+    """What a failed test means: vectors are farther apart than expected, where gradients are longer than declared.
+
+    A row_norm that is too large makes noise, never an abort.
+    """
+    far, lost = ("groups of users ended", "a group") if groups else ("users' gradients are", "a user")
+    return (
+        f"A private test failed: too many {far} far from the others. The result is {stands}, and the budget of this "
+        "run is spent. Check, most likely first: (1) are features of size about 1? Scale them by public ranges "
+        "(PublicScaler), or raise row_norm; (2) are missing values filled? With one NaN "
+        f"{lost} is lost; (3) are the classes exactly the labels, or targets within their range? (4) is an id among "
+        "the features?"
+    )
+
+
+# --- for planners -----------------------------------------------------------------------------------------------------
+
+
+def check_sizes(n_users: int, rows_per_user: int, budget: Budget) -> tuple[int, int]:
+    """Both as plain whole numbers; refuses what is no count, and a budget without room for Gaussian noise."""
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
+    if budget.delta == 0:
+        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+    return n_users, rows_per_user
+
+
+def any_number_of_users(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
+    """Whether solvers without a test have a plan: if there is noise that the budget pays for, any users will do."""
+    return budget.delta > 0
+
+
+class Choice(Protocol):
+    """One way to do it: how many gradients that takes, and the excess risk to expect, by which choices are compared."""
+
+    @property
+    def gradients(self) -> int: ...
+
+    @property
+    def excess(self) -> float: ...
+
+
+C = TypeVar("C", bound=Choice)
+
+
+def cheapest(choices: Sequence[C], tolerance: float) -> C:
+    """The choice with the fewest gradients whose excess risk is within `tolerance` of the least."""
+    enough = (1 + tolerance) * min(choice.excess for choice in choices)
+    return min((c for c in choices if c.excess <= enough), key=lambda c: (c.gradients, c.excess))
+
+
+def cheapest_plan(
+    choices: Sequence[C], tolerance: float, max_gradients: int | None, make: Callable[[C], SolverPlan]
+) -> SolverPlan | None:
+    """The plan of the cheapest choice within `max_gradients` that can be made; None if there is none.
+
+    Noise of samples is estimated only when choices are compared: there may be too little budget for some.
+    """
+    allowed = [c for c in choices if max_gradients is None or c.gradients <= max_gradients]
+    while allowed:
+        best = cheapest(allowed, tolerance)
+        try:
+            return make(best)
+        except BudgetExceeded:
+            allowed.remove(best)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def gradients_of_samples(n_users: int, rows_per_user: int, q: float, rounds: int) -> int:
+    """Gradients of rounds on Poisson samples: at most, but for one chance in a billion.
+
+    An empty sample costs a user's, too.
+    """
+    if q == 1.0:
+        return n_users * rows_per_user * rounds
+    return rows_per_user * (int(binom.isf(_RARE, n_users * rounds, q)) + rounds)
+
+
+def largest_sample(n_users: int, rows_per_user: int, rounds: int, max_gradients: int | None) -> float | None:
+    """The sampling probability that so many gradients allow; None if not even samples of one user."""
+    if max_gradients is None:
+        return 1.0
+    q = min(1.0, max_gradients / (n_users * rows_per_user * rounds))
+    while q * n_users >= 1 - 1e-9:
+        if gradients_of_samples(n_users, rows_per_user, q, rounds) <= max_gradients:
+            return q
+        q *= 0.97
+    return None
+
+
+def too_few_gradients(n_users: int, rows_per_user: int, rounds: int, max_gradients: int | None) -> ValueError:
+    """The refusal, with a number that will do."""
+    least = math.ceil(1.05 * gradients_of_samples(n_users, rows_per_user, 1 / n_users, rounds))
+    return ValueError(
+        f"Expected max_gradients={max_gradients} >= {least:,}, for {rounds} rounds of about one user. "
+        "Nothing was spent."
+    )
