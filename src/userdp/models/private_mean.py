@@ -140,14 +140,16 @@ def _best(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: floa
     best, least = None, math.inf
     for fraction in _TEST_FRACTIONS:
         try:
-            precision = 1 / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2 * (1 - 1e-9)  # rounding
+            mu_squared = (
+                1 / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2 * (1 - 1e-9)
+            )  # mu^2 of GDP, less rounding
             removal = OutlierRemoval(
                 n_users,
-                1 / math.sqrt((1 - fraction) * precision),
+                1 / math.sqrt((1 - fraction) * mu_squared),
                 None,
                 failure,
                 outliers=math.ceil(outliers * n_users),
-                test_std=math.sqrt(probes / (fraction * precision)),
+                test_std=math.sqrt(probes / (fraction * mu_squared)),
                 radii=radii,
             )
         except ValueError:  # too little budget, or too few users, for this fraction
