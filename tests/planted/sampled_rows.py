@@ -59,13 +59,13 @@ MUTANTS = [
     Mutant(
         "coins of the round before",
         "sampled_rows._Session.choose",
-        "_coins",
-        "_kept = getattr(self, '_kept', None) if hasattr(self, '_kept') else self._coins",
+        "_mask",
+        "_kept = getattr(self, '_kept', None) if hasattr(self, '_kept') else self._mask",
         _TESTS + "test_every_slot_of_every_user_gets_its_own_coin_each_round",
     ),
     Mutant(
         "one coin for all rows of a user",
-        "_Session._coins",
+        "_Session._mask",
         "return kept",
         "kept[:] = kept[:, :1]\nreturn kept",
         _TESTS + "test_every_slot_of_every_user_gets_its_own_coin_each_round",

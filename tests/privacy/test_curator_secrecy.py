@@ -32,7 +32,7 @@ WRONG = [ValueError, SystemExit, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zer
 def test_a_failing_statistic_uses_up_the_round_and_says_the_same_whatever_the_data(result):
     engine = FailingEngine(result)
     curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET), engine=engine)
-    with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector a group") as error:
+    with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector per group") as error:
         curator.release("step 0", UserMean(), 0.5)
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
@@ -54,7 +54,7 @@ def test_a_statistic_cannot_speak_through_a_abort():
         raise Aborted("user 17's salary is 91234.5.")
 
     curator = Curator(make_data(), plan_of(mean()), Ledger(BUDGET))
-    with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector a group") as error:
+    with pytest.raises(RuntimeError, match=r"^Expected the statistic to give one vector per group") as error:
         curator.release("step 0", Given(np.zeros((SIZE, 2)), leak), 1.0)
     assert "salary" not in str(error.value)
 

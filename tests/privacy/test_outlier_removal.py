@@ -128,6 +128,7 @@ def test_all_users_take_part():
     assert RECORD.start(SilentNoise()).choose(users) is users
 
 
+@pytest.mark.slow
 def test_audit_of_test_and_release():
     """A user at one edge of the ball against the other edge, everyone else in the middle: the bound's worst case."""
     runs, delta, epsilon = 3000, 1e-2, 1.0

@@ -85,7 +85,7 @@ def test_a_round_without_any_row_is_noise_alone():
 
 
 def test_coins_come_in_parts_of_whole_users(monkeypatch):
-    monkeypatch.setattr(sampled_rows, "_COINS", 7)
+    monkeypatch.setattr(sampled_rows, "_DRAWN", 7)
     kept = np.random.default_rng(0).random((10, 3)) < 0.5
     noise = Coins(kept)
     session = record(n_vectors=10, rows_per_user=3).start(noise)
@@ -250,7 +250,7 @@ def test_a_session_releases_no_more_rounds_than_priced(rounds):
 
 def test_coins_serve_one_release_only():
     session = record(rounds=3).start(Coins(np.ones(400)))
-    with pytest.raises(RuntimeError, match="tossed first"):
+    with pytest.raises(RuntimeError, match="drawn first"):
         session.release(np.zeros((40, 1)), 1.0)
     session.choose(np.arange(40))
     session.release(np.zeros((40, 1)), 1.0)

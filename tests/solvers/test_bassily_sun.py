@@ -128,6 +128,7 @@ def test_a_sample_whose_noise_was_underestimated_is_passed_over(monkeypatch):
     assert plan_bassily_sun(PROBLEM, 5000, 12, BUDGET, 200_000).phases[0].n_steps != taken.n_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 def test_central_learns_and_stays_below_its_bound(loss):
     kind = "classes" if losses.loss(loss).classifies else "numbers"

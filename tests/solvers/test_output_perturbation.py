@@ -87,6 +87,7 @@ def test_no_noise_without_delta(make):
         make(LOGISTIC, 2000, 5, Budget(1.0, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", [Ball(1.0), Box(np.full(4, -0.6), np.full(4, 0.7))], ids=["ball", "box"])
 def test_users_are_left_out_where_that_pays_and_the_walk_still_learns(domain):
     problem = Problem(losses.logistic, domain, 4, 2.5, row_similarity=0.0)

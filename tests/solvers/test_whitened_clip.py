@@ -80,6 +80,7 @@ class NoNoise(SilentNoise):
 # --- consistency ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_users", "rows", "epsilon", "most"),
     [

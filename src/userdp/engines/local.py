@@ -15,7 +15,7 @@ class LocalEngine:
     """Computes a statistic in this process, on the kernels' threads."""
 
     def vectors(self, statistic: Statistic, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
-        """One float64 vector a group, (n_groups, dim), from users split into contiguous near-equal groups.
+        """One float64 vector per group, (n_groups, dim), from users split into contiguous near-equal groups.
 
         Guarantee: vector j depends on the data of group j's users only, as the statistic guarantees.
         """
@@ -28,7 +28,7 @@ class LocalEngine:
         if result.ndim != 2 or len(result) != n_groups:
             raise ValueError(
                 f"Expected {_name(statistic)} to return shape (n_groups={n_groups}, dim), got {result.shape}: "
-                f"return one vector a group."
+                f"return one vector per group."
             )
         return result
 

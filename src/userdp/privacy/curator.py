@@ -134,8 +134,8 @@ class Curator:
             return KeyboardInterrupt()
         except BaseException:
             return RuntimeError(
-                "Expected the statistic to give one vector a group; it failed on the data, though it passed its check "
-                "on made-up rows. Try it on data that is not private. The round is used up."
+                "Expected the statistic to give one vector per group; it failed on the data, though it passed its "
+                "check on generated rows. Try it on data that is not private. The round is used up."
             )
 
     def _compute(self, step: Step, session: Session, statistic: Statistic, radius: float) -> Vectors:
@@ -176,13 +176,13 @@ class Curator:
         statistic.check(self._data.n_features, self._data.rows.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
-        """One vector a group. Only a mechanism may abort, so an abort here is a failure like any other."""
+        """One vector per group. Only a mechanism may abort, so an abort here is a failure like any other."""
         try:
             vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
         except Aborted:
             raise ValueError("Expected vectors, not an abort.") from None
         if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
-            raise ValueError("Expected one vector a group.")
+            raise ValueError("Expected one vector per group.")
         return vectors
 
     def _open(self, label: str) -> tuple[Step, Session]:

@@ -46,7 +46,7 @@ class Noise(Protocol):
         """A uniformly random order of 0..n-1."""
 
     def poisson_mask(self, probabilities: Vector) -> NDArray[np.bool_]:
-        """Independent coins, true with these probabilities (rounded down to multiples of 2^-53)."""
+        """A Poisson mask: independent booleans, true with these probabilities (rounded down to multiples of 2^-53)."""
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
         """n independent whole numbers from 0 to high - 1, each equally likely."""

@@ -1,4 +1,4 @@
-"""What Gaussian releases cost when coins decide how many of a user's rows they hold: mixtures of Gaussians.
+"""What Gaussian releases cost when a Poisson mask decides how many of a user's rows they hold: mixtures of Gaussians.
 
 In units of one row's largest contribution, a round on data with the user, against data without it, is dominated by
 
@@ -117,7 +117,7 @@ def _kept_rows(m: int, q: float) -> tuple[Numbers, Numbers, float]:
     """Numbers of kept rows, their chances, and a bound on how far the logarithms of these are off.
 
     Counts that are rarer than `_RARE` together are left out. Chances are products of their ratios from the likeliest
-    count on, so that every one is exact to a few roundings a step; docs/proofs.md, section 20.
+    count on, so that every one is exact to a few roundings per step; docs/proofs.md, section 20.
 
     >>> counts, chances, off = _kept_rows(2, 0.25)
     >>> counts, chances

@@ -1,4 +1,4 @@
-"""The lemmas the paper composes its guarantees from, as printed: for the faithful modes and for comparison.
+"""The lemmas the paper composes its guarantees from, as printed: for the modes as published and for comparison.
 
 Paper: "Faster Algorithms for User-Level Private Stochastic Convex Optimization", appendix A.1. Everything else in
 this package uses `accounting`, which is tighter.

@@ -26,7 +26,7 @@ class PaperOutlierRemoval(Mechanism):
     drawn once, and the first score below it ends the session.
 
     Guarantee: 2 (K-1) / (K test_scale) (pure; 4 times that for more than one round), a Gaussian of
-    (sensitivity / noise_ratio tau)^2 a round, and as failure the chance that a score below 2K/3 ever passes plus
+    (sensitivity / noise_ratio tau)^2 per round, and as failure the chance that a score below 2K/3 ever passes plus
     `selection_failure` a round. Proof: docs/proofs.md, section 15.
     Paper: Alg. 1, lines 10-22; with more rounds Alg. 2, lines 4-14, whose 2 tau is the radius here.
     Differs: the selection starts at (K+1)/2 neighbours, not K/2, and the score's radius is smaller by what its

@@ -16,14 +16,14 @@ from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, c
 from userdp.privacy.mechanisms.clip import clipped_total, grid_bits, mean_of
 from userdp.privacy.noise import Noise
 
-_COINS = 1 << 20  # drawn at once, which is about memory only
+_DRAWN = 1 << 20  # drawn at once, which is about memory only
 
 
 @dataclass(frozen=True)
 class SampledRows(Mechanism):
     """`rounds` releases of a mean over sampled rows of all users, with noise.
 
-    Each of a user's first `rows_per_user` rows is kept with `sampling_probability`, by coins that the session tosses. A
+    Each of a user's first `rows_per_user` rows is kept with `sampling_probability`, by the session's Poisson mask. A
     user gives one vector, made of its kept rows; the session clips it to (number of its kept rows) * r, with r the
     radius at release time, whatever the statistic did. The sum is divided by the expected number of rows, which is
     public, and gets N(0, (row_multiplier * r / that number)^2 I). Users without a kept row are not asked. A vector
@@ -91,10 +91,10 @@ class _Session(Session):
         self._open = False
 
     def choose(self, users: Users) -> Users:
-        """Toss the coins of a round: nothing but the record decides how many."""
+        """Draw the Poisson mask of a round: nothing but the record decides its size."""
         if len(users) != self._record.n_vectors:
             raise ValueError(f"Expected {self._record.n_vectors} users, as was priced.")
-        kept = self._coins()
+        kept = self._mask()
         some = np.asarray(kept.any(axis=1))
         if not some.any():
             some[0] = True  # someone must give a vector, to tell its length; it is clipped to nothing
@@ -103,10 +103,10 @@ class _Session(Session):
         self._seen, self._total, self._radius, self._open = 0, np.zeros(1, dtype=np.int64), math.nan, True
         return users[some]
 
-    def _coins(self) -> NDArray[np.bool_]:
+    def _mask(self) -> NDArray[np.bool_]:
         n_users, n_rows = self._record.n_vectors, self._record.rows_per_user
         kept: NDArray[np.bool_] = np.empty((n_users, n_rows), dtype=np.bool_)
-        size = max(1, _COINS // n_rows)
+        size = max(1, _DRAWN // n_rows)
         for first in range(0, n_users, size):
             last = min(first + size, n_users)
             chances = np.full((last - first) * n_rows, self._record.sampling_probability)
@@ -116,7 +116,7 @@ class _Session(Session):
     def add(self, vectors: Vectors, radius: float) -> None:
         """Add up a block of vectors, in the order of `kept_rows`."""
         if not self._open:
-            raise RuntimeError("Expected the coins of a round to be tossed first, and used once.")
+            raise RuntimeError("Expected the mask of a round to be drawn first, and used once.")
         if self._seen and radius != self._radius:
             raise ValueError("Expected one radius for all blocks of a round.")
         if self._seen and vectors.shape[1] + 1 != self._total.size:

@@ -65,7 +65,7 @@ class OutlierRemoval(Mechanism):
     probes / test_std^2 with radii. `failure` is not multiplied by the rounds; with radii it is shared by the probes.
     Proofs: docs/proofs.md, sections 8 and 9 (one Laplace noise, or AboveThreshold), 16 (Gaussian), 14 (radii).
     Paper: Alg. 1, lines 10-22, and Alg. 2, lines 4-14 for K_i = n_i.
-    Differs: tests the h-index instead of the score and uses weights instead of coins, for about 30 times less noise;
+    Differs: tests the h-index, not the score, and uses weights, not random selection, for about 30 times less noise;
     Gaussian tests; radii found, not computed from constants.
     """
 
