@@ -77,6 +77,9 @@ class WarningOnData(UserMean):
     def __init__(self, begun, go_on):
         object.__setattr__(self, "events", (begun, go_on))
 
+    def check(self, n_features, dtype=None):
+        """Not on generated rows: of those a warning would tell nothing."""
+
     def __call__(self, data, users, n_groups):
         begun, go_on = self.events
         begun.set()
