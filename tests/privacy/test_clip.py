@@ -85,6 +85,8 @@ def test_vectors_of_all_sizes_add_up():
     rows = np.array([[3.0, 4.0], [0.0, 0.5], [1e308, 0.0], [0.0, -1e308], [1e-320, 0.0], [np.nan, 9.0], [-np.inf, 9.0]])
     np.testing.assert_allclose(clipped_sum(rows, 1.0), [0.6 + 1.0, 0.8 + 0.5 - 1.0], atol=2.0**-50)
     np.testing.assert_allclose(clipped(rows, 1.0), np.array([1.6, 0.3]) / 7, atol=2.0**-52)
+    for wild in rows[5:]:  # each alone: two wrong whole numbers may add up to 0
+        np.testing.assert_array_equal(clipped_sum(wild[None, :], 1.0), [0.0, 0.0])
 
 
 def test_short_vectors_keep_their_lengths():
