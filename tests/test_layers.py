@@ -108,7 +108,7 @@ def test_public_names_are_the_same_for_people_and_for_type_checkers():
     assert len(userdp.__all__) <= 25
     assert all(getattr(userdp, name) is not None for name in typed)
     with pytest.raises(AttributeError, match="no attribute 'nobody'"):
-        userdp.nobody  # noqa: B018
+        userdp.nobody  # noqa: B018 - reading it must raise
 
 
 def test_expert_names_are_in_their_packages_too():
@@ -117,7 +117,7 @@ def test_expert_names_are_in_their_packages_too():
     assert userdp.vectors.UserMean is userdp.UserMean
     assert userdp.data.UserData is userdp.UserData
     with pytest.raises(AttributeError, match=r"module 'userdp\.privacy' has no attribute 'UserMean'"):
-        userdp.privacy.UserMean  # noqa: B018
+        userdp.privacy.UserMean  # noqa: B018 - reading it must raise
 
 
 def names_used(path):

@@ -9,7 +9,7 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401 - importing it is what enables them
 from sklearn.model_selection import (
     FixedThresholdClassifier,
     GridSearchCV,

@@ -69,7 +69,10 @@ def test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else(solver, mo
 
 def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
     """It means something: with vectors that are not clipped it complains."""
-    unclipped = lambda self, vectors, radius: np.append(np.nan_to_num(vectors).sum(axis=0) / radius * 2.0**self.bits, 0)  # noqa: E731
+
+    def unclipped(self, vectors, radius):
+        return np.append(np.nan_to_num(vectors).sum(axis=0) / radius * 2.0**self.bits, 0)
+
     monkeypatch.setattr(Clip, "contribution", unclipped)
     data, tape = make_users(1500, rows=(1, 6)), Tape()
     run("dp-fedavg", "tight", data, tape, replay=False)  # whose statistic leaves clipping to the mechanism

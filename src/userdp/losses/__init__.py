@@ -26,7 +26,7 @@ from typing import Any
 
 from userdp.losses import standard
 from userdp.losses.base import Loss, SlopeBound, custom, known, smoothed
-from userdp.losses.standard import *  # noqa: F403
+from userdp.losses.standard import *  # noqa: F403 - its __all__ is the list of losses
 
 __all__ = ["LOSSES", "Loss", "SlopeBound", "custom", "known", "loss", "smoothed"]
 __all__ += standard.__all__

@@ -151,5 +151,6 @@ class Mechanism(ABC):
 
 def described(mechanism: Mechanism) -> dict[str, Any]:
     """What files say of a mechanism: its kind and its numbers, as JSON values."""
+    # Every kind is a dataclass, which its base class alone does not tell.
     numbers = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}  # type: ignore[arg-type]
     return {"kind": mechanism.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}
