@@ -10,7 +10,7 @@ from cases import CLASSIFICATION, DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name
 
 from userdp import losses
 from userdp.data.users import UserData
-from userdp.domains import Ball, Box
+from userdp.domains import Ball, Box, Simplex
 from userdp.vectors import kernels, sgd
 from userdp.vectors.sgd import OnePassSGD
 
@@ -47,6 +47,7 @@ def naive(statistic, data, users, n_groups):
 @pytest.mark.parametrize("domain", [*DOMAINS, WIDE], ids=lambda d: f"{name(d)}{d.diameter:.3g}")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_it_equals_a_naive_loop(loss, domain, dtype):
+    """Paper: Alg. 1, lines 6-8."""
     data = make_data(dtype=dtype)
     start = domain.project(np.array([0.3, -0.2, 1.0]))
     users = np.random.default_rng(1).permutation(30)[:25]
@@ -65,7 +66,9 @@ def test_it_equals_a_naive_loop(loss, domain, dtype):
 
 
 @pytest.mark.parametrize(
-    "domain", [Ball(0.5), Ball(1.0, np.full(12, 0.1)), Box(np.full(12, -0.1), np.full(12, 0.2)), WIDE], ids=name
+    "domain",
+    [Ball(0.5), Ball(1.0, np.full(12, 0.1)), Box(np.full(12, -0.1), np.full(12, 0.2)), Simplex(2.0), WIDE],
+    ids=name,
 )
 def test_several_outputs_equal_a_naive_loop(domain):
     data = make_data()
@@ -243,8 +246,8 @@ def test_unknown_domains_are_refused():
         def contains(self, w):
             return True
 
-    with pytest.raises(TypeError, match="Ball or a Box"):
-        OnePassSGD(losses.logistic, np.zeros(3), Everywhere(), 0.1)(make_data(), np.arange(30), 3)
+    with pytest.raises(TypeError, match="domain such as a Ball, got Everywhere"):
+        OnePassSGD(losses.logistic, np.zeros(3), Everywhere(), 0.1)
 
 
 def test_groups_of_more_rows_than_the_window_equal_a_naive_loop():

@@ -117,6 +117,7 @@ def exact_slope(loss, prediction, target, reach, dimension):
 @pytest.mark.parametrize("dimension", [1, 4])
 @pytest.mark.parametrize("loss", [losses.hinge, losses.absolute, losses.quantile(0.8)], ids=name)
 def test_over_seeds_the_gradient_averages_to_the_smoothed_loss_s(loss, dimension):
+    """Paper: Lemma D.1."""
     rng = np.random.default_rng(3)
     rows, weights, radius, seeds = rng.normal(size=(8, dimension)), rng.normal(size=dimension), 2.0, 5000
     data = one_user(rows, np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]))

@@ -47,6 +47,7 @@ def naive_mean_gradient(loss, weights, rows, targets):
 @pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_mean_gradient_equals_a_naive_loop(loss, dtype):
+    """Paper: Alg. 2, line 5 (q_t)."""
     data, weights = data_of(dtype, n_classes=max(2, loss.n_outputs)), weights_of(loss)
     result = vectors(MeanGradient(loss, weights), data)
     for user in range(data.n_users):

@@ -15,7 +15,7 @@ from support_acute import all_of, neighbouring_users
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import UserData, losses
-from userdp.vectors import gradients, kernels
+from userdp.vectors import fused, gradients, kernels
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
@@ -99,6 +99,12 @@ def test_hostile_neighbours_change_nothing(drawn):
         np.testing.assert_array_equal(all_of(statistic, data)[rest], all_of(statistic, other)[rest])
 
 
+def marked(gradients, directions, marking):
+    """Mean gradients in these directions, clipped and marked."""
+    width = (gradients if directions is None else directions).shape[1] + marking[3] + 1
+    return fused.finished(gradients, width, fused.turning_of(None, directions, 1), marking)
+
+
 @pytest.mark.parametrize("width", [1, 3, 8, 33, 9000])
 @pytest.mark.parametrize("directions", [None, 1, 4])
 def test_a_gradient_between_two_sizes_has_the_same_size_wherever_it_stands(width, directions):
@@ -108,8 +114,9 @@ def test_a_gradient_between_two_sizes_has_the_same_size_wherever_it_stands(width
     turned = None if directions is None else rng.normal(size=(width, directions))
     lengths = np.linalg.norm(some if turned is None else some @ turned, axis=1)
     for one, length in zip(some, lengths, strict=True):
-        standing = [kernels.clipped(np.tile(one, (n, 1)), turned, 1.0, 2 * length, 0.5, 4) for n in (1, 2, 3, 7, 64)]
-        standing.append(kernels.clipped(np.vstack([some, one[None]])[5:], turned, 1.0, 2 * length, 0.5, 4))
+        marking = (1.0, 2 * length, 0.5, 4)
+        standing = [marked(np.tile(one, (n, 1)), turned, marking) for n in (1, 2, 3, 7, 64)]
+        standing.append(marked(np.vstack([some, one[None]]), turned, marking)[5:])
         for place in np.concatenate(standing):
             np.testing.assert_array_equal(place, standing[0][0])
 
@@ -267,15 +274,13 @@ def test_users_without_a_finite_gradient_are_marked_as_such(rows):
 
 @pytest.mark.parametrize(("norm", "size"), [(9.0, 0), (1.1, 0), (1.0, 1), (0.6, 1), (0.5, 2), (1e-9, 11), (0.0, 11)])
 def test_sizes_halve(norm, size):
-    marked = kernels.clipped(np.array([[norm, 0.0]]), None, 0.3, 2.0, 1.0, N_SIZES)[0]
-    assert np.argmax(marked[2:]) == size
-    np.testing.assert_allclose(marked[:2], [min(norm, 0.3), 0.0])
+    vector = marked(np.array([[norm, 0.0]]), None, (0.3, 2.0, 1.0, N_SIZES))[0]
+    assert np.argmax(vector[2:]) == size
+    np.testing.assert_allclose(vector[:2], [min(norm, 0.3), 0.0])
 
 
 def test_directions_of_other_vectors_are_refused():
-    with pytest.raises(ValueError, match="Expected directions of 3 entries, got 2"):
-        kernels.clipped(np.ones((4, 3)), np.eye(2), 1.0, 1.0, 1.0, N_SIZES)
-    with pytest.raises(ValueError, match="directions"):
+    with pytest.raises(ValueError, match=f"Expected directions of {N_FEATURES} entries, got 2"):
         ClippedGradient(gradient(), 0.5, 3.0, 0.2, np.eye(2)).check(N_FEATURES)
 
 

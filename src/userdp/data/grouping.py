@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from userdp.data.encoding import arrow_ids, encodable, encode, plain_ids
 from userdp.data.schema import texts
 
-_GATHER_ROWS = 65536  # rows moved at a time, so that a gather needs no second copy of the matrix
+_GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -21,24 +23,28 @@ class Groups:
 
     offsets: np.ndarray
     order: np.ndarray | None
+    n_input: int
 
     @classmethod
     def make(cls, users: Any, n_rows: int, cap: int | None, insecure_seed: int | None) -> Groups:
         check_seed(insecure_seed)
-        codes = _user_codes(users, n_rows)
+        starts, codes = _runs(users, n_rows)
         n_users = int(codes.max()) + 1
         if n_users < 2:
             raise ValueError(f"Expected n_users={n_users} >= 2: privacy between users needs several of them.")
-        counts = np.bincount(codes, minlength=n_users)
-        # Codes count first appearances, so they never fall exactly when each user's rows are contiguous.
-        order = None if np.all(codes[1:] >= codes[:-1]) else np.argsort(codes, kind="stable")
+        lengths = np.diff(starts, append=n_rows)
+        if n_users == len(starts):  # each user's rows are next to each other
+            order, counts = None, lengths
+        else:
+            narrow = codes.astype(np.int32 if n_rows < 2**31 - 1 else np.int64)
+            order, counts = _counting_sort(np.repeat(narrow, lengths), n_users)
         if cap is not None:
             if not (isinstance(cap, (int, np.integer)) and cap >= 1):
                 raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
             if counts.max() > cap:
                 order = _capped(order, counts, int(cap), insecure_seed)
                 counts = np.minimum(counts, cap)
-        return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), order)
+        return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), order, n_rows)
 
     @property
     def n_rows(self) -> int:
@@ -46,12 +52,38 @@ class Groups:
 
     def gather(self, source: np.ndarray, out: np.ndarray) -> None:
         """Fill `out` with the source's rows in order, a slab at a time, without warnings about their values."""
+        direct = out.flags.c_contiguous and out.dtype == source.dtype
         with np.errstate(all="ignore"):
             for start in range(0, self.n_rows, _GATHER_ROWS):
                 slab = slice(start, min(start + _GATHER_ROWS, self.n_rows))
-                out[slab] = source[slab if self.order is None else self.order[slab]]
+                if self.order is None or not source.flags.c_contiguous:  # `take` would copy all of such a source
+                    out[slab] = source[slab if self.order is None else self.order[slab]]
+                elif direct:
+                    source.take(self.order[slab], axis=0, out=out[slab], mode="clip")
+                else:
+                    out[slab] = source.take(self.order[slab], axis=0)
+
+    def scatter(self, block: np.ndarray, start: int, out: np.ndarray) -> None:
+        """Put input rows start .. start + len(block) where they belong in `out`."""
+        if self.order is None:
+            out[start : start + len(block)] = block
+            return
+        places = self._places[start : start + len(block)]
+        kept, whole_row = places >= 0, np.dtype((np.void, out.strides[0]))
+        out.view(whole_row)[places[kept], 0] = np.ascontiguousarray(block).view(whole_row)[kept, 0]
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Where each input row goes, -1 for those beyond the cap."""
+        assert self.order is not None
+        places = np.full(self.n_input, -1, dtype=np.int64)
+        places[self.order] = np.arange(self.n_rows)
+        return places
 
     def targets(self, source: np.ndarray | None) -> np.ndarray:
+        """Targets in order, NaN without a source, which is used as it is if it has that order and type."""
+        if source is not None and self.order is None:
+            return np.ascontiguousarray(source, dtype=np.float64)
         targets = np.full(self.n_rows, np.nan)
         if source is not None:
             self.gather(source, targets)
@@ -100,46 +132,62 @@ def _keys(n: int, insecure_seed: int | None) -> np.ndarray:
 _MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
 
 
-def _user_codes(users: Any, n_rows: int) -> np.ndarray:
-    """Number users by first appearance. Identifiers that are equal in Python (1, 1.0 and True) are one user."""
-    if isinstance(users, (str, bytes)) or not hasattr(users, "__len__"):
+def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where runs of rows of one user start, and whose each is: users are numbered by first appearance.
+
+    Identifiers that are equal in Python (1, 1.0 and True) are one user.
+    """
+    if isinstance(users, (str, bytes, np.ma.MaskedArray)) or not hasattr(users, "__len__"):
         raise TypeError(f"Expected users to hold one id per row, got {type(users).__name__}: pass a sequence of ids.")
     if len(users) != n_rows:
         raise ValueError("Expected as many user ids as rows, but users and rows differ in length: pass one id per row.")
     if n_rows == 0:
         raise ValueError("Expected at least one row, got an empty table: check the source or the filter before it.")
-    if isinstance(users, pa.ChunkedArray):
-        users = users.combine_chunks()
-    if isinstance(users, pa.Array):
-        if pa.types.is_dictionary(users.type):
-            users = users.dictionary_decode()  # first: a null may be in the dictionary
-        if users.null_count:
-            raise ValueError(_MISSING_ID)
-        if not pa.types.is_floating(users.type) and not pa.types.is_nested(users.type):
-            return np.asarray(users.dictionary_encode().indices, dtype=np.int64)
-        users = users.to_pylist() if pa.types.is_nested(users.type) else users.to_numpy(zero_copy_only=False)
+    if isinstance(users, range):
+        return np.arange(n_rows), np.arange(n_rows)
     # A list stays as it is: numpy would turn [1, "1"] into two equal strings.
-    array = users if isinstance(users, (list, tuple)) else np.asarray(users)
-    if isinstance(array, np.ndarray) and array.ndim != 1:
-        raise ValueError(f"Expected users of shape (n_rows,), got {array.ndim} dimensions: pass one id per row.")
-    if isinstance(array, np.ndarray) and array.dtype.kind in "biufmMUS":
-        return _codes_of_array(array)
-    return _codes_of_objects(array)
+    ids = arrow_ids(users)
+    ids = ids if isinstance(ids, (list, tuple, pa.Array)) else np.asarray(ids)
+    if isinstance(ids, np.ndarray) and ids.ndim != 1:
+        raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
+    if isinstance(ids, np.ndarray) and encodable(ids.dtype):
+        starts = _changes(ids)
+        heads = ids[starts]
+        if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
+            raise ValueError(_MISSING_ID)
+        heads = heads + 0.0 if heads.dtype.kind == "f" else heads  # -0.0 is 0.0, but other bytes
+        return starts, encode(heads)[0]
+    if isinstance(ids, pa.Array):
+        if ids.null_count:
+            raise ValueError(_MISSING_ID)
+        codes = encode(ids)[0]
+    else:
+        codes = _codes_of_objects(ids)
+    starts = _changes(codes)
+    return starts, codes[starts]
 
 
-def _codes_of_array(ids: np.ndarray) -> np.ndarray:
-    """Codes of a plain numpy array, by sorting only the first id of each run of equal ids."""
-    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
-    heads = ids[starts]
-    if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
-        raise ValueError(_MISSING_ID)
-    _, first, inverse = np.unique(heads, return_index=True, return_inverse=True)
-    by_appearance = np.empty(first.size, dtype=np.int64)
-    by_appearance[np.argsort(first)] = np.arange(first.size)
-    return np.repeat(by_appearance[inverse], np.diff(starts, append=len(ids)))
+def _changes(cells: np.ndarray) -> np.ndarray:
+    """Where runs of equal cells start."""
+    return np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
+
+
+def _counting_sort(codes: np.ndarray, n_codes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The stable order that sorts the codes, and how often each occurs, in linear time.
+
+    A matrix with one entry in each row, stored by rows, is stored by columns: that is a counting sort.
+    """
+    from scipy.sparse import csr_array
+
+    entries, starts = np.empty(len(codes), dtype=np.int8), np.arange(len(codes) + 1, dtype=codes.dtype)
+    by_column = csr_array((entries, codes, starts), shape=(len(codes), n_codes)).tocsc()
+    return by_column.indices, np.diff(by_column.indptr)
 
 
 def _codes_of_objects(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+    plain = plain_ids(ids)
+    if plain is not None:
+        return encode(plain)[0]
     codes: dict[Hashable, int] = {}
     result = np.empty(len(ids), dtype=np.int64)
     for i, identifier in enumerate(ids):

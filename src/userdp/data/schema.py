@@ -17,15 +17,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from userdp.data.encoding import as_arrow, encodable, encode
+
 NUMBER, TEXT, ANY = "number", "text", "any"  # what a column's type may declare its cells to be
 
 _ARROW = (pa.Array, pa.ChunkedArray)
+_PLAIN = (int, float, np.integer, np.floating, np.bool_)
 _SHOWN_NAMES = 40  # column names that an error lists at most
 # Names of types, in lower case, of pandas' own columns, polars and Arrow.
 _NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
@@ -185,6 +189,9 @@ def numbers(what: str, column: Any) -> np.ndarray:
         if isinstance(column, Untyped):
             return _numbers_in_text(column.cells)
         if kind == ANY:
+            plain = _numbers_at_once(column)
+            if plain is not None:
+                return plain
             return np.fromiter(map(_number, column), dtype=np.float64, count=len(column))
         return _floats(column)
 
@@ -198,7 +205,7 @@ def matrix(what: str, X: Any, width: int | None = None) -> np.ndarray:
     if hasattr(X, "columns") and hasattr(X, "shape"):
         return _matrix_of_table(what, X)
     if hasattr(X, "toarray"):
-        raise TypeError(f"Expected {what} to be dense, got a sparse matrix: make it dense with toarray().")
+        raise TypeError(f"Expected {what} to be dense here, got a sparse matrix: make it dense with toarray().")
     if isinstance(X, (list, tuple)) and width is not None:
         blank = [np.nan] * width
         rows = [row if _is_row(row) and len(row) == width else blank for row in X]
@@ -229,10 +236,16 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
     known = {label: float(position) for position, label in enumerate(classes)}
     if isinstance(column, Untyped):
         column = numbers(what, column) if wanted == NUMBER else column.cells
-    if isinstance(column, _ARROW):
-        return _positions_in_arrow(column, known)
-    cells = column.tolist() if isinstance(column, np.ndarray) else column
-    return np.fromiter((_position(cell, known) for cell in cells), dtype=np.float64, count=len(cells))
+    numpy_type = _type_of(column)
+    if isinstance(numpy_type, np.dtype) and encodable(numpy_type):
+        codes, distinct = encode(np.asarray(column))
+        return np.asarray(_positions_of(distinct.tolist(), known)[codes])
+    if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last position
+        return np.asarray(np.append(_positions_of(list(column.cat.categories), known), np.nan)[column.cat.codes])
+    cells = as_arrow(column) if kind in (NUMBER, TEXT, *_CATEGORIES) or isinstance(column, _ARROW) else None
+    if cells is not None:
+        return _positions_in_arrow(cells, known)
+    return _positions_of(column.tolist() if isinstance(column, np.ndarray) else column, known)
 
 
 def texts(column: pa.Array) -> list[Any]:
@@ -257,6 +270,8 @@ def _matrix_of_table(what: str, X: Any) -> np.ndarray:
         names, columns = list(X.columns), X.get_columns()
     else:
         names, columns = list(X.column_names), list(X.columns)
+    if hasattr(X, "iloc") and any("sparse" in str(kind).lower() for kind in X.dtypes):
+        raise TypeError(f"Expected {what} without sparse columns: pass {what}.sparse.to_coo(), which stays sparse.")
     if not columns:
         raise ValueError(f"Expected {what} to have features, got a table without columns.")
     found = [numbers(f"column {name!r} of {what}", column) for name, column in zip(names, columns, strict=True)]
@@ -289,6 +304,16 @@ def _numbers_in_text(cells: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.coalesce(found, pc.if_else(true, 1.0, pc.if_else(false, 0.0, None))))
 
 
+def _numbers_at_once(column: Any) -> np.ndarray | None:
+    """The same as `_number` of each cell if all are numbers of plain types, else None."""
+    if not all(issubclass(kind, _PLAIN) for kind in set(map(type, column))):
+        return None
+    try:
+        return np.fromiter(column, dtype=np.float64, count=len(column))
+    except Exception:  # one that is beyond all floats, or raises
+        return None
+
+
 def _number(cell: Any) -> float:
     try:
         if isinstance(cell, str):
@@ -299,13 +324,19 @@ def _number(cell: Any) -> float:
         return np.nan
 
 
-def _positions_in_arrow(column: Any, known: dict[Any, float]) -> np.ndarray:
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64(), safe=False)
-    encoded = column.dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    found = [_position(cell, known) for cell in texts(encoded.dictionary)]
-    return np.asarray([*found, np.nan])[np.asarray(encoded.indices.fill_null(len(found)), dtype=np.int64)]
+def _positions_in_arrow(cells: pa.Array, known: dict[Any, float]) -> np.ndarray:
+    if pa.types.is_decimal(cells.type):
+        cells = cells.cast(pa.float64(), safe=False)
+    codes, distinct = encode(cells)
+    return np.asarray(np.append(_positions_of(texts(distinct), known), np.nan)[codes])
+
+
+def _positions_of(cells: Any, known: dict[Any, float]) -> np.ndarray:
+    """Each cell's position: all in one go, or one by one if that raises."""
+    try:
+        return np.fromiter(map(known.get, cells, repeat(np.nan)), dtype=np.float64, count=len(cells))
+    except Exception:  # a cell that cannot be looked up
+        return np.fromiter((_position(cell, known) for cell in cells), dtype=np.float64, count=len(cells))
 
 
 def _position(cell: Any, known: dict[Any, float]) -> float:

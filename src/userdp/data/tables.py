@@ -13,7 +13,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ KINDS = {
 }
 _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
 _BLOCK_BYTES = 2**24  # of CSV at a time
+_BATCH_ROWS = 32768  # of other formats at a time, which stay in the processor's cache while they are moved
 
 
 class TableFile:
@@ -46,9 +47,17 @@ class TableFile:
     they were prefetched as numbers and every cell is one.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, read: Callable[..., pa.Table], typed: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        read: Callable[..., pa.Table],
+        typed: bool = True,
+        scan: Callable[[list[str]], Iterable[pa.RecordBatch]] | None = None,
+    ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
         self._schema, self._read = schema, read
+        self._scan = scan or (lambda names: read(names).to_batches(max_chunksize=_BATCH_ROWS))
         self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
         self._asked: dict[str, Any] = {}
 
@@ -61,6 +70,14 @@ class TableFile:
         """The column as far as it is declared: its type."""
         cells = pa.chunked_array([], self._schema.field(name).type)
         return cells if self.typed else Untyped(cells)
+
+    def batches(self, names: list[str]) -> Iterator[list[pa.Array]]:
+        """These columns, some rows at a time, in the rows' order."""
+        try:
+            for batch in self._scan(names):
+                yield batch.columns
+        except (pa.ArrowException, OSError):
+            raise ValueError(broken(self.path)) from None
 
     def prefetch(self, schema: Schema) -> None:
         """Read these columns of a CSV file in one go; other formats are quickest by column."""
@@ -159,13 +176,23 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 def _open_parquet(path: Path) -> TableFile:
     if path.is_dir():
         source = pyarrow.dataset.dataset(path, format="parquet")
-        return TableFile(path, source.schema, lambda names: source.to_table(columns=names))
+        return TableFile(
+            path,
+            source.schema,
+            lambda names: source.to_table(columns=names),
+            scan=lambda names: source.to_batches(columns=names, batch_size=_BATCH_ROWS),
+        )
 
     def read(columns: list[str]) -> pa.Table:
         with pyarrow.parquet.ParquetFile(path) as file:
             return file.read(columns=columns)
 
-    return TableFile(path, pyarrow.parquet.read_schema(path), read)
+    def scan(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                yield batch.select(columns)  # which come in the file's order
+
+    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan)
 
 
 def _open_csv(path: Path) -> TableFile:

@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 from userdp.data.grouping import Groups, check_seed
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
+from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
 from userdp.data.tables import TableFile, open_parquet
 
+_CHANGED = "Expected columns to be as long as the user column: the file changed meanwhile."
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
 
 
@@ -64,13 +66,13 @@ class Options:
 class UserData:
     """Users' rows and targets, held in one matrix with the rows of a user next to each other.
 
-    `rows` is (n_rows, n_features) float32 or float64, `targets` (n_rows,) float64, `offsets` (n_users + 1,) int64;
-    a user may be empty. All are read-only and may be memory-mapped. Printing shows public shape only: how many rows
-    there are in all, or in a user, is private. `has_targets` is False if none were given: they are then NaN.
-    `has_intercept` tells that the last feature is the 1 that `fit_intercept` appended.
+    `rows` is (n_rows, n_features) float32 or float64, or `SparseRows` of the same, `targets` (n_rows,) float64,
+    `offsets` (n_users + 1,) int64; a user may be empty. All are read-only and may be memory-mapped. Printing shows
+    public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
+    given: they are then NaN. `has_intercept` tells that the last feature is the 1 that `fit_intercept` appended.
     """
 
-    rows: np.ndarray
+    rows: Any  # an array or SparseRows: both have shape, dtype and size
     targets: np.ndarray
     offsets: np.ndarray
     user_ids: tuple[Hashable, ...] | None = None
@@ -81,7 +83,8 @@ class UserData:
     def __post_init__(self) -> None:
         check_seed(self.insecure_seed)
         _check_layout(self.rows, self.targets, self.offsets)
-        for name in ("rows", "targets", "offsets"):
+        dense = () if isinstance(self.rows, SparseRows) else ("rows",)
+        for name in (*dense, "targets", "offsets"):
             view = np.asarray(getattr(self, name)).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -102,11 +105,12 @@ class UserData:
         return len(self.rows)
 
     def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and targets of one user, as read-only views."""
+        """Rows and targets of one user, read-only; sparse rows as a dense matrix."""
         if not 0 <= user < self.n_users:
             raise IndexError(f"Expected 0 <= user={user} < n_users={self.n_users}.")
         block = slice(self.offsets[user], self.offsets[user + 1])
-        return self.rows[block], self.targets[block]
+        rows = self.rows.dense(block) if isinstance(self.rows, SparseRows) else self.rows[block]
+        return rows, self.targets[block]
 
     def __repr__(self) -> str:
         return f"UserData(n_users={self.n_users}, n_features={self.n_features}, dtype={self.rows.dtype})"
@@ -127,10 +131,12 @@ class UserData:
     ) -> UserData:
         """Group a matrix, its targets and one user id per row.
 
-        X is an array or a table; lists of rows are refused, because they declare no width. Of arrays and columns of
-        objects, and of lists of targets, each cell is read by itself: what is no number becomes NaN.
-        X in float32 or float64 whose users are already next to each other is used as it is, without a copy; do not
-        change it afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a feature that is 1.
+        X is an array, a table, or a sparse matrix of scipy, which stays sparse (CSR; other forms are converted once);
+        lists of rows are refused, because they declare no width. Of arrays and columns of objects, and of lists of
+        targets, each cell is read by itself: what is no number becomes NaN.
+        X in float32 or float64 whose users are already next to each other is used as it is, without a copy, and so is y
+        in float64; do not change them afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a
+        feature that is 1.
 
         A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
         private test abort: fill or drop missing cells first. `fill_missing`, a number that is chosen publicly and not
@@ -140,13 +146,15 @@ class UserData:
         repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
         what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
         """
-        X = matrix("X", X)
+        X = sparse_rows("X", X) if is_sparse(X) else matrix("X", X)
         options = Options(max_rows_per_user, fit_intercept, dtype, keep_user_ids, insecure_seed, fill_missing)
         kept_type = options.float_type(X.dtype)
         targets = None if y is None else numbers("y", y)
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         groups = options.groups(users, len(X))
+        if isinstance(X, SparseRows):
+            return cls._grouped(X.grouped(groups, kept_type, fit_intercept), targets, groups, users, options, True)
         if groups.order is None and not fit_intercept:
             with np.errstate(all="ignore"):
                 rows = np.ascontiguousarray(X, dtype=kept_type)
@@ -225,26 +233,53 @@ class UserData:
         owners = ids(table[schema.user])
         groups = kept.groups(owners, len(owners))
 
-        def column(name: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
-            found = numbers_of(table[name])
-            if len(found) != len(owners):
-                raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
+        def column(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
+            found = numbers_of(cells)
             if check is not None:
                 check(name, found)
             return found
 
-        targets = None if schema.target is None else column(schema.target, schema.targets)
-        rows = np.ones((groups.n_rows, len(schema.features) + kept.fit_intercept), kept_type)
-        for position, name in enumerate(schema.features):
-            groups.gather(column(name, partial(numbers, f"column {name!r}")), rows[:, position])
+        target = schema.target
+        targets = None if target is None else column(target, table[target], schema.targets)
+        if targets is not None and len(targets) != len(owners):
+            raise ValueError(_CHANGED)
+        rows = np.empty((groups.n_rows, len(schema.features) + kept.fit_intercept), kept_type)
+        readers = {name: partial(numbers, f"column {name!r}") for name in schema.features}
+        if isinstance(table, TableFile) and table.typed:
+            start = 0
+            for batch in table.batches(list(schema.features)):
+                found = [column(name, cells, readers[name]) for name, cells in zip(readers, batch, strict=True)]
+                ones = [np.ones(len(found[0]))] * kept.fit_intercept
+                start += len(found[0])
+                if start > len(owners):
+                    raise ValueError(_CHANGED)
+                with np.errstate(all="ignore"):
+                    block = np.array([*found, *ones], kept_type).T
+                groups.scatter(block, start - len(block), rows)
+            if start < len(owners):
+                raise ValueError(_CHANGED)
+        else:
+            for position, (name, reader) in enumerate(readers.items()):
+                values = column(name, table[name], reader)
+                if len(values) != len(owners):
+                    raise ValueError(_CHANGED)
+                groups.gather(values, rows[:, position])
+            rows[:, len(readers) :] = 1.0
         return cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
 
     @classmethod
     def _grouped(
-        cls, rows: np.ndarray, targets: np.ndarray | None, groups: Groups, users: Any, options: Options, borrowed: bool
+        cls,
+        rows: np.ndarray | SparseRows,
+        targets: np.ndarray | None,
+        groups: Groups,
+        users: Any,
+        options: Options,
+        borrowed: bool,
     ) -> UserData:
         if options.fill_missing is not None:
-            rows = _filled(rows, options.fill_missing, borrowed)
+            value = options.fill_missing
+            rows = rows.filled(value) if isinstance(rows, SparseRows) else _filled(rows, value, borrowed)
         kept_ids = groups.ids(users) if options.keep_user_ids else None
         facts = {"has_targets": targets is not None, "has_intercept": options.fit_intercept}
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
@@ -264,6 +299,8 @@ def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
 def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
     """Refuse arrays that the compiled kernels, which check no bounds, could not read safely."""
     arrays = {"rows": (rows, 2, "fd"), "targets": (targets, 1, "d"), "offsets": (offsets, 1, "lq")}
+    if isinstance(rows, SparseRows):  # which were checked when they were made
+        del arrays["rows"]
     for name, (array, ndim, kinds) in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype.char not in kinds or not array.dtype.isnative:
             kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from userdp.data.users import UserData
-from userdp.vectors.gradients import Statistic
+from userdp.vectors import fused
+from userdp.vectors.entries import EntryVectors, gives_entries
+from userdp.vectors.gradients import ClippedGradient, MeanGradient, Statistic
+from userdp.vectors.moments import ColumnScales, MomentShape, UserMean
+
+# Statistics whose vectors are added up without being held.
+_FUSED = (ClippedGradient, MeanGradient, UserMean)
+# Those whose vectors are sparse where rows are.
+_BY_ENTRIES = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
+
+
+class Contribution(Protocol):
+    """What vectors add to a mechanism's total, wherever they are computed: picklable, of public numbers."""
+
+    @property
+    def block(self) -> int:
+        """How many vectors to hold at a time, where they are held."""
+
+    @property
+    def sink(self) -> fused.Sink:
+        """The same as `__call__` as machine code for compiled loops."""
+
+    def __call__(self, vectors: np.ndarray | EntryVectors) -> np.ndarray:
+        """Whole numbers that add up: a row's part is a function of this row alone."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +55,48 @@ class LocalEngine:
                 f"return one vector per group."
             )
         return result
+
+    def total(self, statistic: Statistic, contribution: Contribution, data: UserData, users: np.ndarray) -> np.ndarray:
+        """What the users' vectors contribute to a mechanism's total, added up: a few whole numbers.
+
+        Gradients of this package are added up in one compiled loop (`vectors.fused`), and never held for more than a
+        few users; vectors of other statistics come in blocks, and of sparse rows by their entries. In order of storage,
+        whatever the order of `users`.
+
+        Guarantee: the sum over the users, each counted once, of a function of the user's rows; whole numbers, so the
+        same for any order, and any partition of the users.
+        """
+        users = np.sort(users)
+        # No subclasses: they may compute something else.
+        by_entries = type(statistic) in _BY_ENTRIES and gives_entries(statistic, data)
+        if (
+            type(statistic) in _FUSED
+            and not by_entries
+            and (found := _fused_total(statistic, contribution, data, users)) is not None
+        ):
+            return found
+        parts = [users[first : first + contribution.block] for first in range(0, len(users), contribution.block)]
+        total: Any = 0
+        for part in parts:
+            vectors = _entries(statistic, data, part) if by_entries else self.vectors(statistic, data, part, len(part))
+            more = contribution(vectors)
+            if part is not parts[0] and more.shape != total.shape:
+                raise ValueError(f"Expected {_name(statistic)} to return vectors of one length.")
+            total = total + more
+        return np.asarray(total)
+
+
+def _fused_total(statistic: Any, contribution: Contribution, data: UserData, users: np.ndarray) -> np.ndarray | None:
+    """The total by the compiled loop; None for losses in plain Python."""
+    gradient = statistic.gradient if isinstance(statistic, ClippedGradient) else statistic
+    if isinstance(gradient, MeanGradient) and not gradient.loss.compiled:
+        return None
+    return fused.total(data, users, contribution.sink, *statistic.for_kernels(data))
+
+
+def _entries(statistic: Any, data: UserData, users: np.ndarray) -> EntryVectors | np.ndarray:
+    vectors: EntryVectors | np.ndarray = statistic.entries(data, users)
+    return vectors
 
 
 def _name(statistic: object) -> str:

@@ -28,7 +28,8 @@ from scipy.stats import beta
 
 from userdp.data.users import UserData
 from userdp.losses import Loss
-from userdp.vectors import kernels
+from userdp.vectors import entries, fused, kernels
+from userdp.vectors.entries import EntryVectors
 
 N_SIZES = 12
 _QUANTILES = 4097
@@ -103,10 +104,10 @@ class BallSmoothing:
     one number per row, not a vector. `losses.smoothed` averages in closed form instead, for losses of one output.
 
     Draws are public; another seed gives fresh ones. A row's draw is made of the seed, its number within its user, its
-    length, target and prediction (to the last bit), so that no user's vector depends on other users and a repeated
-    computation gives the same. Equal rows at the same place of two users get the same draw.
+    length, target and prediction (in single precision), so that no user's vector depends on other users and a repeated
+    computation, of sparse rows too, gives the same. Equal rows at the same place of two users get the same draw.
 
-    Paper: section 4 and appendix D.
+    Paper: Lemma D.1.
     """
 
     radius: float
@@ -199,6 +200,7 @@ class MeanGradient(PerUser):
     (one output only). With `row_weights` a row's gradient counts so many times, and the mean still divides by m_u.
 
     Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
+    Paper: Alg. 2, line 5 (q_t).
     """
 
     needs_targets: ClassVar[bool] = True
@@ -216,21 +218,36 @@ class MeanGradient(PerUser):
             raise ValueError(f"Expected no smoothing of the {self.loss.name} loss: it has several outputs.")
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        check_sizes("weights", self.weights, self.loss, self.basis, data.n_features)
-        gradients = self._gradients(data, users)
-        if self.basis is None:
-            return gradients
-        if self.basis.ndim == 1:
-            return np.asarray(gradients * np.tile(self.basis, self.loss.n_outputs))
-        return kernels.change_basis(gradients, self.basis)
+        return self.made(data, users, *self.for_kernels(data))
 
-    def _gradients(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        if not self.loss.compiled:
-            slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing, self.row_weights)
-            return UserGradients(slope, self.weights).vectors(data, users)
+    def made(self, data: UserData, users: np.ndarray, width: int, *parameters: Any) -> np.ndarray:
+        """Vectors by these parameters of `for_kernels`."""
+        if self.loss.compiled:
+            return fused.vectors(data, users, width, *parameters)
+        slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing, self.row_weights)
+        return fused.finished(UserGradients(slope, self.weights).vectors(data, users), width, *parameters[1:])
+
+    @property
+    def sparse(self) -> bool:
+        """Whether vectors of sparse rows are sparse."""
+        return self.loss.compiled and (self.basis is None or self.basis.ndim == 1)
+
+    def entries(self, data: UserData, users: np.ndarray, more: int = 0) -> EntryVectors:
+        """The vectors by their entries, with room for more."""
+        return entries.gradients(data, users, self.for_kernels(data)[1], self.basis, more)
+
+    def for_kernels(
+        self, data: UserData, directions: np.ndarray | None = None
+    ) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
+        """The width of a vector, and what `fused.gradients` takes; with `directions` vectors are @ directions."""
+        check_sizes("weights", self.weights, self.loss, self.basis, data.n_features)
+        n_outputs, loss = self.loss.n_outputs, self.loss
+        slopes = kernels.block_slopes(loss.slope, n_outputs, loss.may_raise) if loss.compiled else None
         smoothing = self.smoothing.for_kernels(data.n_features) if self.smoothing else kernels.NO_SMOOTHING
         weighing = self.row_weights.for_kernels(data) if self.row_weights else kernels.NO_WEIGHING
-        return self.run(kernels.mean_gradients, data, users, self.weights.size, smoothing, weighing)
+        model = (self.weights.reshape(n_outputs, -1), slopes, smoothing, weighing, loss.may_raise)
+        width = self.weights.size if directions is None else directions.shape[1]
+        return width, model, fused.turning_of(self.basis, directions, n_outputs), fused.NO_MARKING
 
     def run(self, kernel: Any, data: UserData, users: np.ndarray, width: int, *parameters: Any) -> np.ndarray:
         """What a kernel makes of users' rows, the weights, the loss and more parameters."""
@@ -352,10 +369,30 @@ class ClippedGradient(PerUser):
     def radius(self) -> float:
         return math.hypot(self.clip, self.mark)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether vectors of sparse rows come of their entries: they are sparse, or short."""
+        return self.gradient.sparse
+
+    def entries(self, data: UserData, users: np.ndarray) -> EntryVectors | np.ndarray:
+        """The vectors by their entries, or along directions as they are."""
+        *_, marking = self.for_kernels(data)
+        gradients = self.gradient.entries(data, users, more=1)
+        if self.directions is None:
+            return entries.with_sizes(gradients, *marking)
+        along = gradients.times(self.directions)
+        return fused.finished(along, along.shape[1] + N_SIZES + 1, fused.NO_TURNING, marking)
+
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            gradients = self.gradient.vectors(data, users)
-            return kernels.clipped(gradients, self.directions, self.clip, self.longest, self.mark, N_SIZES)
+        return self.gradient.made(data, users, *self.for_kernels(data))
+
+    def for_kernels(self, data: UserData) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
+        """As `MeanGradient.for_kernels`."""
+        size = self.gradient.weights.size
+        if self.directions is not None and len(self.directions) != size:
+            raise ValueError(f"Expected directions of {size} entries, got {len(self.directions)}.")
+        width, model, turning, _ = self.gradient.for_kernels(data, self.directions)
+        return width + N_SIZES + 1, model, turning, (self.clip, self.longest, self.mark, N_SIZES)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)

@@ -24,24 +24,26 @@ import numba
 import numpy as np
 from numba import types
 
+from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
+from userdp.vectors import sparse, tiles
 
 # No "nnan" or "ninf": assuming that NaN and infinity never happen would let the compiler drop guards.
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+_OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
 _F = TypeVar("_F", bound=Callable[..., Any])
-compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")
-_inlined: Callable[[_F], _F] = numba.njit(inline="always")  # for short loops, where a call would show
+compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, **_OPTIONS)
 
 BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
 _PART_ROWS = 256  # rows whose products are added up in single precision
 _MOST_TURNED = 2.0**34  # rows * sqrt(features) up to which rounding turns a second moment by 2^-19 at most
-_CHUNK_USERS = 1024
+_CHUNK_USERS = 1 << 14  # at most, so that threads end together
 _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
 
 # predictions (n_rows x n_outputs, flat; overwritten by the slopes), targets, n_rows
 _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.intp)
 
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, targets, offsets
+Rows = Any  # a matrix or `Entries`
+Arrays = tuple[Rows, np.ndarray, np.ndarray]  # rows, targets, offsets
 Smoothing = tuple[float, int, np.ndarray]  # radius, seed and quantiles of `shift_block`; radius 0 for none
 Weighing = tuple[np.ndarray, float]  # a length per row and the longest that counts fully; empty for none
 
@@ -61,7 +63,11 @@ NO_WEIGHING: Weighing = (read_only(np.zeros(0, np.float32)), math.inf)
 
 
 def arrays_of(data: UserData) -> Arrays:
-    return read_only(data.rows), read_only(data.targets), read_only(data.offsets)
+    return rows_of(data.rows), read_only(data.targets), read_only(data.offsets)
+
+
+def rows_of(rows: np.ndarray | SparseRows) -> Rows:
+    return rows.entries if isinstance(rows, SparseRows) else read_only(rows)
 
 
 def over_users(
@@ -77,9 +83,13 @@ def over_users(
     def run(chunk: slice) -> None:
         kernel(arrays, users[chunk], *parameters, out[chunk])
 
-    entries = data.rows.size * users.size // max(1, data.offsets.size - 1)  # taking users for equal
-    over_chunks(run, users.size, entries * work, smallest)
+    over_chunks(run, users.size, entries_of(data, users) * work, smallest)
     return out
+
+
+def entries_of(data: UserData, users: np.ndarray) -> int:
+    """How many matrix entries these users have, about: taking users for equal."""
+    return int(data.rows.size) * users.size // max(1, data.n_users)
 
 
 def over_chunks(run: Callable[[slice], None], n_users: int, work: int, smallest: int = 1) -> None:
@@ -146,8 +156,38 @@ def slope_of_one(prediction: float, target: float) -> float:
     return 1.0
 
 
-@compiled
-def _predict_block(rows: np.ndarray, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
+@sparse.either(_OPTIONS, sparse.kind)
+def kind(rows: Any) -> Any:
+    """The type of the entries."""
+    return rows.dtype
+
+
+@sparse.either(_OPTIONS, sparse.copy_row)
+def copy_row(rows: Any, i: int, out: np.ndarray) -> None:
+    """out = rows[i]."""
+    out[:] = rows[i]
+
+
+@sparse.either(_OPTIONS, sparse.row_square)
+def _row_square(rows: Any, i: int, scales: np.ndarray, spread: np.ndarray) -> float:
+    """|rows[i] * scales|^2; `spread` is a line of zeros, and is left so."""
+    square = 0.0
+    for k in range(rows.shape[1]):
+        x = rows[i, k] * scales[k]
+        square += x * x
+    return square
+
+
+@sparse.either(_OPTIONS, sparse.add_squares)
+def add_squares(rows: Any, i: int, scales: np.ndarray, spread: np.ndarray, out: np.ndarray) -> None:
+    """out += (rows[i] * scales)^2; `spread` is a line of zeros, and is left so."""
+    for k in range(rows.shape[1]):
+        x = rows[i, k] * scales[k]
+        out[k] += x * x
+
+
+@sparse.either(_OPTIONS, sparse.predict_block)
+def predict_block(rows: Any, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
     """predictions[i, c] = <weights[c], rows[start + i]>, four rows at a time so that weights load once for four."""
     n_outputs, n_features = weights.shape
     for c in range(n_outputs):
@@ -175,9 +215,9 @@ def _predict_block(rows: np.ndarray, start: int, n_rows: int, weights: np.ndarra
             i += 1
 
 
-@compiled
-def _add_block(
-    rows: np.ndarray, start: int, n_rows: int, slopes: np.ndarray, scale: float, n_outputs: int, gradient: np.ndarray
+@sparse.either(_OPTIONS, sparse.add_block)
+def add_block(
+    rows: Any, start: int, n_rows: int, slopes: np.ndarray, scale: float, n_outputs: int, gradient: np.ndarray
 ) -> None:
     """gradient[c] += scale * sum over i of slopes[i, c] * rows[start + i], four rows at a time."""
     n_features = rows.shape[1]
@@ -202,8 +242,15 @@ def _add_block(
 
 
 @compiled
+def _word(number: float) -> np.uint64:
+    """A number's bits in single precision: in what order it was added up does not matter."""
+    bits = np.uint64(np.float64(np.float32(number)).view(np.int64))
+    return bits if bits << np.uint64(1) else np.uint64(0)  # -0 is 0
+
+
+@compiled
 def shift_block(
-    rows: np.ndarray,
+    rows: Rows,
     start: int,
     n_rows: int,
     first: int,
@@ -217,14 +264,10 @@ def shift_block(
     (from `first` on), length, target and prediction: of nothing that another user could change.
     """
     radius, seed, quantiles = smoothing
-    last = quantiles.shape[0] - 1
+    last, ones, spread = quantiles.shape[0] - 1, np.ones(rows.shape[1]), np.zeros(rows.shape[1])
     for i in range(n_rows):
-        square = 0.0
-        for k in range(rows.shape[1]):
-            square += np.float64(rows[start + i, k]) * np.float64(rows[start + i, k])
-        mixed = np.uint64(np.float64(predictions[i]).view(np.int64))
-        length = np.uint64(np.float64(square).view(np.int64))
-        target = np.uint64(np.float64(targets[start + i]).view(np.int64))
+        square = _row_square(rows, start + i, ones, spread)
+        mixed, length, target = _word(predictions[i]), _word(square), _word(targets[start + i])
         for word in (np.uint64(seed), np.uint64(first + i), length, target):
             mixed = (mixed ^ word) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -237,45 +280,13 @@ def shift_block(
 
 
 @compiled
-def _weigh_block(weighing: Weighing, start: int, n_rows: int, n_outputs: int, slopes: np.ndarray) -> None:
+def weigh_block(weighing: Weighing, start: int, n_rows: int, n_outputs: int, slopes: np.ndarray) -> None:
     """slopes[i, c] *= min(1, longest / lengths[start + i]): rows that are longer count as if they were so long."""
     lengths, longest = weighing
     for i in range(n_rows):
         if lengths[start + i] > longest:
             for c in range(n_outputs):
                 slopes[i * n_outputs + c] *= longest / lengths[start + i]
-
-
-@compiled
-def mean_gradients(
-    data: Arrays,
-    users: np.ndarray,
-    weights: np.ndarray,
-    slopes: Any,
-    smoothing: Smoothing,
-    weighing: Weighing,
-    out: np.ndarray,
-) -> None:
-    """Mean gradient of each user's rows; `weights` is (n_outputs, n_features), `slopes` comes from `block_slopes`.
-
-    Smoothing is for one output. A row's gradient counts min(1, longest / length) times.
-    """
-    rows, targets, offsets = data
-    n_outputs = weights.shape[0]
-    predictions, block_targets = np.empty(BLOCK_ROWS * n_outputs), np.empty(BLOCK_ROWS)
-    for j in range(users.shape[0]):
-        first, last = offsets[users[j]], offsets[users[j] + 1]
-        out[j] = math.nan if first == last else 0.0
-        for start in range(first, last, BLOCK_ROWS):
-            n_rows = min(BLOCK_ROWS, last - start)
-            _predict_block(rows, start, n_rows, weights, predictions)
-            if smoothing[0] > 0.0:
-                shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions)
-            block_targets[:n_rows] = targets[start : start + n_rows]
-            slopes(predictions, block_targets, n_rows)
-            if weighing[0].size > 0:
-                _weigh_block(weighing, start, n_rows, n_outputs, predictions)
-            _add_block(rows, start, n_rows, predictions, 1.0 / (last - first), n_outputs, out[j])
 
 
 @compiled
@@ -290,7 +301,7 @@ def mean_curvatures(
 ) -> None:
     """Mean over each user's rows of weight * min(2, length^2 / longest^2) * curvature, one number per user.
 
-    The curvature is (slope a `step` further along the slope - slope) / step; weights as in `mean_gradients`.
+    The curvature is (slope a `step` further along the slope - slope) / step; weights as in `fused.gradients`.
     """
     rows, targets, offsets = data
     lengths, longest = weighing
@@ -302,7 +313,7 @@ def mean_curvatures(
         total = math.nan if first == last else 0.0
         for start in range(first, last, BLOCK_ROWS):
             n_rows = min(BLOCK_ROWS, last - start)
-            _predict_block(rows, start, n_rows, weights, here)
+            predict_block(rows, start, n_rows, weights, here)
             there[:] = here
             block_targets[:n_rows] = targets[start : start + n_rows]
             slopes(here, block_targets, n_rows)
@@ -323,14 +334,14 @@ def mean_curvatures(
         out[j, 0] = total / (last - first)
 
 
-# --- bases, lengths and clipping --------------------------------------------------------------------------------------
+# --- bases and lengths ------------------------------------------------------------------------------------------------
 
 
 @compiled
 def square_norm(vector: np.ndarray) -> float:
     total = 0.0
     for k in range(len(vector)):
-        total += vector[k] * vector[k]
+        total += np.float64(vector[k]) * np.float64(vector[k])  # squares of float32 would be rounded
     return total
 
 
@@ -347,8 +358,8 @@ def norm(vector: np.ndarray) -> float:
     return math.sqrt(square_norm(vector))
 
 
-@_inlined
-def _turn(rows: np.ndarray, i: int, basis: np.ndarray, out: np.ndarray) -> None:
+@sparse.either(_OPTIONS, sparse.turn_row)
+def _turn(rows: Any, i: int, basis: np.ndarray, out: np.ndarray) -> None:
     """out = rows[i] @ basis in float64, for a basis of any number of directions."""
     for e in range(basis.shape[1]):
         out[e] = 0.0
@@ -377,37 +388,18 @@ def turn_square(row: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
 
 
 @compiled
-def _change_basis(vectors: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
-    n_features = len(basis)
-    for j in range(len(vectors)):
-        for c in range(0, vectors.shape[1], n_features):
-            turn_square(vectors[j, c : c + n_features], basis, out[j, c : c + n_features])
-
-
-def change_basis(vectors: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Each vector, or each of its blocks of len(basis) entries, times the basis.
-
-    Row by row: a matrix product might round a row differently depending on the rows around it.
-    """
-    out = np.empty_like(vectors)
-    _change_basis(read_only(vectors), read_only(basis), out)
-    return out
-
-
-@compiled
-def _row_lengths(rows: np.ndarray, basis: np.ndarray, diagonal: bool, out: np.ndarray) -> None:
+def _row_lengths(rows: Rows, first: int, basis: np.ndarray, diagonal: bool, out: np.ndarray) -> None:
     """A diagonal is a basis of one row, which is said, not inferred: a single feature has a basis of one row, too."""
-    along = np.empty(basis.shape[1])
-    for i in range(rows.shape[0]):
+    along, spread = np.empty(basis.shape[1]), np.zeros(rows.shape[1])
+    for i in range(len(out)):
         if diagonal:
-            for e in range(len(along)):
-                along[e] = rows[i, e] * basis[0, e]
+            out[i] = math.sqrt(_row_square(rows, first + i, basis[0], spread))
         else:
-            _turn(rows, i, basis, along)
-        out[i] = norm(along)
+            _turn(rows, first + i, basis, along)
+            out[i] = norm(along)
 
 
-def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
+def row_lengths(rows: np.ndarray | SparseRows, basis: np.ndarray) -> np.ndarray:
     """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix.
 
     By the same operations for each row, whatever rows stand around it.
@@ -415,58 +407,23 @@ def row_lengths(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
     if len(basis) != rows.shape[1]:  # the kernel would read beyond a row, and so another user's
         raise ValueError(f"Expected a basis of {rows.shape[1]} features, got {len(basis)}.")
     diagonal = basis.ndim == 1
-    rows, basis = read_only(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
+    held, basis = rows_of(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
     out = np.empty(len(rows), np.float32)
 
     def run(chunk: slice) -> None:
-        _row_lengths(rows[chunk], basis, diagonal, out[chunk])
+        _row_lengths(held, chunk.start, basis, diagonal, out[chunk])
 
     over_chunks(run, len(rows), rows.size * len(basis))
     return out
 
 
 @compiled
-def _clipped(
-    vectors: np.ndarray, directions: np.ndarray, clip: float, longest: float, mark: float, n_sizes: int, out: np.ndarray
-) -> None:
-    n_kept = out.shape[1] - n_sizes - 1
-    for j in range(vectors.shape[0]):
-        kept = out[j, :n_kept]
-        out[j] = 0.0
-        if directions.shape[1] == 0:
-            kept[:] = vectors[j]
-        else:
-            _turn(vectors, j, directions, kept)
-        length = norm(kept)
-        if not math.isfinite(length):
-            kept[:] = 0.0
-            out[j, n_kept + n_sizes] = mark
-            continue
-        size, least = 0, longest / 2
-        while size < n_sizes - 1 and length <= least:
-            size, least = size + 1, least / 2
-        out[j, n_kept + size] = mark
-        if length > clip:
-            for e in range(n_kept):
-                kept[e] *= clip / length
-
-
-def clipped(
-    vectors: np.ndarray, directions: np.ndarray | None, clip: float, longest: float, mark: float, n_sizes: int
-) -> np.ndarray:
-    """Each vector, in these directions, clipped to `clip`, followed by `mark` at its size, zeros at the others.
-
-    Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry is the
-    non-finite indicator. By the same operations for each vector, wherever it stands: of a vector between two sizes
-    nothing but itself may decide which one it has.
-    """
-    n_kept = vectors.shape[1] if directions is None else directions.shape[1]
-    if directions is not None and len(directions) != vectors.shape[1]:
-        raise ValueError(f"Expected directions of {vectors.shape[1]} entries, got {len(directions)}.")
-    columns = np.zeros((0, 0)) if directions is None else np.ascontiguousarray(directions, dtype=np.float64)
-    out = np.empty((len(vectors), n_kept + n_sizes + 1))
-    _clipped(read_only(vectors), read_only(columns), clip, longest, mark, n_sizes, out)
-    return out
+def size_of(length: float, longest: float, n_sizes: int) -> int:
+    """k for a length above longest / 2^(k + 1), the last of them for any smaller one."""
+    size, least = 0, longest / 2
+    while size < n_sizes - 1 and length <= least:
+        size, least = size + 1, least / 2
+    return size
 
 
 # --- moments ----------------------------------------------------------------------------------------------------------
@@ -476,15 +433,20 @@ def clipped(
 def mean_squares(data: Arrays, users: np.ndarray, out: np.ndarray) -> None:
     """Mean square of each feature over each user's rows."""
     rows, _, offsets = data
+    ones, spread = np.ones(rows.shape[1]), np.zeros(rows.shape[1])
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
         out[j] = math.nan if first == last else 0.0
         for i in range(first, last):
-            for k in range(rows.shape[1]):
-                x = np.float64(rows[i, k])
-                out[j, k] += x * x
+            add_squares(rows, i, ones, spread, out[j])
         for k in range(rows.shape[1]):
             out[j, k] /= last - first
+
+
+@compiled
+def usable_length(length: float) -> bool:
+    """Whether dividing by it makes a vector of length 1."""
+    return length > 2.0**-400 and length < 2.0**400
 
 
 @compiled
@@ -498,31 +460,35 @@ def moment_shapes(data: Arrays, users: np.ndarray, basis: np.ndarray, out: np.nd
     n_features = rows.shape[1]
     diagonal = basis.shape[0] == 1
     most_rows = _MOST_TURNED / math.sqrt(n_features)
-    square = np.zeros((1 if diagonal else n_features, n_features))
-    along = np.empty(n_features)
+    spread, full = np.zeros(n_features), 0 if diagonal else n_features
+    wide = -(-full // tiles.COLUMNS) * tiles.COLUMNS
+    matrix = np.zeros((full, wide))
+    if not diagonal:
+        matrix[:, :n_features] = basis
+    block, turned = np.zeros((BLOCK_ROWS, full)), np.empty((BLOCK_ROWS, wide))
+    part, square = np.empty((wide, wide)), np.zeros((wide, wide))
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
         square[:] = 0.0
         out[j] = 0.0
         if not diagonal and last - first > most_rows:
             continue
-        for i in range(first, last):
-            if diagonal:
-                for e in range(n_features):
-                    x = rows[i, e] * basis[0, e]
-                    square[0, e] += x * x
-                continue
-            _turn(rows, i, basis, along)
-            for k in range(n_features):
-                these, x = square[k], along[k]
-                for e in range(k, n_features):
-                    these[e] += x * along[e]
         if diagonal:
-            out[j] = square[0]
+            for i in range(first, last):
+                add_squares(rows, i, basis[0], spread, out[j])
         else:
-            _add_triangle(square, 1.0, out[j])
+            for start in range(first, last, BLOCK_ROWS):
+                n_rows = min(BLOCK_ROWS, last - start)
+                for i in range(n_rows):
+                    copy_row(rows, start + i, block[i])
+                tiles.multiply(block, n_rows, matrix, turned)
+                tiles.squares(turned, n_rows, part)
+                for k in range(n_features):
+                    for e in range(k, n_features):
+                        square[k, e] += part[k, e]
+            _add_triangle(square, n_features, 1.0, out[j])
         length = norm(out[j])
-        usable = length > 2.0**-400 and length < 2.0**400
+        usable = usable_length(length)
         for k in range(out.shape[1]):
             out[j, k] = out[j, k] / length if usable else 0.0
 
@@ -537,8 +503,8 @@ def second_moments(data: Arrays, users: np.ndarray, largest: float, out: np.ndar
     """
     rows, _, offsets = data
     n_features = rows.shape[1]
-    square = np.empty((n_features + 1, n_features), rows.dtype)
-    four = np.zeros((4, n_features + 1), rows.dtype)  # a feature more, so that they come in pairs
+    square = np.empty((n_features + 1, n_features), kind(rows))
+    four = np.zeros((4, n_features + 1), kind(rows))  # a feature more, so that they come in pairs
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
         out[j] = math.nan if first == last else 0.0
@@ -548,7 +514,7 @@ def second_moments(data: Arrays, users: np.ndarray, largest: float, out: np.ndar
                 for i in range(4):
                     four[i] = 0
                     if start + i < last:
-                        four[i, :n_features] = rows[start + i]
+                        copy_row(rows, start + i, four[i, :n_features])
                 x0, x1, x2, x3 = four[0], four[1], four[2], four[3]
                 for a in range(0, n_features, 2):
                     these, those = square[a], square[a + 1]
@@ -557,7 +523,7 @@ def second_moments(data: Arrays, users: np.ndarray, largest: float, out: np.ndar
                     for k in range(n_features):
                         these[k] += a0 * x0[k] + a1 * x1[k] + a2 * x2[k] + a3 * x3[k]
                         those[k] += b0 * x0[k] + b1 * x1[k] + b2 * x2[k] + b3 * x3[k]
-            _add_triangle(square, 1.0 / (last - first), out[j])
+            _add_triangle(square, n_features, 1.0 / (last - first), out[j])
         if largest > 0.0:
             length = norm(out[j, :-1])
             for k in range(out.shape[1] - 1):
@@ -566,11 +532,11 @@ def second_moments(data: Arrays, users: np.ndarray, largest: float, out: np.ndar
 
 
 @compiled
-def _add_triangle(square: np.ndarray, scale: float, out: np.ndarray) -> None:
+def _add_triangle(square: np.ndarray, n_features: int, scale: float, out: np.ndarray) -> None:
     """Add the upper triangle, row by row and scaled, off-diagonal entries times sqrt(2)."""
-    n_features, position = square.shape[1], 0
+    position = 0
     for a in range(n_features):
-        sums = square[a, a:]
+        sums = square[a, a:n_features]
         entries = out[position : position + n_features - a]
         entries[0] += scale * sums[0]
         for k in range(1, n_features - a):

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from userdp.data.users import UserData
-from userdp.vectors import kernels
+from userdp.vectors import entries, fused, kernels
+from userdp.vectors.entries import EntryVectors
 from userdp.vectors.gradients import PerUser, RowWeights
 
 
@@ -22,9 +23,13 @@ class UserMean(PerUser):
     """
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        return fused.vectors(data, users, *self.for_kernels(data))
+
+    def for_kernels(self, data: UserData) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
+        """The width of a vector, and what `fused.gradients` takes."""
         slopes = kernels.block_slopes(kernels.slope_of_one, may_raise=False)
-        parameters = (np.zeros((1, data.n_features)), slopes, kernels.NO_SMOOTHING, kernels.NO_WEIGHING)
-        return kernels.over_users(kernels.mean_gradients, data, users, data.n_features, *parameters)
+        model = (np.zeros((1, data.n_features)), slopes, kernels.NO_SMOOTHING, kernels.NO_WEIGHING, False)
+        return data.n_features, model, fused.NO_TURNING, fused.NO_MARKING
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,16 @@ class MomentShape(PerUser):
 
     basis: np.ndarray
 
+    @property
+    def sparse(self) -> bool:
+        """Whether vectors of sparse rows are sparse."""
+        return self.basis.ndim == 1
+
+    def entries(self, data: UserData, users: np.ndarray) -> EntryVectors:
+        """The vectors by their entries."""
+        self.check_basis(data.n_features)
+        return entries.squares(data, users, self.basis, shapes=True)
+
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         d = data.n_features
         basis = np.ascontiguousarray(np.atleast_2d(self.basis))
@@ -88,9 +103,12 @@ class MomentShape(PerUser):
         return kernels.over_users(kernels.moment_shapes, data, users, width, basis, work=len(basis), smallest=256)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.check_basis(n_features)
+        super().check(n_features, dtype)
+
+    def check_basis(self, n_features: int) -> None:
         if self.basis.shape not in ((n_features,), (n_features, n_features)):
             raise ValueError(f"Expected a basis of {n_features} features, got shape {self.basis.shape}.")
-        super().check(n_features, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +145,27 @@ class ColumnScales(PerUser):
     """
 
     SIZES: ClassVar[np.ndarray] = 64.0 ** np.arange(-10, 11)
+    sparse: ClassVar[bool] = True
+
+    def entries(self, data: UserData, users: np.ndarray) -> EntryVectors:
+        """The vectors by their entries."""
+        squares = entries.squares(data, users, np.ones(data.n_features), shapes=False)
+        sizes, known = self._sizes(squares.values)
+        columns = squares.columns * self.SIZES.size + sizes
+        marks = np.where(known, 1 / math.sqrt(data.n_features), 0.0)
+        return EntryVectors(squares.starts, squares.counts, columns, marks, data.n_features * self.SIZES.size)
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         squares = kernels.over_users(kernels.mean_squares, data, users, data.n_features)
-        n_features, n_sizes = squares.shape[1], self.SIZES.size
-        with np.errstate(all="ignore"):
-            places = np.round(np.log2(squares) / 6) + n_sizes // 2
-        out = np.zeros((users.size, n_features, n_sizes))
-        known = np.isfinite(places)
+        sizes, known = self._sizes(squares)
+        out = np.zeros((users.size, data.n_features, self.SIZES.size))
         rows, columns = np.nonzero(known)
-        sizes = np.clip(places[known], 0, n_sizes - 1).astype(np.int64)
-        out[rows, columns, sizes] = 1 / math.sqrt(n_features)
+        out[rows, columns, sizes[known]] = 1 / math.sqrt(data.n_features)
         return out.reshape(users.size, -1)
+
+    def _sizes(self, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the sizes squares are nearest to, 0 where they are 0 or not finite, and where they are not."""
+        with np.errstate(all="ignore"):
+            places = np.round(np.log2(squares) / 6) + self.SIZES.size // 2
+        known = np.isfinite(places)
+        return np.clip(np.where(known, places, 0.0), 0, self.SIZES.size - 1).astype(np.int64), known

@@ -20,10 +20,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss
-from userdp.vectors import kernels
+from userdp.vectors import kernels, sparse
 from userdp.vectors.gradients import (
     check_loss,
     check_sizes,
@@ -36,6 +37,7 @@ from userdp.vectors.gradients import (
 _LANES = 4
 _WINDOW = 1 << 19  # entries copied ahead: how many rows a user has must not decide how much memory is needed
 _REFRESH = 64  # steps after which the tracked squared norm is computed anew, before its rounding adds up
+_SMALLEST_SCALE = 1e-3  # of sparse iterates, before they are written out
 
 Region = tuple[np.ndarray, float, np.ndarray, np.ndarray]  # center and radius of a ball; or radius -1, a box's ends
 
@@ -49,10 +51,11 @@ class OnePassSGD:
     step, without the first `average_from` of them; `average_from` = 1 is the last iterate. With a `basis` (d x d)
     every row enters as x @ basis, so w are weights in that basis. With several outputs the weights are a flattened
     matrix. NaN for a group without rows. A NaN cell makes the vector NaN; so does an infinite one, except that a box
-    may clip its effect to the border. One gradient per row: a pass never costs more than the rows there are.
+    may clip its effect to the border. One gradient per row: a pass never costs more than the rows there are. In other
+    domains than a ball or a box, and for losses in plain Python, steps are taken in Python, which is slow.
 
     Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
-    Paper: Alg. 1, line 8 (a constant step and the average of all iterates, the defaults).
+    Paper: Alg. 1, lines 6-8; Lemma 2.3. The defaults, a constant step and the average of all iterates, are the printed.
     """
 
     needs_targets: ClassVar[bool] = True
@@ -72,6 +75,8 @@ class OnePassSGD:
             raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
         if not 0 <= self.average_from <= 1:
             raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the fraction of steps left out.")
+        if not hasattr(self.domain, "project"):
+            raise TypeError(f"Expected a domain such as a Ball, got {type(self.domain).__name__}.")
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
         object.__setattr__(self, "basis", square_basis(self.basis))
@@ -81,7 +86,7 @@ class OnePassSGD:
         if not 1 <= n_groups <= users.size:
             raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
         check_sizes("a start", self.start, self.loss, self.basis, data.n_features)
-        if not self.loss.compiled:
+        if not (self.loss.compiled and isinstance(self.domain, (Ball, Box))):
             return np.array([self._slowly(data, group) for group in np.array_split(users, n_groups)])
         # The sizes of np.array_split: the first groups have one user more.
         size, longer = divmod(users.size, n_groups)
@@ -101,7 +106,10 @@ class OnePassSGD:
         def run(fours: slice) -> None:
             groups = slice(_LANES * fours.start, min(_LANES * fours.stop, len(out)))
             part = kernels.read_only(edges[groups.start : groups.stop + 1])  # one more edge than groups
-            _iterates(arrays, users, part, kernels.read_only(basis), *steps, out[groups])
+            if isinstance(data.rows, SparseRows) and self.basis is None:
+                _sparse_iterates(arrays, users, part, *steps, out[groups])
+            else:
+                _iterates(arrays, users, part, kernels.read_only(basis), *steps, out[groups])
 
         kernels.over_chunks(run, -(-len(out) // _LANES), data.rows.size)
         return out
@@ -115,8 +123,8 @@ class OnePassSGD:
             )
 
     def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
-        """The same for one group and a slope in plain Python; whatever it raises makes the vector NaN."""
-        w, total = self.start, np.zeros(self.start.size)
+        """The same for one group and any slope and domain; whatever it raises makes the vector NaN."""
+        w, total, several = self.start, np.zeros(self.start.size), self.loss.n_outputs > 1
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -126,8 +134,9 @@ class OnePassSGD:
                 n_left_out = left_out(self.average_from, len(rows))
                 for t, row in enumerate(np.argsort(mixing_order(len(rows)))):
                     step = self.step_size * (1 - t / len(rows) if self.decay else 1)
-                    slope = float(self.loss.slope(float(w @ rows[row]), float(targets[row])))
-                    w = self.domain.project(w - step * slope * rows[row])
+                    predictions = w.reshape(self.loss.n_outputs, -1) @ rows[row]
+                    slopes = self.loss.slope(predictions if several else float(predictions[0]), float(targets[row]))
+                    w = self.domain.project(w - step * np.outer(slopes, rows[row]).ravel())
                     total = total + w * (t >= n_left_out)
                 vector: np.ndarray = total / (len(rows) - n_left_out) - self.start
                 return vector
@@ -143,9 +152,8 @@ def region_of(domain: Domain, size: int) -> Region:
     if isinstance(domain, Ball):
         center = zeros if domain.center is None else kernels.read_only(domain.center)
         return center, float(domain.radius), zeros, zeros
-    if isinstance(domain, Box):
-        return zeros, -1.0, kernels.read_only(domain.low), kernels.read_only(domain.high)
-    raise TypeError(f"Expected a Ball or a Box, got {type(domain).__name__}.")
+    assert isinstance(domain, Box)
+    return zeros, -1.0, kernels.read_only(domain.low), kernels.read_only(domain.high)
 
 
 @kernels.compiled
@@ -185,16 +193,17 @@ def _load(
     As many as the buffer holds. Rows are read in their own order and written in the order of the visits.
     """
     rows, targets, offsets = data
-    position = 0
+    position, line = 0, np.empty(rows.shape[1], kernels.kind(rows))
     for user in members:
         for row in range(offsets[user], offsets[user + 1]):
             place = order[position] - begin
             position += 1
             if 0 <= place < len(values):
                 if basis.size:
-                    kernels.turn_square(rows[row], basis, buffer[place])
+                    kernels.copy_row(rows, row, line)
+                    kernels.turn_square(line, basis, buffer[place])
                 else:
-                    buffer[place] = rows[row]
+                    kernels.copy_row(rows, row, buffer[place])
                 values[place] = targets[row]
 
 
@@ -242,7 +251,7 @@ def _iterates(
     n_features = rows.shape[1]
     n_outputs = n_weights // n_features
     window = max(1, _WINDOW // n_features)
-    buffer, buffer_targets = np.empty((_LANES, window, n_features), rows.dtype), np.empty((_LANES, window))
+    buffer, buffer_targets = np.empty((_LANES, window, n_features), kernels.kind(rows)), np.empty((_LANES, window))
     w, total = np.empty((_LANES, n_weights)), np.empty((_LANES, n_weights))
     squares, lengths, n_rows = np.zeros(_LANES), np.zeros(_LANES), np.zeros(_LANES, np.int64)
     predictions, lane_targets = np.zeros(_LANES * n_outputs), np.zeros(_LANES)
@@ -300,3 +309,106 @@ def _iterates(
             counted = n_rows[lane] - left_out(average_from, n_rows[lane])
             for k in range(n_weights):
                 out[first_group + lane, k] = total[lane, k] / counted - start[k] if counted > 0 else math.nan
+
+
+@kernels.compiled
+def _visits(offsets: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """The rows of a group in the order in which they are visited."""
+    rows = np.empty(_count_rows(offsets, members), np.int64)
+    order, position = mixing_order(len(rows)), 0
+    for user in members:
+        for row in range(offsets[user], offsets[user + 1]):
+            rows[order[position]] = row
+            position += 1
+    return rows
+
+
+@kernels.compiled
+def _write_out(v: np.ndarray, scale: float, age: float, late: np.ndarray, total: np.ndarray) -> float:
+    """Add up the iterates so far, make v the iterate itself, and return its squared norm."""
+    for k in range(len(v)):
+        total[k] += age * v[k] - late[k]
+        late[k] = 0.0
+        v[k] *= scale
+    return kernels.square_norm(v)
+
+
+@kernels.compiled
+def _sparse_iterates(
+    data: kernels.Arrays,
+    users: np.ndarray,
+    edges: np.ndarray,
+    start: np.ndarray,
+    region: Region,
+    step_size: float,
+    decay: bool,
+    average_from: float,
+    slopes: Any,
+    out: np.ndarray,
+) -> None:
+    """`_iterates` of sparse rows in their own coordinates: a step costs its row's entries, not all weights.
+
+    The iterate is w = scale * v: projecting onto a ball changes the scale alone. The sum of the iterates is
+    age * v - late with age the sum of the scales: what moves by x at an age was missing x that many times before.
+
+    Differs: a row whose squared length overflows makes the vector NaN; of dense rows it may stay finite.
+    """
+    rows, targets, offsets = data
+    center, radius, low, high = region
+    n_weights, n_features = out.shape[1], rows.shape[1]
+    n_outputs, has_center = n_weights // n_features, bool(np.any(center != 0.0))
+    total, late = np.empty(n_weights), np.empty(n_weights)
+    spread = np.zeros(n_features, kernels.kind(rows))  # as dense rows are: in their own type
+    predictions, products, one = np.empty(n_outputs), np.empty(n_outputs), np.empty(1)
+    for group in range(len(out)):
+        visits = _visits(offsets, users[edges[group] : edges[group + 1]])
+        longest = 0
+        for row in visits:
+            longest = max(longest, rows.indptr[row + 1] - rows.indptr[row])
+        columns, x = np.empty(longest + 1, np.int64), np.empty(longest + 1, kernels.kind(rows))
+        v, scale, age, square = start.copy(), 1.0, 0.0, kernels.square_norm(start)
+        total[:], late[:] = 0.0, 0.0
+        first_counted = left_out(average_from, len(visits))
+        for t in range(len(visits)):
+            n = sparse.unpacked(rows, visits[t], spread, columns, x)
+            one[0] = targets[visits[t]]
+            length = kernels.square_norm(x[:n])
+            for c in range(n_outputs):
+                product, off = 0.0, 0.0
+                for k in range(n):
+                    product += v[c * n_features + columns[k]] * x[k]
+                    off += center[c * n_features + columns[k]] * x[k] if has_center else 0.0
+                products[c] = scale * product
+                predictions[c] = products[c] + off
+            slopes(predictions, one, 1)
+            step, shrink = step_size * (1.0 - t / len(visits)) if decay else step_size, 1.0
+            for c in range(n_outputs):
+                a = -step * predictions[c]
+                square += 2.0 * a * products[c] + a * a * length
+                if not math.isfinite(a) or (radius >= 0.0 and not math.isfinite(square)):
+                    total[:] = math.nan
+            if radius >= 0.0 and square > radius * radius:
+                shrink = radius / math.sqrt(square)
+                square = square * shrink * shrink
+            if shrink < _SMALLEST_SCALE:  # a step so long that sums would lose their digits beside it
+                _write_out(v, scale, age, late, total)
+                scale, age = 1.0, 0.0
+            for c in range(n_outputs):
+                a = -step * predictions[c] / scale
+                for k in range(n):
+                    e = c * n_features + columns[k]
+                    moved = v[e] + a * x[k]
+                    if radius < 0.0:
+                        moved = min(max(moved, low[e]), high[e])
+                    late[e] += age * (moved - v[e])
+                    v[e] = moved
+            scale *= shrink
+            if t >= first_counted:
+                age += scale
+            if t % max(_REFRESH, n_features) == 0 or scale < _SMALLEST_SCALE:
+                square = _write_out(v, scale, age, late, total)
+                scale, age = 1.0, 0.0
+        _write_out(v, scale, age, late, total)
+        counted = len(visits) - first_counted
+        for k in range(n_weights):
+            out[group, k] = total[k] / counted - start[k] if counted > 0 else math.nan

@@ -1,0 +1,74 @@
+"""Columns as codes: equal cells get equal whole numbers, counted by first appearance, without a loop over cells.
+
+Which way is taken may depend on cells, but what comes out does not: codes are those that a dictionary of Python's would
+give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def encodable(kind: np.dtype) -> bool:
+    """Whether cells of this type are equal exactly if their bytes are, but for NaN and the sign of 0."""
+    return kind.kind in "biumMUS" or (kind.kind == "f" and kind.itemsize <= 8)
+
+
+def encode(cells: np.ndarray | pa.Array) -> tuple[np.ndarray, Any]:
+    """Each cell's code, and the distinct cells in the order of codes; the code of null is their number."""
+    if isinstance(cells, np.ndarray):
+        cells = np.ascontiguousarray(cells)
+        size = cells.dtype.itemsize
+        words = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}.get(size, pa.binary(size))
+        raw = pa.Array.from_buffers(words, len(cells), [None, pa.py_buffer(cells.view(np.uint8))])
+        codes, distinct = encode(raw)
+        data = distinct.buffers()[1]
+        return codes, np.frombuffer(data, dtype=cells.dtype, count=len(distinct), offset=distinct.offset * size)
+    encoded = cells.dictionary_encode()
+    codes = encoded.indices.fill_null(len(encoded.dictionary)) if cells.null_count else encoded.indices
+    return np.asarray(codes), encoded.dictionary
+
+
+def as_arrow(column: Any) -> pa.Array | None:
+    """A column of pandas, polars or Arrow, that numpy has no type for, as one Arrow array of its values, or None."""
+    if isinstance(getattr(column, "dtype", None), np.dtype) or hasattr(column, "columns"):
+        return None
+    try:
+        if hasattr(column, "to_arrow"):  # polars
+            column = column.to_arrow()
+        elif hasattr(column, "iloc") and not hasattr(column, "cat"):  # pandas, whose categories may be anything
+            column = pa.array(column, from_pandas=True)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if isinstance(column, pa.Array) and pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()  # a null may be in the dictionary
+    except Exception:  # a type that Arrow does not know, or cells that are no UTF-8
+        return None
+    return column if isinstance(column, pa.Array) else None
+
+
+def arrow_ids(users: Any) -> Any:
+    """Ids of pandas, polars or Arrow as an Arrow array that tells them apart as Python does; others as they are."""
+    found = as_arrow(users)
+    if found is None:
+        return users
+    if pa.types.is_nested(found.type):
+        return found.to_pylist()
+    if pa.types.is_floating(found.type):
+        return users if found.null_count else found.to_numpy(zero_copy_only=False)
+    return users if isinstance(found, pa.ExtensionArray) else found
+
+
+def plain_ids(ids: Sequence[Any] | np.ndarray) -> np.ndarray | pa.Array | None:
+    """Ids in a list, or in an array of objects, that are all text or all whole numbers: as an array, else None."""
+    kinds = set(map(type, ids))
+    try:
+        if kinds <= {str}:
+            return pa.array(ids, pa.large_string())
+        return np.fromiter(ids, dtype=np.int64, count=len(ids)) if kinds <= {int} else None
+    except (OverflowError, UnicodeError, pa.ArrowException):  # beyond 64 bits, or no Unicode
+        return None

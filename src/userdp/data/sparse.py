@@ -1,0 +1,169 @@
+"""Rows by their non-zero entries: what a scipy matrix in CSR form holds, without making it dense.
+
+Row i has values[k] in column indices[k] for indptr[i] <= k < indptr[i + 1]. Entries of a row come in any order; several
+in one column add up, and zeros may be among them. The constant of an intercept is not held: it would be as many numbers
+as there are rows.
+
+Guarantee: whether something is raised here, and its words, depend on types, dimensions and on whether the parts fit
+together (the structure), never on a value; what a row is depends on its own entries only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from userdp.data.grouping import Groups
+from userdp.data.schema import NUMBER, declared
+
+_GATHER_ENTRIES = 1 << 20  # moved at a time, about: their places take as much memory again
+_MALFORMED = (
+    "Expected {what} to be a well-formed sparse matrix: row pointers that rise from 0 to the number of entries, and "
+    "column indices from 0 to the number of columns less 1. Its parts do not fit together: build it again."
+)
+
+
+class Entries(NamedTuple):
+    """Sparse rows as kernels take them; `constant` is 1 if the last feature is 1 in all rows and not held, else 0."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    shape: tuple[int, int]
+    constant: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SparseRows:
+    """Rows by their entries; `n_columns` without the constant. All arrays are read-only."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    n_columns: int
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        arrays = {"indptr": "lq", "indices": "ilq", "values": "fd"}
+        for name, kinds in arrays.items():
+            array = getattr(self, name)
+            kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+            if not isinstance(array, np.ndarray) or array.dtype.char not in kinds or not array.dtype.isnative:
+                raise TypeError(f"Expected {name} as an array of {kinds!r} in native order, got {kind}: convert it.")
+            view = np.ascontiguousarray(array).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+        if not _fits(self.indptr, self.indices, self.values, self.n_columns):
+            raise ValueError(_MALFORMED.format(what="rows"))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.n_columns + self.constant
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are to go through, the constant's counted in."""
+        return len(self.values) + self.constant * len(self)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __repr__(self) -> str:
+        return f"SparseRows(n_features={self.shape[1]}, dtype={self.dtype})"
+
+    @property
+    def entries(self) -> Entries:
+        return Entries(self.indptr, self.indices, self.values, self.shape, int(self.constant))
+
+    def dense(self, block: slice) -> np.ndarray:
+        """Some rows as a matrix."""
+        indptr = self.indptr[block.start : block.stop + 1]
+        rows = np.zeros((len(indptr) - 1, self.shape[1]), self.dtype)
+        rows[:, self.n_columns :] = 1.0
+        held = slice(indptr[0], indptr[-1])
+        with np.errstate(all="ignore"):
+            np.add.at(rows, (np.repeat(np.arange(len(rows)), np.diff(indptr)), self.indices[held]), self.values[held])
+        rows.flags.writeable = False
+        return rows
+
+    def grouped(self, groups: Groups, dtype: np.dtype, constant: bool) -> SparseRows:
+        """The rows in the groups' order: as they are, or in one gather."""
+        with np.errstate(all="ignore"):
+            if groups.order is None:
+                return replace(self, values=self.values.astype(dtype, copy=False), constant=constant)
+            lengths = (self.indptr[1:] - self.indptr[:-1])[groups.order]
+            indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            indices, values = np.empty(indptr[-1], self.indices.dtype), np.empty(indptr[-1], dtype)
+            first = 0
+            while first < len(lengths):
+                last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + _GATHER_ENTRIES, side="right")) - 1)
+                last = min(last, len(lengths))
+                moved = self.indptr[groups.order[first:last]] - indptr[first:last]
+                here = slice(indptr[first], indptr[last])
+                places = np.repeat(moved, lengths[first:last]) + np.arange(here.start, here.stop)
+                indices[here], values[here] = self.indices[places], self.values[places]
+                first = last
+        return SparseRows(indptr, indices, values, self.n_columns, constant)
+
+    def filled(self, value: float) -> SparseRows:
+        """The rows with `value` in place of NaN."""
+        missing = np.isnan(self.values)
+        return replace(self, values=np.where(missing, self.values.dtype.type(value), self.values))
+
+
+def is_sparse(X: Any) -> bool:
+    """Whether X is a sparse matrix or array of scipy, or another that becomes one."""
+    return isinstance(X, SparseRows) or hasattr(X, "tocsr")
+
+
+def sparse_rows(what: str, X: Any) -> SparseRows:
+    """Rows of a sparse matrix: those of CSR as they are, those of other forms converted once."""
+    if isinstance(X, SparseRows):
+        return X
+    if getattr(X, "ndim", 2) != 2 or X.shape[1] == 0:
+        problem = "no feature" if getattr(X, "ndim", 2) == 2 else f"{X.ndim} dimensions"
+        raise ValueError(f"Expected {what} of shape (n_rows, n_features), got {problem}: reshape it.")
+    if declared(X) != NUMBER:
+        raise TypeError(f"Expected {what} to be numeric (float, integer or boolean), got {X.dtype}: convert it.")
+    try:
+        X = _csr(X)
+    except Exception:  # scipy's words may quote an index
+        raise ValueError(_MALFORMED.format(what=what)) from None
+    indptr, indices, values = (np.asarray(part) for part in (X.indptr, X.indices, X.data))
+    if not _fits(indptr, indices, values, X.shape[1]) or len(indptr) != X.shape[0] + 1:
+        raise ValueError(_MALFORMED.format(what=what))
+    held = int(indptr[-1])
+    single = values.dtype.newbyteorder("=") == np.float32
+    with np.errstate(all="ignore"):
+        values = values[:held].astype(np.float32 if single else np.float64, copy=False)
+    return SparseRows(indptr.astype(np.int64, copy=False), indices[:held], values, X.shape[1])
+
+
+def _csr(X: Any) -> Any:
+    """X in CSR form; what is to be converted is checked first, because scipy's conversions read unchecked."""
+    form = getattr(X, "format", "")
+    if form == "csr":
+        return X
+    if form in ("csc", "bsr"):
+        X.check_format(full_check=True)
+    if form == "coo":
+        X = type(X)((X.data, X.coords), shape=X.shape)  # made anew it is checked
+    return X.tocsr()
+
+
+def _fits(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_columns: int) -> bool:
+    """Whether kernels, which check no bounds, can read these parts."""
+    if any(part.ndim != 1 for part in (indptr, indices, values)) or {indptr.dtype.kind, indices.dtype.kind} != {"i"}:
+        return False
+    if len(indptr) == 0 or indptr[0] != 0 or not np.all(indptr[1:] >= indptr[:-1]):
+        return False
+    held = indices[: indptr[-1]]
+    if len(held) != indptr[-1] or len(values) < indptr[-1] or len(indices) != len(values):
+        return False
+    return held.size == 0 or bool(held.min() >= 0 and held.max() < n_columns)

@@ -1,0 +1,279 @@
+"""Users' gradients and the sum of what a mechanism makes of them, in one compiled loop.
+
+`gradients` takes a few users at a time. Of each it computes the mean gradient over its rows, changes its basis, and
+marks its size; then it hands these few vectors to a sink, which adds them up (`Clip`'s is in privacy/mechanisms), or
+leaves them in `out`. No array of all users' vectors is made, and vectors that are added up are those that `out` would
+have, bit for bit. Parameters are tuples, the same in number and type for all losses, so that one compiled kernel for
+float32 rows and one for float64 serve all:
+
+    Model    weights (n_outputs x n_features), slopes (`kernels.block_slopes`), smoothing, weighing, and whether slopes
+             are computed of one user alone (losses from outside)
+    Turning  scales (a number for each entry of a block; empty for none), matrix (block -> kept entries, in the rows'
+             own type, of padded width; empty for none), how many entries of a product are kept
+    Marking  clip, longest, mark and how many sizes there are: 0 for no marks and no clipping
+
+Rows are read by `kernels.predict_block`, `kernels.add_block` and, for smoothing, `kernels.shift_block`: other layouts
+of rows need these three.
+
+Guarantee: a user's vector is a function of its rows, in their order, and of the parameters, bit for bit: whoever is
+beside it, in any order, on any thread. Slopes of several users are computed side by side, each by the same operations:
+the package's own losses call no library function across rows. A loss from outside may call exp or tanh, of which a
+compiler may have two versions, for single numbers and for several, that round differently; so its slopes are computed
+of one user alone. A user's rows are cut into blocks from its own first row on; sums over rows or entries never cross
+users.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from userdp.data.users import UserData
+from userdp.vectors import kernels, tiles
+from userdp.vectors.kernels import Arrays, Smoothing, Weighing, compiled, read_only
+
+Model = tuple[np.ndarray, Any, Smoothing, Weighing, bool]
+Turning = tuple[np.ndarray, np.ndarray, int]
+Marking = tuple[float, float, float, int]
+Sink = tuple[Any, np.ndarray, int]  # of `sink_of`, its parameters, and how many entries a total has beside a vector's
+
+USERS = 16  # at a time; a multiple of a tile's rows
+NO_TURNING: Turning = np.zeros(0), np.zeros((0, 0)), 0
+NO_MARKING: Marking = (math.inf, 1.0, 0.0, 0)
+_SINK = types.void(types.float64[:, ::1], types.float64[::1], types.int64[::1])
+_NO_TOTAL = np.zeros(0, dtype=np.int64)
+
+
+def turning_of(basis: np.ndarray | None, directions: np.ndarray | None, n_outputs: int) -> Turning:
+    """A gradient's blocks, one per output, times the basis (a matrix or a diagonal); then all of it @ directions.
+
+    Rows of the matrix are scaled to at most 1 in size, so that it may be kept in single precision, in any units.
+    """
+    matrix: np.ndarray
+    if directions is not None:
+        blocks = directions.reshape(n_outputs, -1, directions.shape[1])
+        if basis is not None:
+            blocks = basis[:, None] * blocks if basis.ndim == 1 else basis @ blocks
+        matrix = blocks.reshape(directions.shape)
+    elif basis is None:
+        return NO_TURNING
+    elif basis.ndim == 1:
+        return basis, np.zeros((0, 0)), 0
+    else:
+        matrix = basis
+    scales = np.abs(matrix).max(axis=1)
+    scales[scales == 0] = 1.0
+    wide = np.zeros((len(matrix), tiles.padded(matrix.shape[1])))
+    wide[:, : matrix.shape[1]] = matrix / scales[:, None]
+    return scales, wide, matrix.shape[1]
+
+
+@functools.cache
+def sink_of(add: Any) -> Any:
+    """Machine code of a function (vectors, parameters, total) that adds what it makes of each vector to the total."""
+    return numba.cfunc(_SINK, nopython=True, cache=True, error_model="numpy")(add)
+
+
+def _keep(vectors: np.ndarray, parameters: np.ndarray, total: np.ndarray) -> None:
+    """Add nothing: the vectors stay."""
+
+
+def vectors(
+    data: UserData, users: np.ndarray, width: int, model: Model, turning: Turning, marking: Marking
+) -> np.ndarray:
+    """The vectors of these users, (n_users_listed, width)."""
+    out, add, none = np.empty((users.size, width)), sink_of(_keep), np.zeros(0)
+    users, arguments = read_only(users), _arguments(data, model, turning, marking)
+
+    def run(chunk: slice) -> None:
+        gradients(users[chunk], *arguments, add, none, out[chunk], _NO_TOTAL)
+
+    kernels.over_chunks(run, users.size, kernels.entries_of(data, users) * len(model[0]), USERS)
+    return out
+
+
+def total(
+    data: UserData, users: np.ndarray, sink: Sink, width: int, model: Model, turning: Turning, marking: Marking
+) -> np.ndarray:
+    """What the sink makes of these users' vectors, added up: whole numbers, so the same in any order."""
+    add, parameters, size = sink
+    users, arguments = read_only(users), _arguments(data, model, turning, marking)
+    totals: list[np.ndarray] = [np.zeros(width + size, dtype=np.int64)]
+
+    def run(chunk: slice) -> None:
+        one = np.zeros(width + size, dtype=np.int64)
+        gradients(users[chunk], *arguments, add, parameters, np.empty((USERS, width)), one)
+        totals.append(one)
+
+    kernels.over_chunks(run, users.size, kernels.entries_of(data, users) * len(model[0]), USERS)
+    summed: np.ndarray = np.sum(totals, axis=0)
+    return summed
+
+
+def finished(gradients: np.ndarray, width: int, turning: Turning, marking: Marking) -> np.ndarray:
+    """What becomes of mean gradients that were computed elsewhere: turned and marked, by the same operations."""
+    scales, matrix, _ = turning
+    out, sums = np.empty((len(gradients), width)), np.zeros((USERS, gradients.shape[1]))
+    along, turned = np.zeros((USERS, len(scales))), np.empty((USERS, matrix.shape[1]))
+    turning = (read_only(scales), read_only(matrix), turning[2])
+    for first in range(0, len(gradients), USERS):
+        some = out[first : first + USERS]
+        sums[: len(some)] = gradients[first : first + USERS]
+        _turn(sums, turning, along, turned, some)
+        if marking[3] > 0:
+            _mark(marking, some)
+    return out
+
+
+def _arguments(
+    data: UserData, model: Model, turning: Turning, marking: Marking
+) -> tuple[Arrays, Model, Turning, Marking]:
+    """Parameters as kernels take them: arrays read-only, the matrix in the rows' own type."""
+    scales, matrix, kept = turning
+    matrix = matrix.astype(data.rows.dtype)
+    model = read_only(model[0]), *model[1:]
+    return kernels.arrays_of(data), model, (read_only(scales), read_only(matrix), kept), marking
+
+
+@compiled
+def gradients(
+    users: np.ndarray,
+    data: Arrays,
+    model: Model,
+    turning: Turning,
+    marking: Marking,
+    sink: Any,
+    parameters: np.ndarray,
+    out: np.ndarray,
+    total: np.ndarray,
+) -> None:
+    """A vector for each user in `out`, or, if there is a `total`, what the sink adds to it; see the module."""
+    weights, scales = model[0], turning[0]
+    rows_type = kernels.kind(data[0])
+    sums = np.zeros((USERS, weights.size))
+    block = (
+        np.zeros(kernels.BLOCK_ROWS * len(weights)),
+        np.zeros(kernels.BLOCK_ROWS),
+        np.empty((USERS, 4), np.int64),
+    )
+    along, turned = np.zeros((USERS, len(scales)), rows_type), np.empty((USERS, turning[1].shape[1]), rows_type)
+    for first in range(0, len(users), USERS):
+        some = users[first : first + USERS]
+        place = first if total.size == 0 else 0
+        made = out[place : place + len(some)]
+        _mean_gradients(some, data, model, block, sums)
+        _turn(sums, turning, along, turned, made)
+        if marking[3] > 0:
+            _mark(marking, made)
+        if total.size > 0:
+            sink(made, parameters, total)
+
+
+@compiled
+def _mean_gradients(users: np.ndarray, data: Arrays, model: Model, block: Any, sums: np.ndarray) -> None:
+    """sums[j] = (1/m) sum over the m rows of user j of weight * slope * row; NaN without rows.
+
+    Blocks of at most 64 rows of a user wait until there are 64 in all: a loss turns them into slopes together.
+    """
+    _, targets, offsets = data
+    weights, _, smoothing, _, alone = model
+    predictions, block_targets, waiting = block
+    filled = n_waiting = 0
+    for j in range(len(users)):
+        first, last = offsets[users[j]], offsets[users[j] + 1]
+        sums[j] = math.nan if first == last else 0.0
+        for start in range(first, last, kernels.BLOCK_ROWS):
+            n_rows = min(kernels.BLOCK_ROWS, last - start)
+            if filled + n_rows > kernels.BLOCK_ROWS or (alone and filled > 0):
+                _add_waiting(data, model, block, filled, n_waiting, sums)
+                filled = n_waiting = 0
+            here = predictions[filled * len(weights) :]
+            kernels.predict_block(data[0], start, n_rows, weights, here)
+            if smoothing[0] > 0.0:
+                kernels.shift_block(data[0], start, n_rows, start - first, smoothing, targets, here)
+            for i in range(n_rows):
+                block_targets[filled + i] = targets[start + i]
+            waiting[n_waiting, 0], waiting[n_waiting, 1] = j, start
+            waiting[n_waiting, 2], waiting[n_waiting, 3] = n_rows, last - first
+            filled, n_waiting = filled + n_rows, n_waiting + 1
+    _add_waiting(data, model, block, filled, n_waiting, sums)
+
+
+@compiled
+def _add_waiting(data: Arrays, model: Model, block: Any, filled: int, n_waiting: int, sums: np.ndarray) -> None:
+    """Slopes of all rows that wait, and each user's gradients to its sum.
+
+    Up to a multiple of 16 rows, so that vector instructions compute them all.
+    """
+    weights, slopes, _, weighing, _ = model
+    predictions, block_targets, waiting = block
+    n_outputs, full = len(weights), -(-filled // 16) * 16
+    predictions[filled * n_outputs : full * n_outputs] = 0.0
+    block_targets[filled:full] = 0.0
+    slopes(predictions, block_targets, full)
+    at = 0
+    for i in range(n_waiting):
+        j, start, n_rows, n_all = waiting[i]
+        here = predictions[at * n_outputs :]
+        if weighing[0].size > 0:
+            kernels.weigh_block(weighing, start, n_rows, n_outputs, here)
+        kernels.add_block(data[0], start, n_rows, here, 1.0 / n_all, n_outputs, sums[j])
+        at += n_rows
+
+
+@compiled
+def _turn(sums: np.ndarray, turning: Turning, along: np.ndarray, turned: np.ndarray, out: np.ndarray) -> None:
+    """The first entries of out[j] = each block of sums[j], times the scales, @ matrix: in the rows' own type.
+
+    A block is divided by its length before, and multiplied by it after: it may have any size in any type.
+    """
+    scales, matrix, kept = turning
+    n_users, n_scales, sizes = len(out), len(scales), np.empty(USERS)
+    for j in range(n_users):
+        for c in range(sums.shape[1] // max(n_scales, 1)):
+            for k in range(n_scales):
+                sums[j, c * n_scales + k] *= scales[k]
+    if matrix.size == 0:
+        for j in range(n_users):
+            out[j, : sums.shape[1]] = sums[j]
+        return
+    for c in range(sums.shape[1] // n_scales):
+        for j in range(n_users):
+            block = sums[j, c * n_scales : (c + 1) * n_scales]
+            length = kernels.norm(block)
+            sizes[j] = length if length > 1e-100 and length < math.inf else 1.0
+            inverse = 1.0 / sizes[j]
+            for k in range(n_scales):
+                along[j, k] = block[k] * inverse
+        tiles.multiply(along, n_users, matrix, turned)
+        for j in range(n_users):
+            for k in range(kept):
+                out[j, c * kept + k] = turned[j, k] * sizes[j]
+
+
+@compiled
+def _mark(marking: Marking, vectors: np.ndarray) -> None:
+    """Clip each vector to `clip`, and follow it with `mark` at its size, zeros at the others.
+
+    Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry is the
+    non-finite indicator, of a vector that becomes 0.
+    """
+    clip, longest, mark, n_sizes = marking
+    n_kept = vectors.shape[1] - n_sizes - 1
+    for j in range(len(vectors)):
+        kept, marks = vectors[j, :n_kept], vectors[j, n_kept:]
+        marks[:] = 0.0
+        length = kernels.norm(kept)
+        if not math.isfinite(length):
+            kept[:] = 0.0
+            marks[n_sizes] = mark
+            continue
+        marks[kernels.size_of(length, longest, n_sizes)] = mark
+        if length > clip:
+            for e in range(n_kept):
+                kept[e] *= clip / length
