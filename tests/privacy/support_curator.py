@@ -57,6 +57,9 @@ class FailingEngine:
             return self.result
         return np.zeros((n_groups, 1))
 
+    def total(self, statistic, contribution, data, users):
+        return contribution(self.vectors(statistic, data, users, len(users)))
+
 
 class RecordingEngine:
     def __init__(self):
@@ -65,6 +68,9 @@ class RecordingEngine:
     def vectors(self, statistic, data, users, n_groups):
         self.calls.append((np.array(users), n_groups))
         return np.zeros((n_groups, 1))
+
+    def total(self, statistic, contribution, data, users):
+        return contribution(self.vectors(statistic, data, users, len(users)))
 
 
 class Given:

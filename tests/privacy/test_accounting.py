@@ -372,3 +372,35 @@ def test_arguments_of_the_wrong_kind_are_named():
         a.gaussian_multiplier(1.0)
     with pytest.raises(ValueError, match="releases=0 >= 1"):
         a.gaussian_multiplier(Budget(1.0, 1e-6), 0)
+
+
+@pytest.mark.parametrize(
+    ("q", "multiplier", "steps"), [(0.13, 7e4, 17_000_000), (0.01, 1e3, 1_000_000), (0.9, 1e4, 4000)]
+)
+def test_many_tiny_sampled_steps_cost_what_the_central_limit_says(q, multiplier, steps):
+    """A step's loss is far below the usual grid, on which it would be rounded up to many times its size."""
+    cost = Cost(subsampled=(Subsampled(q, a.AddedUserMultiplier(multiplier), steps),))
+    found = a.epsilon_at(cost, 1e-6)
+    limit = a.epsilon_at(Cost(gaussian=(2 * q / multiplier) ** 2 * steps), 1e-6)
+    assert limit * (1 - 1e-3) <= found <= 1.6 * limit
+
+
+@pytest.mark.parametrize("steps", [100_000, 320**2])
+def test_steps_composed_in_two_goes_cost_as_much_as_in_one(steps, monkeypatch):
+    """With steps left over after the root, and without."""
+    cost = Cost(subsampled=(Subsampled(0.01, a.AddedUserMultiplier(8.0), steps),))
+    in_two = a.epsilon_at(cost, 1e-6)
+    a._composed.cache_clear()
+    monkeypatch.setattr(a, "_MANY_STEPS", 10**9)
+    assert in_two == pytest.approx(a.epsilon_at(cost, 1e-6), rel=1e-3)
+    a._composed.cache_clear()
+
+
+def test_the_grid_stays_coarse_enough_for_large_parts():
+    """Tiny steps besides a Gaussian that costs a lot: a grid for them alone would have millions of cells."""
+    tiny = Cost(subsampled=(Subsampled(0.001, a.AddedUserMultiplier(1e4), 10),))
+    assert a._fine_enough(tiny, 5e-4) == pytest.approx(2e-7)
+    assert a._fine_enough(tiny + Cost(gaussian=25.0), 5e-4) >= 24 * 5 * 2.0**-19
+    assert a._fine_enough(Cost(gaussian=25.0, pure=(1.0,)), 5e-4) == 5e-4
+    little_noise = Cost(subsampled=(Subsampled(1e-6, a.AddedUserMultiplier(0.04), 1),))
+    assert a._fine_enough(little_noise + tiny, 5e-4) == 5e-4, "its losses reach 1,250, that is 10^10 cells"

@@ -7,11 +7,16 @@ from support_curator import BUDGET, SIZE, Given, RecordingEngine, make_data
 
 from userdp.data.users import UserData
 from userdp.domains import Ball
+from userdp.engines.local import LocalEngine
 from userdp.losses import logistic
 from userdp.privacy import curator as module
+from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
+from userdp.privacy.noise import SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp.vectors.moments import UserMean
 from userdp.vectors.sgd import OnePassSGD
@@ -66,14 +71,14 @@ def test_a_block_that_fails_uses_up_its_round_and_leaves_nothing_behind(monkeypa
 
 @pytest.mark.parametrize("wrong", [np.zeros((6, 2)), np.zeros((8, 2)), np.zeros(7), np.zeros((7, 0)), "text"])
 def test_a_block_of_another_shape_is_refused(wrong):
-    class WrongFirst(RecordingEngine):
-        def vectors(self, statistic, data, users, n_groups):
+    class WrongFirst(Given):
+        def __call__(self, data, users, n_groups):
             return wrong if 3 in users else np.zeros((n_groups, 2))
 
     plan = Plan(50, (Step("step 0", 0, 50, Clip(50, 20.0, block=7)),))
-    curator = Curator(small_data(), plan, Ledger(BUDGET), engine=WrongFirst(), insecure_seed=0)
+    curator = Curator(small_data(), plan, Ledger(BUDGET), insecure_seed=0)
     with pytest.raises(RuntimeError, match="Expected the statistic"):
-        curator.release("step 0", UserMean(), 1.0)
+        curator.release("step 0", WrongFirst(None), 1.0)
 
 
 def test_groups_are_never_split_into_blocks(monkeypatch):
@@ -85,3 +90,43 @@ def test_groups_are_never_split_into_blocks(monkeypatch):
     curator.release("step 0", OnePassSGD(logistic, np.zeros(2), Ball(1.0), 0.1), 1.0)
     ((users, n_groups),) = engine.calls
     assert (len(users), n_groups) == (SIZE, 100)
+
+
+class _Totals(LocalEngine):
+    def total(self, statistic, contribution, data, users):
+        made = super().total(statistic, contribution, data, users)
+        return self.change(made)
+
+
+@pytest.mark.parametrize("change", [lambda made: made.astype(float), lambda made: made.tolist(), lambda made: made[:1]])
+def test_a_total_that_is_none_uses_up_the_round_and_tells_nothing(change):
+    engine = _Totals()
+    object.__setattr__(engine, "change", change)
+    assert_round_used_up(engine)
+
+
+def test_an_abort_of_an_engine_is_a_failure_like_any_other():
+    def aborting(made):
+        raise Aborted
+
+    engine = _Totals()
+    object.__setattr__(engine, "change", aborting)
+    assert_round_used_up(engine)
+
+
+def assert_round_used_up(engine):
+    data = UserData.from_arrays(np.ones((20, 2)), None, np.arange(20))
+    plan = Plan(20, (Step("mean", 0, 20, Clip(20, 10.0)),))
+    curator = Curator(data, plan, Ledger(Budget(1.0, 1e-6)), engine=engine, insecure_seed=0)
+    with pytest.raises(RuntimeError, match="The round is used up") as caught:
+        curator.release("mean", UserMean(), 1.0)
+    assert caught.value.__cause__ is None
+    with pytest.raises(RuntimeError, match="closed"):
+        curator.release("mean", UserMean(), 1.0)
+
+
+def test_mechanisms_that_need_all_vectors_take_no_totals():
+    session = RadiusSearch(10, (1.0, 2.0), 8, 3.0).start(SeededNoise(0))
+    assert session.contribution(1.0) is None
+    with pytest.raises(RuntimeError, match="all vectors of a round at once"):
+        session.release_total(np.zeros(3, dtype=np.int64), 1.0)

@@ -92,6 +92,7 @@ FIELDS = {
     "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii",
     "output-perturbation": "noise_multiplier",
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
+    "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",

@@ -144,6 +144,7 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
         "Perturbation": "output-perturbation",
         "RadiusSearch": "radius-search",
         "SampledOutlierRemoval": "sampled-outlier-removal",
+        "SampledPaperOutlierRemoval": "sampled-paper-outlier-removal",
         "SampledRows": "sampled-rows",
         "Winsorized": "winsorized",
     }

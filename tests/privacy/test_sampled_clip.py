@@ -348,8 +348,9 @@ def test_a_sample_serves_one_release_and_rounds_are_counted():
         session.choose(np.arange(40))
         session.release(np.zeros((12, 1)), 1.0)
         if _ == 0:
-            with pytest.raises(ValueError, match="one for each user"):
-                session.release(np.zeros((12, 1)), 1.0)
+            for size in (12, 40):
+                with pytest.raises(ValueError, match="one for each user"):
+                    session.release(np.zeros((size, 1)), 1.0)
     session.choose(np.arange(40))
     with pytest.raises(RuntimeError, match="released and paid for"):
         session.release(np.zeros((12, 1)), 1.0)

@@ -1,5 +1,6 @@
 """Sensitivities of filtered means: no neighbour beats the bound."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -208,3 +209,13 @@ def test_sensitivities_scale_with_the_radius():
     ):
         assert bound(0.3) == pytest.approx(0.3 * bound(1.0), rel=1e-12)
         assert bound(1.0) > 0
+
+
+@pytest.mark.parametrize("failure", [1e-15, 1e-18, 1e-30, 1e-100])
+def test_random_selection_sensitivity_knows_quantiles_of_tiny_failures(failure):
+    """The sum of the exact chances beyond k, in logarithms: at most `failure` at k, more at k - 1."""
+    size = 1000
+    changed = round(printed.random_selection_sensitivity(size, 1.0, failure) * size / 3 - 1)
+    chances = binom.logpmf(np.arange(size), size - 1, 6 / (size - 3))
+    tails = [np.logaddexp.reduce(chances[k + 1 :]) for k in (changed, changed - 1)]
+    assert tails[0] <= math.log(failure) < tails[1]

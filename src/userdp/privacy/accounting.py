@@ -40,6 +40,7 @@ _FEW_PURE_PARTS = 3  # whose exact delta is quick to compute at many epsilons
 _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
+_MANY_STEPS = 100_000
 
 Numbers = NDArray[np.float64]
 
@@ -262,6 +263,8 @@ def _pld_rounding(cost: Cost) -> float:
 
     The transforms' coefficients are off by about log2(cells) 2^-53, a power T of them by T times that, and summing the
     tail's cells adds a small factor: 64 T 2^-53 covers it with room (measured against closed forms: below T 2^-53).
+    A single step's cells are off by up to 2^-53 / grid relative to their delta, which 1e-13 and the same room cover at
+    the deltas of budgets (below 1e-3).
     """
     convolutions = sum(part.steps for part in cost.subsampled) + len(cost.pure) + 1
     return 64 * convolutions * 2.0**-53 + 1e-13
@@ -401,11 +404,37 @@ def added_epsilon_at(cost: Cost, delta: float) -> float:
     return float(_composed(cost, FINE_GRID, NeighboringRelation.ADD_OR_REMOVE_ONE).get_epsilon_for_delta(delta))
 
 
+def _fine_enough(cost: Cost, grid: float) -> float:
+    """The grid, or a finer one where sampled steps lose so little that it would cost more than they do.
+
+    A step's loss is about s = 2q/z; rounding it to a grid g > s makes its variance about g/s times as large. The grid
+    stays so coarse that all parts together, each taken for a Gaussian, have at most 2^19 cells. Steps of little noise
+    (z < 1) are none: their rare losses reach far, however small q is.
+    """
+    losses = [2 * part.sampling_probability / part.added_user_multiplier for part in cost.subsampled]
+    if any(part.added_user_multiplier < 1 for part in cost.subsampled):
+        return grid
+    spread = cost.gaussian + sum(s**2 * part.steps for s, part in zip(losses, cost.subsampled, strict=True))
+    reach = 2 * math.fsum(cost.pure) + 24 * math.sqrt(spread) + spread
+    return min(grid, max(min(losses, default=grid), reach * 2.0**-19))
+
+
+def _self_composed(single: pld.PrivacyLossDistribution, steps: int) -> pld.PrivacyLossDistribution:
+    """As often as asked; very often in two goes of about the root, since one takes time in proportion to the steps."""
+    if steps < _MANY_STEPS:
+        return single.self_compose(steps)
+    root = math.isqrt(steps)
+    rest = steps - root * (steps // root)
+    total = single.self_compose(root).self_compose(steps // root)
+    return total.compose(single.self_compose(rest)) if rest else total
+
+
 @lru_cache(maxsize=64)
 def _composed(
     cost: Cost, grid: float, sampled: NeighboringRelation = NeighboringRelation.REPLACE_ONE
 ) -> pld.PrivacyLossDistribution:
     """The PLD of all parts. A Gaussian in replace units is built as REPLACE_SPECIAL: REPLACE_ONE would double it."""
+    grid = _fine_enough(cost, grid)
     total = pld.identity(value_discretization_interval=grid)
     if cost.gaussian:
         total = total.compose(
@@ -423,7 +452,7 @@ def _composed(
             value_discretization_interval=grid,
             neighboring_relation=sampled,
         )
-        total = total.compose(single.self_compose(part.steps))
+        total = total.compose(_self_composed(single, part.steps))
     for epsilon in cost.pure:
         parameters = pld_common.DifferentialPrivacyParameters(epsilon, 0.0)
         total = total.compose(pld.from_privacy_parameters(parameters, value_discretization_interval=grid))

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from userdp.data.users import UserData
-from userdp.engines.local import LocalEngine
+from userdp.engines.local import Contribution, LocalEngine
 from userdp.privacy.accounting import Budget
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted, Session, Users, Vectors
+from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Vectors
 from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
@@ -31,7 +31,11 @@ _ACUTE = (ColumnScales, MomentShape, RowScale)
 class Engine(Protocol):
     """Maps a statistic over users; knows no algorithm and draws nothing at random."""
 
-    def vectors(self, statistic: Statistic, data: UserData, users: Users, n_groups: int) -> Vectors: ...
+    def vectors(self, statistic: Statistic, data: UserData, users: Users, n_groups: int) -> Vectors:
+        """One vector per group of users."""
+
+    def total(self, statistic: Statistic, contribution: Contribution, data: UserData, users: Users) -> Integers:
+        """What the users' vectors contribute, added up where the data is: each user once, in any order."""
 
 
 class Curator:
@@ -42,8 +46,9 @@ class Curator:
     Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
     within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
     vector of a statistic depends on the users of its own group only and, in steps whose mechanism trusts the
-    statistic, is finite and moves by at most its `replace_one_sensitivity`; and in steps of acute vectors the engine
-    computes what the statistic says. With `insecure_seed` nothing is private, and the ledger says so.
+    statistic, is finite and moves by at most its `replace_one_sensitivity`; in steps of acute vectors the engine
+    computes what the statistic says; and in steps of totals it adds each user's contribution once. With
+    `insecure_seed` nothing is private, and the ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
     only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:
@@ -140,6 +145,17 @@ class Curator:
 
     def _compute(self, step: Step, session: Session, statistic: Statistic, radius: float) -> Vectors:
         users = session.choose(self._order[step.start : step.stop])
+        contribution = session.contribution(radius) if step.n_groups is None else None
+        made: Any
+        if contribution is None:
+            made = self._all_vectors(step, session, statistic, users, radius)
+        else:
+            made = self._total(statistic, contribution, users)
+        self._check_process()
+        return session.release(made, radius) if contribution is None else session.release_total(made, radius)
+
+    def _all_vectors(self, step: Step, session: Session, statistic: Statistic, users: Users, radius: float) -> Vectors:
+        """All vectors of a round, or the last block of them, after the session has taken in the others."""
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
 
@@ -149,14 +165,11 @@ class Curator:
             return statistic.keeping(session.kept_rows[first:last])
 
         if step.n_groups is not None or block >= n_groups:
-            vectors = self._vectors(asked(0, n_groups), users, n_groups)
-        else:
-            last = (n_groups - 1) // block * block
-            for first in range(0, last, block):
-                session.add(self._vectors(asked(first, first + block), users[first : first + block], block), radius)
-            vectors = self._vectors(asked(last, n_groups), users[last:], n_groups - last)
-        self._check_process()
-        return session.release(vectors, radius)
+            return self._vectors(asked(0, n_groups), users, n_groups)
+        last = (n_groups - 1) // block * block
+        for first in range(0, last, block):
+            session.add(self._vectors(asked(first, first + block), users[first : first + block], block), radius)
+        return self._vectors(asked(last, n_groups), users[last:], n_groups - last)
 
     def _check(self, statistic: Statistic, label: str, radius: float) -> None:
         """Find wrong statistics before the round begins, without data."""
@@ -184,6 +197,16 @@ class Curator:
         if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
             raise ValueError("Expected one vector per group.")
         return vectors
+
+    def _total(self, statistic: Statistic, contribution: Contribution, users: Users) -> Integers:
+        """The users' contributions, added up where the data is."""
+        try:
+            total = self._engine.total(statistic, contribution, self._data, users)
+        except Aborted:
+            raise ValueError("Expected a total, not an abort.") from None
+        if not isinstance(total, np.ndarray) or total.dtype != np.int64 or total.ndim != 1 or total.size < 2:
+            raise ValueError("Expected a total of whole numbers.")
+        return total
 
     def _open(self, label: str) -> tuple[Step, Session]:
         """The step's running session, or a new one if the step comes later in the plan."""

@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.engines.local import Contribution
 from userdp.privacy.accounting import Cost
 from userdp.privacy.noise import Noise
 
 Users = NDArray[np.int64]
 Vectors = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 # Failures may be tiny; noise that no budget asks for could not be drawn.
@@ -96,6 +98,14 @@ class Session(ABC):
 
     def add(self, vectors: Vectors, radius: float) -> None:
         """Take in a block of vectors of the next round; only asked of mechanisms that have a `block`."""
+        raise RuntimeError("This mechanism takes all vectors of a round at once.")
+
+    def contribution(self, radius: float) -> Contribution | None:
+        """What vectors of the next round add to a total, where they are; None for a mechanism that needs them all."""
+        return None
+
+    def release_total(self, total: Integers, radius: float) -> Vectors:
+        """The next releasable vector, of a total of contributions."""
         raise RuntimeError("This mechanism takes all vectors of a round at once.")
 
     @abstractmethod

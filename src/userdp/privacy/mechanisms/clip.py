@@ -14,13 +14,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
-
-Integers = NDArray[np.int64]
+from userdp.vectors import fused
+from userdp.vectors.entries import EntryVectors
 
 _ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
@@ -114,7 +113,7 @@ class Clip(Mechanism):
 
     def contribution(self, vectors: Vectors, radius: float) -> Integers:
         """What vectors add to a round's total, wherever they are: see `clipped_total`."""
-        return clipped_total(vectors, radius, self.bits, np.ones(len(vectors)))
+        return ClippedTotal(radius, self.bits, self.block)(vectors)
 
     def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
         """The noisy mean, and fraction, of a round's total."""
@@ -165,16 +164,56 @@ class _Session(Session):
             self._total = self._total + self._record.contribution(vectors, radius)
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
-        record = self._record
+        self._check_rounds()
+        self.add(vectors, radius)
+        return self._released(radius)
+
+    def contribution(self, radius: float) -> ClippedTotal:
+        self._radius = radius
+        return ClippedTotal(radius, self._record.bits, self._record.block)
+
+    def release_total(self, total: Integers, radius: float) -> Vectors:
+        """The same of a total of all of a round's vectors, as `contribution` adds them up."""
+        self._check_rounds()
+        if radius != self._radius:
+            raise ValueError("Expected the radius that vectors were clipped to.")
+        # Every vector adds 1 or -1 to the last number, and at most a radius to the others: what no engine that adds
+        # each user once can give is refused. (Two users too many cannot be told by that.)
+        count, longest = int(total[-1]), self._left * 2.0**self._record.bits * (1 + 1e-9)
+        if abs(count) > self._left or (count - self._left) % 2 or np.linalg.norm(total[:-1].astype(float)) > longest:
+            raise ValueError("Expected the total of one vector for each user of the round.")
+        self._left, self._total = 0, total if self._counted else np.zeros_like(total)
+        return self._released(radius)
+
+    def _check_rounds(self) -> None:
         if self._rounds_left == 0:
             raise RuntimeError("These means were released and paid for.")
-        self.add(vectors, radius)
-        left, total = self._left, self._total
+
+    def _released(self, radius: float) -> Vectors:
+        record, left, total = self._record, self._left, self._total
         self._begin(0 if record.samples_users else record.n_vectors)
         if left != 0 or total is None:
             raise ValueError(f"Expected {record.n_vectors} vectors, as was priced, or one for each user of the sample.")
         self._rounds_left -= 1
         return record.released(total, radius, self._noise)
+
+
+@dataclass(frozen=True)
+class ClippedTotal:
+    """What vectors add to the total of a round with this radius: see `clipped_total`."""
+
+    radius: float
+    bits: int
+    block: int
+
+    @property
+    def sink(self) -> fused.Sink:
+        return fused.sink_of(_add_clipped_vectors), np.array([self.radius, 2.0**self.bits]), 1
+
+    def __call__(self, vectors: Vectors | EntryVectors) -> Integers:
+        if isinstance(vectors, EntryVectors):
+            return clipped_total_of_entries(vectors, self.radius, self.bits)
+        return clipped_total(vectors, self.radius, self.bits, np.ones(len(vectors)))
 
 
 def grid_bits(radii: int) -> int:
@@ -204,6 +243,26 @@ def clipped_total(vectors: Vectors, radius: float, bits: int, lengths: Vectors) 
     return total
 
 
+def clipped_total_of_entries(vectors: EntryVectors, radius: float, bits: int) -> Integers:
+    """`clipped_total` of vectors that are given by their entries, all clipped to the radius.
+
+    Guarantee: the same, for any entries: a vector that has a column twice, or one that there is not, counts as one that
+    is not finite. With a column twice it could be longer than its entries are.
+
+    >>> entries = (np.array([0, 2]), np.array([2, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, 0.5]))
+    >>> clipped_total_of_entries(EntryVectors(*entries, width=2), 1.0, 10)
+    array([ 614, 1331,    0])
+    """
+    starts, counts = vectors.starts, vectors.counts
+    held = min(len(vectors.columns), len(vectors.values))
+    if len(starts) != len(counts) or np.any(starts < 0) or np.any(counts < 0) or np.any(counts > held - starts):
+        raise ValueError("Expected vectors whose entries are there.")
+    total: Integers = np.zeros(vectors.width + 1, dtype=np.int64)
+    with np.errstate(all="ignore"):
+        _add_clipped_entries(starts, counts, vectors.columns, vectors.values, radius, 2.0**bits, total)
+    return total
+
+
 def mean_of(total: Integers, radius: float, bits: int, divisor: float) -> Vectors:
     """What a total of clipped vectors is in units of the radius, divided by their number; three roundings."""
     return np.asarray(total[:-1] * (radius * 2.0**-bits) / divisor, dtype=np.float64)
@@ -213,14 +272,27 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
 
 
+def _add_clipped_vectors(vectors: Vectors, parameters: Vectors, total: Integers) -> None:
+    """For compiled loops: each vector clipped to one radius."""
+    _add_clipped(vectors, parameters[0], parameters[1], np.ones(1), total)
+
+
 @_compiled
 def _add_clipped(vectors: Vectors, radius: float, steps: float, lengths: Vectors, total: Integers) -> None:
     # No fastmath: the order of operations is what makes a row's part its own.
     for row in range(vectors.shape[0]):
-        length, square, largest = lengths[row], 0.0, 0.0
-        for entry in vectors[row]:
+        length, square, largest = lengths[row % lengths.size], 0.0, 0.0
+        other, third, fourth = 0.0, 0.0, 0.0  # four sums, because additions wait for each other
+        column = 0
+        while column + 4 <= vectors.shape[1]:
+            a, b = vectors[row, column] * (1 / radius), vectors[row, column + 1] * (1 / radius)
+            c, d = vectors[row, column + 2] * (1 / radius), vectors[row, column + 3] * (1 / radius)
+            square, other, third, fourth = square + a * a, other + b * b, third + c * c, fourth + d * d
+            column += 4
+        for entry in vectors[row, column:]:
             scaled = entry * (1 / radius)
             square += scaled * scaled
+        square += other + (third + fourth)
         short = square <= length * length
         total[-1] += 1 if short else -1
         if square < np.inf:
@@ -236,3 +308,26 @@ def _add_clipped(vectors: Vectors, radius: float, steps: float, lengths: Vectors
                 square += (entry / largest) * (entry / largest)
             for column in range(vectors.shape[1]):
                 total[column] += np.int64(vectors[row, column] / largest * (steps * length / math.sqrt(square)))
+
+
+@_compiled
+def _add_clipped_entries(
+    starts: Integers, counts: Integers, columns: Integers, values: Vectors, radius: float, steps: float, total: Integers
+) -> None:
+    last_seen, part = np.full(len(total) - 1, -1), np.zeros(1, dtype=np.int64)
+    for row in range(len(starts)):
+        first, last = starts[row], starts[row] + counts[row]
+        fits = True
+        for k in range(first, last):
+            fits = fits and 0 <= columns[k] < len(last_seen) and last_seen[columns[k]] != row
+            if fits:
+                last_seen[columns[k]] = row
+        if len(part) <= last - first:
+            part = np.zeros(2 * (last - first) + 1, dtype=np.int64)
+        own = part[: last - first + 1]
+        own[:] = 0
+        _add_clipped(values[first:last].reshape(1, last - first), radius, steps, np.ones(1), own)
+        total[-1] += own[-1] if fits else -1
+        if fits:
+            for k in range(first, last):
+                total[columns[k]] += own[k - first]

@@ -35,7 +35,7 @@ SEGMENT = 128  # Columns that the direct kernel advances together: they fit a ca
 MAX_SPLITS = 2  # How often far-apart groups are split: bounds extra memory.
 
 
-class _Ruler(NamedTuple):
+class Ruler(NamedTuple):
     """The radius in units of a power of two chosen from the radius alone, so that its square is safe.
 
     scale = 2^-clip(e, -1000, 1000) with r = f 2^e, 1/2 <= f < 1;  radius = r scale (exact);  limit = fl(radius^2).
@@ -57,7 +57,7 @@ class _Blocks(NamedTuple):
 def neighbour_counts(vectors: Floats, radius: float) -> Counts:
     """Count, for each row of `vectors`, the rows within `radius` of it, itself included.
 
-    h_j = #{i : |x_j - x_i| <= r}. Rows i and j are neighbours when, with the power of two s of `_Ruler`,
+    h_j = #{i : |x_j - x_i| <= r}. Rows i and j are neighbours when, with the power of two s of `Ruler`,
     fl(sum_l ((x_jl - x_il) s)^2) <= fl((r s)^2), the sum taken left to right in float64 without fused
     operations. A row with a NaN or infinite coordinate is nobody's neighbour and counts itself alone.
 
@@ -81,38 +81,49 @@ def neighbour_counts(vectors: Floats, radius: float) -> Counts:
 
 def _counts(vectors: Floats, radius: float, blocks: _Blocks) -> Counts:
     """Set aside non-finite rows, choose the scale, count the rest."""
-    exponent = min(max(math.frexp(radius)[1], -1000), 1000)
-    scale = math.ldexp(1.0, -exponent)
-    ruler = _Ruler(scale, radius * scale, (radius * scale) * (radius * scale))
+    ruler = ruler_of(radius)
     counts = np.ones(len(vectors), dtype=np.int64)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        pivot = _mean(vectors, np.ones(len(vectors)))
+        pivot = mean(vectors, np.ones(len(vectors)))
         if np.isfinite(pivot).all():  # One non-finite row would have spoilt it: saves a pass in the usual case.
             return _count_finite(vectors, pivot, ruler, blocks, MAX_SPLITS)
         finite = np.isfinite(vectors).all(axis=1)
         kept = vectors[finite]
-        pivot = _finite_mean(kept, np.ones(len(kept)))
+        pivot = finite_mean(kept)
         counts[finite] = _count_finite(kept, pivot, ruler, blocks, MAX_SPLITS)
     return counts
 
 
-def _mean(vectors: Floats, weights: Floats) -> Floats:
+def ruler_of(radius: float) -> Ruler:
+    """The radius in its scale."""
+    exponent = min(max(math.frexp(radius)[1], -1000), 1000)
+    scale = math.ldexp(1.0, -exponent)
+    return Ruler(scale, radius * scale, (radius * scale) * (radius * scale))
+
+
+def slack_of(dimension: int) -> float:
+    """Relative error of a distance to the pivot, and what else its use in a certificate rounds."""
+    return 2 * (dimension + 16) * U64
+
+
+def mean(vectors: Floats, weights: Floats) -> Floats:
     """Weighted mean of the rows; dividing first keeps sums of huge rows from overflowing."""
-    mean: Floats = (weights / max(weights.sum(), 1.0)) @ vectors
-    return mean
+    centre_of_rows: Floats = (weights / max(weights.sum(), 1.0)) @ vectors
+    return centre_of_rows
 
 
-def _finite_mean(vectors: Floats, weights: Floats) -> Floats:
+def finite_mean(vectors: Floats, weights: Floats | None = None) -> Floats:
     """Weighted mean of finite rows. It can still overflow; any finite pivot is correct, so zero will do."""
-    return np.nan_to_num(_mean(vectors, weights), nan=0.0, posinf=0.0, neginf=0.0)
+    weights = np.ones(len(vectors)) if weights is None else weights
+    return np.nan_to_num(mean(vectors, weights), nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _count_finite(vectors: Floats, pivot: Floats, ruler: _Ruler, blocks: _Blocks, splits: int) -> Counts:
+def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks, splits: int) -> Counts:
     """Counts of finite rows: at once if all lie within r/2 of the pivot, else sorted by distance and tiled."""
     size, dimension = vectors.shape
-    slack = 2 * (dimension + 16) * U64
+    slack = slack_of(dimension)
     near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
-    norms = _squared_norms(vectors, pivot, ruler.scale)
+    norms = squared_norms(vectors, pivot, ruler.scale)
     farthest = math.sqrt(norms.max(initial=0.0)) * (1 + slack)
     if farthest + farthest <= near:
         return np.full(size, size, dtype=np.int64)
@@ -121,8 +132,8 @@ def _count_finite(vectors: Floats, pivot: Floats, ruler: _Ruler, blocks: _Blocks
     for _ in range(2):  # Outliers drag the mean: a centre of the bulk certifies more pairs.
         closest = np.zeros(size)
         closest[np.argpartition(norms, (size - 1) // 2)[: (size + 1) // 2]] = 1.0
-        pivot = _finite_mean(vectors, closest)
-        norms = _squared_norms(vectors, pivot, ruler.scale)
+        pivot = finite_mean(vectors, closest)
+        norms = squared_norms(vectors, pivot, ruler.scale)
     order = np.argsort(norms, kind="stable")
     distances = np.sqrt(norms[order])
     upper = distances * (1 + slack)
@@ -139,7 +150,7 @@ def _count_finite(vectors: Floats, pivot: Floats, ruler: _Ruler, blocks: _Blocks
             if stop - start >= blocks.rows:
                 members = order[start:stop]
                 group = vectors[members]
-                centre = _finite_mean(group, np.ones(len(group)))
+                centre = finite_mean(group)
                 counts[members] = _count_finite(group, centre, ruler, blocks, splits - 1)
                 rest[start:stop] = False
     order, upper, lower = order[rest], upper[rest], lower[rest]
@@ -178,7 +189,7 @@ def _sweep(tiles: "_Tiles", upper: Floats, lower: Floats, near: float, far: floa
 class _Tiles:
     """Decides tiles of pairs of sorted rows: float32 GEMM, else float64 GEMM, else the canonical predicate."""
 
-    def __init__(self, vectors: Floats, order: NDArray[np.intp], norms: Floats, pivot: Floats, ruler: _Ruler) -> None:
+    def __init__(self, vectors: Floats, order: NDArray[np.intp], norms: Floats, pivot: Floats, ruler: Ruler) -> None:
         self.vectors, self.order, self.norms, self.pivot, self.ruler = vectors, order, norms, pivot, ruler
         self.single: NDArray[np.float32] | None = None
         self.buffer = np.empty(0)
@@ -193,7 +204,7 @@ class _Tiles:
         column_hits = np.empty(last - first, dtype=np.int32)
         for single in (True, False):
             # The tile's largest column norm bounds them all; norms are sorted.
-            width = _band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
+            width = band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
             if not width[-1] <= BAND_FRACTION * limit:
                 continue
             if self.resting[single] > 0:
@@ -205,8 +216,8 @@ class _Tiles:
             column_bias = (self.norms[first:last] / 2 - limit / 4).astype(dtype)
             surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
             crowd = int(CROWD_FRACTION * products.size)
-            band = (surely, maybe, column_bias, crowd)
-            if _tally(products, *band, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
+            bounds = (surely, maybe, column_bias, crowd)
+            if _tally(products, *bounds, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
                 self.crowds[single] = 0
                 return row_hits, column_hits.astype(np.int64)
             self.crowds[single] = min(self.crowds[single] + 1, MAX_CROWDS)
@@ -220,7 +231,7 @@ class _Tiles:
         def count(rows: NDArray[np.intp]) -> tuple[Counts, Counts]:
             hits = np.zeros(len(rows), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
             with np.errstate(all="ignore"):  # a setting of each thread's own
-                _count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit, *hits)
+                count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit, *hits)
             return hits
 
         with ThreadPoolExecutor() as pool:
@@ -241,15 +252,15 @@ class _Tiles:
         """Rows (x - pivot) scale; float32 copies are kept, float64 ones are rare and made when needed."""
         if not single:
             double = np.empty((stop - start, len(self.pivot)))
-            _centre(self.vectors, self.order[start:stop], self.pivot, self.ruler.scale, double)
+            centre(self.vectors, self.order[start:stop], self.pivot, self.ruler.scale, double)
             return double
         if self.single is None:
             self.single = np.empty((len(self.order), len(self.pivot)), dtype=np.float32)
-            _centre(self.vectors, self.order, self.pivot, self.ruler.scale, self.single)
+            centre(self.vectors, self.order, self.pivot, self.ruler.scale, self.single)
         return self.single[start:stop]
 
 
-def _band(norms: Floats, largest: float, dimension: int, limit: float, single: bool) -> Floats:
+def band(norms: Floats, largest: float, dimension: int, limit: float, single: bool) -> Floats:
     """Half-width of the band within which a GEMM may not decide a pair, for each row of a tile.
 
     w_j = 1.05 (d + 8) (v + u) ((n_j + n_max) / 2 + limit) + tiny, v the GEMM's unit roundoff, u float64's.
@@ -265,10 +276,10 @@ def _band(norms: Floats, largest: float, dimension: int, limit: float, single: b
 # No kernel of this file may use fastmath: a callee compiled first for a fastmath caller takes over its flags, even
 # in the cache, and the canonical predicate would then depend on who called it first.
 _F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
+compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
 
 
-@_compiled
+@compiled
 def _term(a: float, b: float, scale: float) -> float:
     """One coordinate's fraction of the canonical squared distance: ((a - b) scale)^2.
 
@@ -278,8 +289,8 @@ def _term(a: float, b: float, scale: float) -> float:
     return difference * difference
 
 
-@_compiled
-def _squared_distance(a: Floats, b: Floats, scale: float) -> float:
+@compiled
+def squared_distance(a: Floats, b: Floats, scale: float) -> float:
     """The canonical squared distance: float64 terms summed left to right."""
     total = 0.0
     for coordinate in range(len(a)):
@@ -287,8 +298,8 @@ def _squared_distance(a: Floats, b: Floats, scale: float) -> float:
     return total
 
 
-@_compiled
-def _squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
+@compiled
+def squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
     """Squared distances of all rows to the pivot, in scaled units, up to rounding.
 
     Any order of summation will do here. LANES sums side by side vectorise without fastmath, which a function
@@ -312,8 +323,8 @@ def _squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
     return norms
 
 
-@_compiled
-def _centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float, centred: NDArray[Any]) -> None:
+@compiled
+def centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float, centred: NDArray[Any]) -> None:
     """Write (x - pivot) scale for the rows in order, rounded to the type of `centred`."""
     for row in range(len(order)):
         source, target = vectors[order[row]], centred[row]
@@ -321,7 +332,7 @@ def _centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: floa
             target[coordinate] = (source[coordinate] - pivot[coordinate]) * scale
 
 
-@_compiled
+@compiled
 def _tally(
     products: NDArray[Any],
     surely: NDArray[Any],
@@ -362,14 +373,14 @@ def _tally(
             for column in range(len(columns)):
                 value = products[row, column] - bias[column]
                 if maybe[row] <= value < surely[row]:
-                    hit = _squared_distance(vectors[rows[row]], vectors[columns[column]], scale) <= limit
+                    hit = squared_distance(vectors[rows[row]], vectors[columns[column]], scale) <= limit
                     row_hits[row] += hit
                     column_hits[column] += hit
     return True
 
 
-@_compiled
-def _count_directly(
+@compiled
+def count_directly(
     vectors: Floats,
     rows: NDArray[np.intp],
     columns: NDArray[np.intp],

@@ -64,7 +64,7 @@ class OutlierRemoval(Mechanism):
     rounds / noise_multiplier^2 (Gaussian) and for the tests test_epsilon (pure), or rounds / test_std^2 (Gaussian), or
     probes / test_std^2 with radii. `failure` is not multiplied by the rounds; with radii it is shared by the probes.
     Proofs: docs/proofs.md, sections 8 and 9 (one Laplace noise, or AboveThreshold), 16 (Gaussian), 14 (radii).
-    Paper: Alg. 1, lines 10-22, and Alg. 2, lines 4-14 for K_i = n_i.
+    Paper: Alg. 1, lines 10-22, calibrated; Alg. 2, lines 4-13 for K_i = n_i, calibrated.
     Differs: tests the h-index, not the score, and uses weights, not random selection, for about 30 times less noise;
     Gaussian tests; radii found, not computed from constants.
     """
@@ -132,6 +132,11 @@ class OutlierRemoval(Mechanism):
         return self.margin + self.reach + self.outliers
 
     @property
+    def enough(self) -> int:
+        """What neighbours are counted up to: the test then sees Q up to this, which it cannot tell from K."""
+        return min(self.n_vectors, self.n_vectors - self.outliers + self.reach)
+
+    @property
     def threshold(self) -> int:
         """What the noisy h-index must reach."""
         return self.n_vectors - self.slack + self.margin
@@ -174,6 +179,7 @@ class _Session(Session):
         self._record, self._noise = record, noise
         self._test = record.test(noise) if record.radii is None else None
         self._searched = False
+        self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._searched:
@@ -183,10 +189,11 @@ class _Session(Session):
             raise ValueError(f"Expected {self._record.n_vectors} vectors, as was priced.")
         if self._test is None:
             return self._search(vectors, radius)
-        rows, counts = _counted(vectors, radius)
+        rows, counts = _counted(vectors, radius, self._record.enough, self._last)
         if not self._test.passes(c.h_index(counts)):
             raise Aborted
-        return self._mean(rows, counts, radius)
+        self._last = self._mean(rows, counts, radius)
+        return self._last
 
     def _search(self, vectors: Vectors, radius: float) -> Vectors:
         """Mean and radius, in one vector."""
@@ -197,7 +204,7 @@ class _Session(Session):
         passed: list[tuple[Vectors, c.Counts, float]] = []
 
         def passes(number: int) -> bool:
-            rows, counts = _counted(vectors, radii[number])
+            rows, counts = _counted(vectors, radii[number], record.enough)
             if noisy(c.h_index(counts), std, self._noise) < record.threshold:
                 return False
             passed[:] = [(rows, counts, radii[number])]
@@ -215,10 +222,10 @@ class _Session(Session):
         return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.noise_multiplier)
 
 
-def _counted(vectors: Vectors, radius: float) -> tuple[Vectors, c.Counts]:
-    """The vectors, those that are like no other as NaN, and how many neighbours each has."""
+def _counted(vectors: Vectors, radius: float, enough: int, pivot: Vectors | None = None) -> tuple[Vectors, c.Counts]:
+    """The vectors, those that are like no other as NaN, and how many neighbours each has, up to `enough`."""
     rows = c.comparable(vectors, radius)
-    return rows, c.neighbour_counts(rows, radius)
+    return rows, c.counts_up_to(enough, rows, radius, pivot)
 
 
 def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
@@ -243,7 +250,7 @@ class SampledOutlierRemoval(Mechanism):
     Guarantee: the cost is `rounds` Poisson-sampled Gaussian steps of multiplier z, and `failure`: half for passing
     with a deficit above the slack (not multiplied by the rounds), half for a batch below `smallest_batch` in any
     round. Proof: docs/proofs.md, section 10.
-    Paper: Alg. 2, for K_i < n_i.
+    Paper: Alg. 2, lines 3-13 for K_i < n_i, calibrated.
     Differs: Poisson samples instead of sampling with replacement, and no amplification after conditioning on test
     answers (docs/paper-notes.md).
     """
@@ -292,8 +299,12 @@ class SampledOutlierRemoval(Mechanism):
     @cached_property
     def slack(self) -> int:
         """Largest deficit the mean's sensitivity is computed for: the M of the proofs."""
-        reach = float(self.deficit_std * norm.isf(self.false_abort / self.rounds))
-        return math.ceil(self.margin + reach) + self.outliers
+        return math.ceil(self.margin + self.reach) + self.outliers
+
+    @property
+    def reach(self) -> float:
+        """How far the noise may raise the deficit before a round fails, but with probability false_abort / rounds."""
+        return max(0.0, float(self.deficit_std * norm.isf(self.false_abort / self.rounds)))
 
     @cached_property
     def fraction(self) -> float:
@@ -341,7 +352,7 @@ class _SampledSession(Session):
         if batch < record.smallest_batch:
             # The Poisson mask alone decides this, and its probability is part of `failure`.
             raise Aborted("A random batch was too small, which is rare and not due to the data.")
-        rows, counts = _counted(vectors, radius)
+        rows, counts = _counted(vectors, radius, min(batch, batch - record.outliers + math.ceil(record.reach)))
         deficit = batch - c.h_index(counts)
         if noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
             raise Aborted
@@ -414,7 +425,7 @@ class _SearchSession(Session):
         record, radii = self._record, [radius * factor for factor in self._record.radii]
 
         def passes(number: int) -> bool:
-            _, counts = _counted(vectors, radii[number])
+            _, counts = _counted(vectors, radii[number], record.n_vectors)
             return noisy(c.h_index(counts), record.noise_std, self._noise) >= record.target
 
         return np.array([radii[first_passing(len(radii) - 1, passes)]])

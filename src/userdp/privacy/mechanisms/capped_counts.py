@@ -1,0 +1,280 @@
+"""Neighbour counts up to a cap: all that a test and its weights need to know of a concentrated batch.
+
+    min(h_j, enough),  h_j = #{i : |x_j - x_i| <= r}
+
+Most vectors of a concentrated batch have more neighbours than are asked for, and that can be proven without looking at
+pairs: by distances to a pivot, and by a bound on how many vectors can point away from x_j. The others are counted by
+the canonical predicate of `neighbours.py`. Proofs: docs/neighbour-counts.md, section 4.
+
+Known limit: results do not depend on the shortcuts, but run time does depend on the data (a timing channel).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.privacy.mechanisms import neighbours as exact
+from userdp.privacy.mechanisms.neighbours import Counts, Floats, compiled, squared_distance
+
+Singles = NDArray[np.float32]
+
+# Performance only.
+_SMALL = 2**27  # pairs times coordinates: below, all pairs are looked at
+_MOST_COORDINATES = 128  # above, a matrix product is faster than the loop here
+_MOST_PAIRS = 0.25  # of all: above, looking at each pair once is faster
+_SHELLS = 48  # of the vectors by distance from the pivot, up to 1.2 radii
+_FEWEST_COLUMNS = 1024  # looked at together: shells are joined
+_COLUMNS = 256  # vectors that the loop advances together: they fit a cache
+_CHUNK = 512  # rows of a product for the second moment: its rounding grows with them
+_MOMENT_ERROR = 2e-4  # of the trace: bound on the error of a shell's largest eigenvalue
+
+
+class _Sorted(NamedTuple):
+    """Finite vectors by distance from the pivot: their numbers, squared norms, bounds of norms, float32 copies."""
+
+    vectors: Floats
+    order: NDArray[np.intp]
+    norms: Floats
+    upper: Floats
+    lower: Floats
+    centred: Singles
+    ruler: exact.Ruler
+    far: float
+
+
+def capped_counts(vectors: Floats, radius: float, enough: int, pivot: Floats | None = None) -> Counts:
+    """min(h_j, enough) for the neighbour counts h_j of `neighbour_counts`; the pivot is a guess of the centre.
+
+    Guarantee: equal to np.minimum(neighbour_counts(vectors, radius), enough), for every input and every pivot, so
+    replacing one row changes every other count by at most one.
+    """
+    size, dimension = vectors.shape
+    if size * size * dimension > _SMALL and dimension <= _MOST_COORDINATES:
+        with np.errstate(all="ignore"):
+            counts = _capped(np.ascontiguousarray(vectors), radius, enough, pivot)
+        if counts is not None:
+            return counts
+    return np.minimum(exact.neighbour_counts(vectors, radius), enough)
+
+
+def _capped(vectors: Floats, radius: float, enough: int, pivot: Floats | None) -> Counts | None:
+    """Counts; None if most pairs would have to be looked at, or distances overflow."""
+    ruler, slack = exact.ruler_of(radius), exact.slack_of(vectors.shape[1])
+    measured = _norms(vectors, pivot, ruler)
+    if measured is None:
+        return None
+    norms, pivot = measured
+    counts = np.full(len(vectors), min(1, enough), dtype=np.int64)
+    finite = np.flatnonzero(np.isfinite(norms))
+    if np.isfinite(np.delete(vectors, finite, axis=0)).all(axis=1).any():
+        return None  # The distance of a finite vector has overflowed.
+    order = finite[np.argsort(norms[finite], kind="stable")]
+    size, norms = len(order), norms[order]
+    upper, lower = np.sqrt(norms) * (1 + slack), np.sqrt(norms) * (1 - slack)
+    near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
+    sure = np.searchsorted(upper, near - upper, side="right")  # this many, the innermost, are certainly close
+    inner = int(np.count_nonzero(sure >= min(enough, size)))
+    counts[order[:inner]] = min(enough, size)
+    if inner == size:
+        return counts
+    centred = np.empty((size, vectors.shape[1]), dtype=np.float32)
+    exact.centre(vectors, order, pivot, ruler.scale, centred)
+    batch = _Sorted(vectors, order, norms, upper, lower, centred, ruler, far)
+    edges = _edges(upper, int(sure[-1]), ruler.radius)
+    rows = np.arange(inner, size)
+    ends = np.array(edges)
+    tops = upper[ends[1:] - 1] ** 2
+    distant = _most_distant(upper[rows] ** 2, sure[rows], ends, tops, _steepest(batch, edges), near)
+    total = distant.sum(axis=1)
+    unsettled = np.flatnonzero(total > size - enough)
+    if float(np.sum(size - sure[rows[unsettled]])) > _MOST_PAIRS * float(size) ** 2:
+        return None
+    stop = len(edges) - 1
+    with ThreadPoolExecutor() as pool:
+        while stop > 0 and len(unsettled) > 0:  # from the outside: few vectors, of which the bound is loosest
+            shell = stop - 1
+            while shell > 0 and edges[stop] - edges[shell] < _FEWEST_COLUMNS:
+                shell -= 1
+            first, last = edges[shell], edges[stop]
+            asked = unsettled[sure[rows[unsettled]] < last]
+            hits = _hits(batch, rows[asked], first, last, pool)
+            total[asked] += (last - first) - hits - distant[asked, shell:stop].sum(axis=1)
+            unsettled, stop = unsettled[total[unsettled] > size - enough], shell
+    counts[order[rows]] = enough
+    counts[order[rows[unsettled]]] = size - total[unsettled]
+    return counts
+
+
+def _norms(vectors: Floats, pivot: Floats | None, ruler: exact.Ruler) -> tuple[Floats, Floats] | None:
+    """Squared scaled distances from a pivot, and the pivot: the given one, or the centre of the inner half."""
+    if pivot is not None and pivot.shape == vectors.shape[1:] and np.isfinite(pivot).all():
+        return exact.squared_norms(vectors, pivot, ruler.scale), pivot
+    pivot = exact.mean(vectors, np.ones(len(vectors)))
+    if not np.isfinite(pivot).all():
+        pivot = exact.finite_mean(vectors[np.isfinite(vectors).all(axis=1)])
+    norms = exact.squared_norms(vectors, pivot, ruler.scale)
+    finite = np.flatnonzero(np.isfinite(norms))
+    if len(finite) == 0:
+        return None
+    half = finite[np.argpartition(norms[finite], (len(finite) - 1) // 2)[: (len(finite) + 1) // 2]]
+    pivot = exact.finite_mean(vectors[half])
+    return exact.squared_norms(vectors, pivot, ruler.scale), pivot
+
+
+def _edges(upper: Floats, start: int, radius: float) -> list[int]:
+    """Where shells of the sorted vectors begin and end, from the first vector that is not close to all others."""
+    outside = [3 * radius, math.inf]
+    marks = [*np.linspace(upper[start], max(upper[start], min(upper[-1], 1.2 * radius)), _SHELLS + 1), *outside]
+    return sorted({start, len(upper), *(max(start, int(k)) for k in np.searchsorted(upper, marks, side="right"))})
+
+
+def _steepest(batch: _Sorted, edges: list[int]) -> Floats:
+    """For each shell, at least the largest eigenvalue of the sum of t_k t_k^T over its vectors."""
+    steepest = np.full(len(edges) - 1, math.inf)
+    for shell, (first, last) in enumerate(pairwise(edges)):
+        moment = np.zeros((batch.centred.shape[1],) * 2)
+        _second_moment(batch.centred[first:last], moment)
+        trace = float(np.trace(moment))
+        if trace < 1e30:
+            steepest[shell] = 1.001 * float(np.linalg.eigvalsh(moment)[-1]) + _MOMENT_ERROR * trace + 1e-30
+    return steepest
+
+
+@compiled
+def _most_distant(
+    squares: Floats, sure: NDArray[np.intp], edges: NDArray[np.intp], tops: Floats, steepest: Floats, near: float
+) -> Counts:
+    """For each row and shell, a bound on how many of the shell are not neighbours.
+
+    A vector t_k of the shell that is not close has <t_j, t_k> < -tau with 2 tau = r^2 - |t_j|^2 - max |t_k|^2; by
+    Markov's inequality there are at most sum_k <t_j, t_k>^2 / tau^2 <= lambda |t_j|^2 / tau^2 of them, lambda the
+    largest eigenvalue of sum_k t_k t_k^T.
+    """
+    distant = np.zeros((len(squares), len(steepest)), dtype=np.int64)
+    for row in range(len(squares)):
+        for shell in range(len(steepest) - 1, -1, -1):
+            unsure = edges[shell + 1] - max(edges[shell], sure[row])
+            if unsure <= 0:
+                break
+            distant[row, shell] = unsure
+            tau = ((near * near - squares[row]) - tops[shell]) / 2
+            if tau > 0:
+                bound = steepest[shell] * squares[row] / (tau * tau)
+                if bound < unsure:
+                    distant[row, shell] = np.int64(bound)
+    return distant
+
+
+def _hits(batch: _Sorted, rows: NDArray[np.intp], first: int, last: int, pool: ThreadPoolExecutor) -> Counts:
+    """How many of the sorted vectors first..last-1 are neighbours of each row, as the canonical predicate decides."""
+    hits = np.zeros(len(rows), dtype=np.int64)
+    apart = (batch.lower[rows] > batch.far + batch.upper[last - 1]) | (
+        batch.lower[first] > batch.far + batch.upper[rows]
+    )
+    asked = np.flatnonzero(~apart)
+    scale, limit = batch.ruler.scale, batch.ruler.limit
+    columns = batch.order[first:last]
+    width = exact.band(batch.norms[rows], batch.norms[last - 1], batch.centred.shape[1], limit, single=True)
+    narrow = width[asked] <= exact.BAND_FRACTION * limit
+    blocks, bias = _blocks(batch.centred[first:last], batch.norms[first:last] / 2 - limit / 4)
+
+    def by_product(part: NDArray[np.intp]) -> None:
+        some, middle = rows[part], batch.norms[rows[part]] / 2 - limit / 4
+        padded = np.zeros((-(-len(some) // 4) * 4, batch.centred.shape[1]), dtype=np.float32)
+        padded[: len(some)] = batch.centred[some]
+        surely, maybe = (middle + width[part]).astype(np.float32), (middle - width[part]).astype(np.float32)
+        found = np.zeros(len(some), dtype=np.int64)
+        with np.errstate(all="ignore"):  # a setting of each thread's own
+            _count(padded, blocks, bias, surely, maybe, batch.vectors, batch.order[some], columns, scale, limit, found)
+        hits[part] = found
+
+    def directly(part: NDArray[np.intp]) -> None:
+        found, ignored = np.zeros(len(part), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
+        with np.errstate(all="ignore"):
+            exact.count_directly(batch.vectors, batch.order[rows[part]], columns, scale, limit, found, ignored)
+        hits[part] = found
+
+    for count, some in ((by_product, asked[narrow]), (directly, asked[~narrow])):
+        if len(some) > 0:
+            list(pool.map(count, np.array_split(some, os.cpu_count() or 1)))
+    return hits
+
+
+def _blocks(centred: Singles, bias: Floats) -> tuple[Singles, Singles]:
+    """Columns side by side, coordinate by coordinate, in blocks; those that fill up the last one are far from all."""
+    count = -(-len(centred) // _COLUMNS)
+    padded = np.zeros((count * _COLUMNS, centred.shape[1]), dtype=np.float32)
+    padded[: len(centred)] = centred
+    biases = np.full(count * _COLUMNS, np.inf, dtype=np.float32)
+    biases[: len(centred)] = bias
+    across = padded.reshape(count, _COLUMNS, -1).transpose(0, 2, 1)
+    return np.ascontiguousarray(across), biases.reshape(count, _COLUMNS)
+
+
+@compiled
+def _second_moment(rows: Singles, moment: Floats) -> None:
+    """Add sum_k y_k y_k^T, in products of few rows, which no BLAS spreads over threads."""
+    chunk = max(1, min(_CHUNK, 2**18 // (rows.shape[1] * rows.shape[1])))
+    for first in range(0, len(rows), chunk):
+        part = rows[first : first + chunk]
+        moment += np.dot(part.T, part)
+
+
+@compiled
+def _count(
+    rows: Singles,
+    blocks: NDArray[np.float32],
+    bias: Singles,
+    surely: Singles,
+    maybe: Singles,
+    vectors: Floats,
+    row_ids: NDArray[np.intp],
+    column_ids: NDArray[np.intp],
+    scale: float,
+    limit: float,
+    hits: Counts,
+) -> None:
+    """Neighbours of each row among the columns, four rows at a time; pairs in the band by the canonical predicate.
+
+    close if g - bias_k >= surely_j;  far if g - bias_k < maybe_j;  else the canonical predicate.
+    """
+    dimension, width = blocks.shape[1], blocks.shape[2]
+    sums = np.empty((4, width), dtype=np.float32)
+    one, two, three, four = sums[0], sums[1], sums[2], sums[3]
+    for block in range(len(blocks)):
+        columns, biases = blocks[block], bias[block]
+        for row in range(0, len(rows), 4):
+            sums[:] = 0.0
+            for coordinate in range(dimension):
+                values = columns[coordinate]
+                a, b, c, d = (
+                    rows[row, coordinate],
+                    rows[row + 1, coordinate],
+                    rows[row + 2, coordinate],
+                    rows[row + 3, coordinate],
+                )
+                for column in range(width):
+                    one[column] += a * values[column]
+                    two[column] += b * values[column]
+                    three[column] += c * values[column]
+                    four[column] += d * values[column]
+            for offset in range(min(4, len(hits) - row)):
+                above, below, products = surely[row + offset], maybe[row + offset], sums[offset]
+                close, candidates = np.int32(0), np.int32(0)
+                for column in range(width):
+                    value = products[column] - biases[column]
+                    close += np.int32(value >= above)
+                    candidates += np.int32(value >= below)
+                hits[row + offset] += close
+                if candidates > close:
+                    for column in range(width):
+                        if below <= products[column] - biases[column] < above:
+                            left, right = vectors[row_ids[row + offset]], vectors[column_ids[block * width + column]]
+                            hits[row + offset] += squared_distance(left, right, scale) <= limit

@@ -1,0 +1,192 @@
+"""Totals of clipped vectors: the compiled loop against vectors, whoever is beside whom, and what sessions refuse."""
+
+import contextlib
+import pickle
+
+import numba
+import numpy as np
+import pytest
+from cases import compiled_custom, python_custom
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support_acute import neighbouring_users
+from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, weights_of, with_user
+
+from userdp import losses
+from userdp.engines import LocalEngine
+from userdp.privacy.mechanisms.clip import Clip, ClippedTotal, _add_clipped_vectors, clipped_total
+from userdp.privacy.noise import SeededNoise
+from userdp.vectors import kernels, tiles
+from userdp.vectors.gradients import BallSmoothing, ClippedGradient, MeanGradient, RowWeights
+from userdp.vectors.moments import MomentShape, UserMean
+
+RNG = np.random.default_rng(5)
+BASIS, DIAGONAL = RNG.normal(size=(N_FEATURES, N_FEATURES)), np.abs(RNG.normal(size=N_FEATURES))
+MANY = ROWS_OF_USERS * 9  # more users than the loop takes at a time
+LIMIT = ClippedTotal(0.4, 40, 7)
+
+
+def gradient(loss=losses.logistic, basis=BASIS, **more):
+    return MeanGradient(loss, 0.3 * weights_of(loss), basis, row_weights=RowWeights(BASIS, 3.0), **more)
+
+
+STATISTICS = {
+    "mean": UserMean(),
+    "plain gradient": MeanGradient(losses.hinge, weights_of(losses.hinge)),
+    "whitened gradient": gradient(),
+    "smoothed gradient": gradient(smoothing=BallSmoothing(0.3, 4)),
+    "marked gradient": ClippedGradient(gradient(), 0.3, 3.0, 0.06),
+    "marked, diagonal": ClippedGradient(gradient(basis=DIAGONAL), 0.3, 3.0, 0.06),
+    "marked, in directions": ClippedGradient(gradient(), 0.3, 3.0, 0.06, RNG.normal(size=(N_FEATURES, 2))),
+    "marked, of classes": ClippedGradient(gradient(losses.multinomial(3)), 0.3, 3.0, 0.06),
+    "marked, of a loss in Python": ClippedGradient(gradient(python_custom), 0.3, 3.0, 0.06),
+    "moment shape": MomentShape(BASIS),
+}
+EVERY = pytest.mark.parametrize("statistic", STATISTICS.values(), ids=STATISTICS)
+
+
+def total(statistic, data, users=None, contribution=LIMIT):
+    users = np.arange(data.n_users) if users is None else np.asarray(users)
+    return LocalEngine().total(statistic, contribution, data, users)
+
+
+def vectors(statistic, data):
+    return statistic(data, np.arange(data.n_users), data.n_users)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_compiled_loop_adds_up_what_the_vectors_contribute_bit_for_bit(statistic, dtype):
+    data = data_of(dtype, rows_of_users=MANY)
+    for value in (None, np.nan, np.inf, 1e30, 0.0):
+        data = data if value is None else with_user(data, 3, rows=value)
+        np.testing.assert_array_equal(total(statistic, data), LIMIT(vectors(statistic, data)))
+
+
+@EVERY
+def test_totals_are_the_same_for_any_order_partition_and_number_of_threads(statistic, monkeypatch):
+    data, rng = data_of(rows_of_users=MANY), np.random.default_rng(0)
+    whole = total(statistic, data)
+    monkeypatch.setattr(kernels, "_THREADING_PAYS", 1)
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
+        order = rng.permutation(data.n_users)
+        parts = np.split(order, np.sort(rng.integers(1, data.n_users, 3)))
+        np.testing.assert_array_equal(sum(total(statistic, data, part) for part in parts if len(part)), whole)
+    alone = sum(total(statistic, data, [user]) for user in range(data.n_users))
+    np.testing.assert_array_equal(alone, whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=neighbouring_users(), radius=st.sampled_from([1e-3, 0.5, 1e6]))
+def test_a_hostile_user_changes_its_own_part_of_a_total_alone(drawn, radius):
+    data, other, basis, replaced = drawn
+    inner = MeanGradient(losses.squared, np.full(data.n_features, 0.3), basis, row_weights=RowWeights(basis, 2.0))
+    limit = ClippedTotal(radius, 30, 3)
+    for statistic in (inner, ClippedGradient(inner, 0.5, 2.0, 0.2), UserMean()):
+        mine = [total(statistic, one, [replaced], limit) for one in (data, other)]
+        moved = total(statistic, other, None, limit) - total(statistic, data, None, limit)
+        np.testing.assert_array_equal(moved, mine[1] - mine[0])
+        assert all(np.linalg.norm(one[:-1].astype(float)) <= 2.0**30 * (1 + 1e-9) for one in mine)
+
+
+@pytest.mark.parametrize("n_features", [1, 8, 20, 51])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_turned_gradients_are_products_to_rounding_in_any_units(n_features, dtype):
+    rng = np.random.default_rng(n_features)
+    units = 10.0 ** rng.integers(-12, 13, n_features)
+    data = data_of(dtype, n_features=n_features, rows_of_users=[3, 20, 1] * 9)
+    basis = rng.normal(size=(n_features, n_features)) / units[:, None]
+    scaled = type(data)((data.rows * units).astype(dtype), data.targets, data.offsets)
+    plain = vectors(MeanGradient(losses.logistic, np.ones(n_features) / units), scaled)
+    turned = vectors(MeanGradient(losses.logistic, np.ones(n_features) / units, basis), scaled)
+    expected = plain @ basis
+    room = (1e-5 if dtype == np.float32 else 1e-13) * np.abs(expected).max()
+    np.testing.assert_allclose(turned, expected, atol=room)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_features", [1, 7, 33])
+def test_products_of_a_row_do_not_depend_on_the_rows_beside_it(n_features, dtype):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(16, n_features)).astype(dtype), np.zeros((n_features, tiles.padded(n_features)), dtype)
+    b[:, :n_features] = rng.normal(size=(n_features, n_features))
+    whole, moved = np.empty((16, b.shape[1]), dtype), np.empty((16, b.shape[1]), dtype)
+    tiles.multiply(a, 16, b, whole)
+    np.testing.assert_allclose(whole, a @ b, rtol=1e-4, atol=1e-5)
+    for shift in (1, 3, 8):
+        tiles.multiply(np.roll(a, shift, axis=0), 16, b, moved)
+        np.testing.assert_array_equal(np.roll(moved, -shift, axis=0), whole)
+
+
+def test_a_subclass_is_added_up_by_its_own_vectors():
+    class Twice(MeanGradient):
+        def vectors(self, data, users):
+            return 2 * super().vectors(data, users)
+
+    data, one = data_of(rows_of_users=MANY), Twice(losses.logistic, weights_of(losses.logistic))
+    np.testing.assert_array_equal(total(one, data), LIMIT(vectors(one, data)))
+
+
+@pytest.mark.parametrize("counted", [38, 41, 42, 80, -41])
+def test_totals_of_other_numbers_of_users_are_refused(counted):
+    session = Clip(40, 5.0).start(SeededNoise(0))
+    session.choose(np.arange(40))
+    session.contribution(1.0)
+    wrong = np.array([0, counted if counted != 38 else 39])
+    with pytest.raises(ValueError, match="one vector for each user"):
+        session.release_total(wrong, 1.0)
+
+
+def test_a_total_is_released_with_the_radius_it_was_clipped_to():
+    session = Clip(40, 5.0).start(SeededNoise(0))
+    session.choose(np.arange(40))
+    session.contribution(2.0)
+    with pytest.raises(ValueError, match="radius"):
+        session.release_total(np.array([0, 40]), 1.0)
+
+
+def test_what_travels_to_other_machines_is_public_and_small():
+    again = pickle.loads(pickle.dumps(LIMIT))
+    assert again == LIMIT
+    assert len(pickle.dumps(LIMIT)) < 200
+
+
+def test_slopes_of_a_loss_from_outside_are_computed_of_one_user_alone(monkeypatch):
+    """A compiler may have two versions of tanh that round differently, one of them for several numbers at a time.
+
+    So here the slope is another one in each place of a block.
+    """
+
+    @numba.cfunc(kernels._SLOPES_SIGNATURE, nopython=True)
+    def by_place(predictions, targets, n_rows):
+        for i in range(n_rows):
+            predictions[i] = 1.0 + i
+
+    monkeypatch.setattr(kernels, "block_slopes", lambda *_: by_place)
+    data = data_of(np.float64, rows_of_users=MANY)
+    statistic = MeanGradient(compiled_custom, weights_of(compiled_custom))
+    together, everyone = vectors(statistic, data), np.arange(data.n_users)
+    alone = np.vstack([statistic(data, everyone[j : j + 1], 1) for j in everyone])
+    np.testing.assert_array_equal(together, alone)
+    assert (compiled_custom.may_raise, losses.logistic.may_raise) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[3, 0, 2], [0, 0, -6], [2**56, 0, 4], [0, -(2**56), 4], [-(2**63), 0, 4], [0, 0, -(2**63)]]
+)
+def test_totals_that_no_sum_of_clipped_vectors_can_be_are_refused(wrong):
+    """Four vectors of at most 2^52 steps: another number of them, or coordinates beyond."""
+    record = Clip(4, 2.0)
+    session = record.start(SeededNoise(0))
+    session.contribution(1.0)
+    with (
+        pytest.raises(ValueError, match="one vector for each user") if wrong != [3, 0, 2] else contextlib.nullcontext()
+    ):
+        session.release_total(np.array(wrong, dtype=np.int64), 1.0)
+
+
+def test_what_compiled_loops_call_adds_what_clipped_total_does():
+    rows, total = np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), np.zeros(3, dtype=np.int64)
+    _add_clipped_vectors(rows, np.array([1.0, 2.0**10]), total)
+    np.testing.assert_array_equal(total, clipped_total(rows, 1.0, 10, np.ones(3)))
