@@ -38,7 +38,7 @@ def changed(made, **change):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_phases_run_as_printed(case):
+def test_alg_2_lines_1_to_2_and_alg_2_lines_14_and_17_and_alg_3_lines_2_to_9_run_as_printed(case):
     """Each starts at the last one's result; AC-SA gets g + lambda_i (x - x_(i-1)) + l2 x at the point it asked at.
 
     With less noise than printed, under which AC-SA hardly moves, and 20 steps a phase.
@@ -70,7 +70,7 @@ def test_phases_run_as_printed(case):
     assert result.n_gradients == made.n_gradients
 
 
-def test_a_phase_minimises_its_users_loss_and_the_penalties():
+def test_alg_3_line_6_a_phase_minimises_its_users_loss_and_the_penalties():
     """With exact gradients the result is near the minimum of f + lambda/2 |x - x_0|^2 + l2/2 |x|^2."""
     asked, target = problem(l2=0.1), np.array([0.5, -0.2, 0.1])
     only = replace(plan().phases[0], regularizer=0.3, n_steps=400, smoothness=1.4, noise_ratio=0.0, variance=0.0)
@@ -86,7 +86,7 @@ def test_a_phase_minimises_its_users_loss_and_the_penalties():
 
 
 @pytest.mark.parametrize("steps_before", [0, 1, 70])
-def test_alg_2_line_16_abort_outputs_zero_inside_the_domain(steps_before):
+def test_alg_2_lines_15_and_16_abort_outputs_zero_inside_the_domain(steps_before):
     """Differs: the point of the domain nearest to 0, which the domain need not hold."""
     away = problem(domain=Box(np.full(D, 1.0), np.full(D, 2.0)))
     made = paper.plan_paper_accelerated(away, N, M, BUDGET)
@@ -103,7 +103,7 @@ def some_users(seed=0):
     return UserData(rows, rng.integers(0, 2, N * M).astype(float), np.arange(0, N * M + 1, M))
 
 
-def test_it_runs_on_data_and_its_noise_drowns_gradients():
+def test_algs_2_and_3_run_on_data_and_its_noise_drowns_gradients():
     made = plan()
     result = run(problem(), made, Curator(some_users(), made.certified, Ledger(BUDGET)))
     assert not result.aborted
@@ -112,7 +112,7 @@ def test_it_runs_on_data_and_its_noise_drowns_gradients():
     assert result.phases[0]["noise_std"] > 100 * L, "the paper's constants are not for our sizes"
 
 
-def test_kinks_run_on_data():
+def test_theorem_4_1_runs_on_data():
     """With a few steps of each phase: the printed T_1 is 22,056."""
     made = plan("kinks")
     assert made.phases[0].n_steps > 20_000

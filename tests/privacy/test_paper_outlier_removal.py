@@ -19,7 +19,10 @@ from userdp.privacy.noise import SeededNoise
 
 @pytest.mark.parametrize("n_vectors", [50, 51, 52, 53, 54, 100, 101])
 def test_the_noisy_score_must_reach_four_fifths(n_vectors):
-    """In whole numbers: the least number of near pairs that is >= 4 K^2 / 5 passes, one less does not."""
+    """In whole numbers: the least number of near pairs that is >= 4 K^2 / 5 passes, one less does not.
+
+    Paper: Alg. 1, line 11.
+    """
     record, rows = paper(n_vectors=n_vectors, selection_failure=0.1), np.zeros((n_vectors, 1))
     least = -(-4 * n_vectors**2 // 5)
     passing = SilentNoise(shifts=[least - n_vectors**2])
@@ -31,7 +34,10 @@ def test_the_noisy_score_must_reach_four_fifths(n_vectors):
 
 
 def test_the_test_is_on_the_number_of_near_pairs():
-    """60 of 70 vectors at one place are 3600 + 10 near pairs of 4900: less than four fifths. 63 are enough."""
+    """60 of 70 vectors at one place are 3600 + 10 near pairs of 4900: less than four fifths. 63 are enough.
+
+    Paper: Alg. 1, line 10 (s_i); Alg. 2, line 6 (s_i^t).
+    """
     record = paper(n_vectors=70, selection_failure=0.1)
     for together, enough in ((60, False), (62, False), (63, True), (70, True)):
         rows = np.zeros((70, 1))
@@ -47,6 +53,7 @@ def test_the_test_is_on_the_number_of_near_pairs():
 
 @pytest.mark.parametrize("dimension", [1, 5])
 def test_the_score_is_taken_at_the_radius_and_the_weights_at_twice_it(dimension):
+    """Paper: Alg. 1, line 10 (s_i); Alg. 1, line 14 (h_ij); Alg. 2, line 10 (h_i^t)."""
     rows = np.zeros((100, dimension))
     for apart, pairs, kept in (
         (1 - 1e-9, 10_000, 100), (1.0, 70**2 + 30**2, 100), (1.9, 70**2 + 30**2, 100), (2.1, 70**2 + 30**2, 70),
@@ -99,7 +106,10 @@ def test_scores_below_two_thirds_pass_as_rarely_as_claimed():
     ("n_vectors", "together"), [(51, 26), (51, 27), (51, 30), (51, 34), (60, 30), (60, 31), (60, 40)]
 )
 def test_the_probabilities_rise_from_half_of_one_more_than_all_to_two_thirds(n_vectors, together):
-    """Vectors with at most (K+1)/2 neighbours at twice the radius are never kept, with 2K/3 always."""
+    """Vectors with at most (K+1)/2 neighbours at twice the radius are never kept, with 2K/3 always.
+
+    Paper: Alg. 1, line 15 (p_ij); Alg. 2, line 11 (p_i^t).
+    """
     rows = np.zeros((n_vectors, 1))
     rows[together:, 0] = 100.0 * np.arange(1, n_vectors - together + 1)
     noise = Choosing()
@@ -111,6 +121,7 @@ def test_the_probabilities_rise_from_half_of_one_more_than_all_to_two_thirds(n_v
 
 
 def test_the_mean_is_that_of_the_kept_vectors():
+    """Paper: Alg. 1, lines 12-13; Alg. 1, line 21; Alg. 2, lines 8-9; Alg. 2, line 12 (g_i^t)."""
     rng = np.random.default_rng(0)
     rows = rng.uniform(0, 1.9, (60, 1))
     counts = c.neighbour_counts(rows, 1.0)
@@ -153,6 +164,7 @@ def test_no_more_means_are_released_than_are_paid_for(rounds):
 @pytest.mark.parametrize("passing", [0, 1, 3])
 @pytest.mark.parametrize("rows", [np.full((100, 1), np.nan), np.zeros((99, 1))])
 def test_the_first_round_that_fails_is_the_last(passing, rows):
+    """Paper: Alg. 2, lines 15-16."""
     noise = SilentNoise()
     session = paper(rounds=6).start(noise)
     for _ in range(passing):

@@ -123,6 +123,7 @@ def test_more_rounds_cost_an_above_threshold_the_gaussians_and_a_selection_failu
 @pytest.mark.parametrize("radius", [0.01, 1.0, 300.0])
 @pytest.mark.parametrize("dimension", [1, 40])
 def test_the_noise_is_the_printed_one_and_no_less_than_is_charged(radius, dimension):
+    """Paper: Alg. 1, line 22 (sigma_i)."""
     record, noise = paper(), Choosing(shift=0)
     record.start(noise).release(np.zeros((100, dimension)), radius)
     (test, scale), (kind, sensitivity, multiplier) = noise.asked

@@ -18,6 +18,7 @@ from userdp.privacy.noise import SeededNoise
 
 @pytest.mark.parametrize(("n_vectors", "test_scale"), [(100, 3.0), (51, 0.7)])
 def test_the_threshold_is_drawn_once_before_any_data_and_each_answer_and_coin_anew(n_vectors, test_scale):
+    """Paper: Alg. 2, line 4; Alg. 2, line 6 (noise)."""
     noise, scale = SilentNoise(), n_vectors * test_scale
     session = in_rounds(n_vectors=n_vectors, test_scale=test_scale, selection_failure=0.1).start(noise)
     assert noise.asked == [("integer_laplace", scale / 2)]
@@ -36,6 +37,7 @@ def test_the_threshold_of_a_single_round_has_no_noise():
 @pytest.mark.parametrize("n_vectors", [50, 51, 52, 53, 54])
 @pytest.mark.parametrize("shift", [-70, 0, 5])
 def test_the_noisy_score_of_every_round_must_reach_the_noisy_threshold(n_vectors, shift):
+    """Paper: Alg. 2, line 7."""
     record, rows = in_rounds(n_vectors=n_vectors, selection_failure=0.1), np.zeros((n_vectors, 1))
     least = -(-4 * n_vectors**2 // 5) + shift - n_vectors**2
     # After the threshold's, every round takes one for its answer and one for its mean.

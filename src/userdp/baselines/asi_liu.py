@@ -84,7 +84,8 @@ def plan_asi_liu(
         distance=problem.reach,
     )
     schedule = GradientSteps(problem.loss, (phase,), plain_steps)
-    return SolverPlan(plan, schedule, n_rows * (n_steps + 1), bounds[n_steps])
+    gradients = rows_per_user * sum(step.n_users * step.mechanism.rounds for step in plan.steps)
+    return SolverPlan(plan, schedule, gradients, bounds[n_steps])
 
 
 def plain_steps(

@@ -52,7 +52,7 @@ from userdp.solvers.mean_plans import enough_users, sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.vectors.gradients import MeanGradient
 
-_STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(15)))  # .. 10, 14, 20, .. 1,280
+STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(15)))  # .. 10, 14, 20, .. 1,280
 _SAMPLED = tuple(0.5 / 2**k for k in range(8))  # fraction of the users in a step
 _WRONG_BIN = 0.01  # chance that some empty bin wins in some step
 _COUNT_FRACTION = 0.5  # most that counts may take of the budget
@@ -111,7 +111,7 @@ def plan_bassily_sun(
     box = RotatedRange.of(problem, n_users, rows_per_user)
     choices = [
         _choice(problem, box, n_users, rows_per_user, budget, n_steps, sampled)
-        for n_steps in _STEPS
+        for n_steps in STEPS
         for sampled in (1.0, *_SAMPLED)
     ]
     possible = [choice for choice in choices if math.isfinite(choice.excess)]
@@ -132,7 +132,7 @@ def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget)
     if budget.delta == 0:
         return False
     box = RotatedRange.of(problem, n_users, rows_per_user)
-    return math.isfinite(_choice(problem, box, n_users, rows_per_user, budget, _STEPS[0], 1.0).excess)
+    return math.isfinite(_choice(problem, box, n_users, rows_per_user, budget, STEPS[0], 1.0).excess)
 
 
 def too_few(purpose: str, feasible: Callable[[int], bool], n_users: int, budget: Budget) -> BudgetExceeded:
@@ -159,26 +159,33 @@ def _choice(
     mu_squared = 1 / gaussian_multiplier(budget) ** 2
     step_mu_squared = mu_squared / n_steps if sampled == 1 else sampled_multiplier(mu_squared, sampled, n_steps) ** -2
     gradients = gradients_of_samples(n_users, rows_per_user, sampled, n_steps)
-    mean = _record(box, n_users, n_steps, sampled, step_mu_squared)
+    mean = winsorized_mean(box, n_users, n_steps, sampled, step_mu_squared)
     if mean is None:
         return _Choice(math.inf, gradients, n_steps, sampled, 0.0)
-    noise = problem.dimension * _noise(mean, box) ** 2
+    noise = problem.dimension * noise_std(mean, box) ** 2
     chance = (1 - sampled) / (sampled * n_users) * (box.spread**2 + box.size * box.radius**2)
-    variance, distance = noise + chance, problem.reach
-    usual = (problem.row_norm * problem.typical_slope) ** 2
-    step_size = distance / math.sqrt((usual + variance) * n_steps)
-    bound = distance * math.sqrt((usual + variance) / n_steps)
-    if problem.loss.smooth:
-        smooth_step = min(
-            1 / (2 * problem.loss.curvature * problem.row_norm**2), distance / math.sqrt(2 * variance * n_steps)
-        )
-        smooth_bound = distance**2 / (2 * smooth_step * n_steps) + smooth_step * variance
-        step_size, bound = min((step_size, bound), (smooth_step, smooth_bound), key=lambda pair: pair[1])
-    bound += distance * box.spread * (2 / math.sqrt(n_users) + 1 / n_users)
+    bound, step_size = excess_and_step(problem, problem.reach, noise + chance, n_steps)
+    bound += problem.reach * box.spread * (2 / math.sqrt(n_users) + 1 / n_users)
     return _Choice(bound, gradients, n_steps, sampled, step_size)
 
 
-def _record(box: RotatedRange, n_users: int, n_steps: int, sampled: float, step_mu_squared: float) -> Winsorized | None:
+def excess_and_step(
+    problem: Problem, distance: float, variance: float, n_steps: int, regularizer: float = 0.0
+) -> tuple[float, float]:
+    """The module's bound on what `n_steps` leave of the mean loss + regularizer/2 |w - start|^2, and their size."""
+    usual = (problem.row_norm * problem.typical_slope + regularizer * distance) ** 2
+    step_size = distance / math.sqrt((usual + variance) * n_steps)
+    bound = distance * math.sqrt((usual + variance) / n_steps)
+    if not problem.loss.smooth:
+        return bound, step_size
+    smoothness = problem.loss.curvature * problem.row_norm**2 + regularizer
+    smooth_step = min(1 / (2 * smoothness), distance / math.sqrt(2 * variance * n_steps))
+    return min((bound, step_size), (distance**2 / (2 * smooth_step * n_steps) + smooth_step * variance, smooth_step))
+
+
+def winsorized_mean(
+    box: RotatedRange, n_users: int, n_steps: int, sampled: float, step_mu_squared: float
+) -> Winsorized | None:
     """The mechanism for 1/z^2 = `step_mu_squared` a step; None if counts would take too much of it.
 
     A bin that holds half of the values must beat empty ones: their difference has sqrt(2) times the noise of a count.
@@ -191,7 +198,7 @@ def _record(box: RotatedRange, n_users: int, n_steps: int, sampled: float, step_
     return Winsorized(n_users, box.n_bins, count_multiplier, 1 / math.sqrt(left), n_steps, sampled)
 
 
-def _noise(mean: Winsorized, box: RotatedRange) -> float:
+def noise_std(mean: Winsorized, box: RotatedRange) -> float:
     """Standard deviation of a coordinate's noise."""
     return mean.mean_multiplier * mean.sensitivity(np.full(box.size, box.reach))
 
@@ -203,12 +210,12 @@ def _plan(problem: Problem, box: RotatedRange, choice: _Choice, n_users: int, bu
     else:
         failure = choice.n_steps * (1 - choice.sampled) ** (n_users - 1)
         multiplier = subsampled_multiplier(budget, choice.sampled, choice.n_steps, Cost(failure=2 * failure))
-    mean = _record(box, n_users, choice.n_steps, choice.sampled, (1 - 1e-9) / multiplier**2)
+    mean = winsorized_mean(box, n_users, choice.n_steps, choice.sampled, (1 - 1e-9) / multiplier**2)
     if mean is None:
         raise BudgetExceeded(f"Expected more users in steps of {choice.sampled:.0%} of them. Nothing was spent.")
     own = {"sampling_probability": choice.sampled, "step_size": choice.step_size}
     # The radius is half of a bin's width.
-    phase = Phase("mean", n_users, box.radius, _noise(mean, box) / box.radius, n_steps=choice.n_steps, **own)
+    phase = Phase("mean", n_users, box.radius, noise_std(mean, box) / box.radius, n_steps=choice.n_steps, **own)
     plan = Plan(n_users, (Step(phase.label, 0, n_users, mean),))
     plan.certify(budget)
     return SolverPlan(plan, WinsorizedSteps((phase,)), choice.gradients, choice.excess)

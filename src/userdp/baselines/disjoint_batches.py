@@ -27,7 +27,7 @@ from userdp.baselines import output_perturbation as shared
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.baselines.output_perturbation import PassPhase
 from userdp.baselines.stable_sgd import SafeBatchPass
-from userdp.domains import Ball, Domain
+from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
@@ -49,7 +49,7 @@ class BatchPasses(shared.Passes):
 
     def one_pass(self, problem: Problem, start: np.ndarray, phase: PassPhase, usual: np.ndarray) -> SafeBatchPass:
         """In the problem's domain, or if that reaches farther than `stay`, in a ball around the start."""
-        domain: Domain = problem.domain
+        domain = shared.walked_domain(problem)
         if phase.stay < domain.reach(start):
             domain = Ball(phase.stay, start)
         limits = shared.safe_rows(problem, self.rows_per_user)

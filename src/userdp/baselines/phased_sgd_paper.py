@@ -9,29 +9,20 @@ import math
 from collections.abc import Callable
 
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.baselines.paper_theorems import exponent_q, n_phases, outside
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import SolverPlan
+from userdp.solvers.base import SolverPlan, check_sizes
 from userdp.solvers.phased_sgd import GroupPasses, GroupPhase
 from userdp.solvers.problem import Problem
 
-_LARGEST_EPSILON = 10.0  # assumed by Theorems 2.1 and 3.1
 _MOST_USERS = 2**50
-
-
-def n_phases(n_users: int) -> int:
-    """l = floor(log2 n).
-
-    Paper: Alg. 1, line 2.
-    """
-    return n_users.bit_length() - 1
 
 
 def printed_groups(n_users: int, rows_per_user: int, budget: Budget) -> float:
     """C = 100 ln(20 n m e^eps / delta) / eps.
 
-    Paper: Alg. 1, line 2.
+    Paper: Alg. 1, line 2 (C).
     """
     return 100 * (math.log(20 * n_users * rows_per_user / budget.delta) + budget.epsilon) / budget.epsilon
 
@@ -39,6 +30,7 @@ def printed_groups(n_users: int, rows_per_user: int, budget: Budget) -> float:
 def n_groups(n_users: int, rows_per_user: int, budget: Budget) -> int:
     """C, rounded up.
 
+    Paper: Alg. 1, line 2 (C).
     Differs: at least 150 ln(4 / delta) / eps, because the noise of the score, Lap(20/eps), must stay below 2C/15
     except with probability delta/8; the printed C ensures that only for delta >= (about) (nm)^-2.
     """
@@ -46,15 +38,10 @@ def n_groups(n_users: int, rows_per_user: int, budget: Budget) -> int:
     return math.ceil(max(printed_groups(n_users, rows_per_user, budget), needed))
 
 
-def exponent_q(n_users: int) -> float:
-    """q = log2(1 + 1/l): the q > 0 that leaves most users to the last phase. The paper asks for "some small q"."""
-    return math.log2(1 + 1 / n_phases(n_users))
-
-
 def exponent_p(n_users: int, rows_per_user: int) -> float:
     """p = J + 3/2 for the least J with m <= n^J.
 
-    Paper: Theorem 2.1.
+    Paper: Alg. 1, line 1 (p); Theorem 2.1 (p).
     """
     return math.log(rows_per_user) / math.log(n_users) + 1.5
 
@@ -62,7 +49,7 @@ def exponent_p(n_users: int, rows_per_user: int) -> float:
 def phase_users(n_users: int, phase: int) -> int:
     """n_i = (1 - 2^-q) n / 2^(iq), rounded down. They add up to 2^-q n at most: the other users are not used.
 
-    Paper: Alg. 1, line 4.
+    Paper: Alg. 1, line 4 (n_i); Alg. 3, line 4 (n_i).
     """
     q = exponent_q(n_users)
     return math.floor((1 - 2**-q) * n_users / 2 ** (phase * q))
@@ -71,7 +58,7 @@ def phase_users(n_users: int, phase: int) -> int:
 def first_step_size(problem: Problem, n_users: int, rows_per_user: int, epsilon: float) -> float:
     """eta = R / (L sqrt(d m n eps)), R the diameter.
 
-    Paper: Theorem 2.1.
+    Paper: Alg. 1, line 1 (eta); Theorem 2.1 (eta).
     """
     steps = problem.dimension * rows_per_user * n_users * epsilon
     return problem.domain.diameter / (problem.lipschitz * math.sqrt(steps))
@@ -80,7 +67,7 @@ def first_step_size(problem: Problem, n_users: int, rows_per_user: int, epsilon:
 def step_size(first: float, phase: int, p: float) -> float:
     """eta_i = eta / 2^(pi).
 
-    Paper: Alg. 1, line 4.
+    Paper: Alg. 1, line 4 (eta_i).
     """
     return first / 2 ** (p * phase)
 
@@ -88,7 +75,7 @@ def step_size(first: float, phase: int, p: float) -> float:
 def radius(problem: Problem, step: float, n_steps: float, n_users: int, rows_per_user: int) -> float:
     """tau_i = 1000 eta_i L sqrt(T_i) ln(n d m).
 
-    Paper: Alg. 1, line 4.
+    Paper: Alg. 1, line 4 (tau_i).
     """
     spread = step * problem.lipschitz * math.sqrt(n_steps)
     return 1000 * spread * math.log(n_users * problem.dimension * rows_per_user)
@@ -97,7 +84,7 @@ def radius(problem: Problem, step: float, n_steps: float, n_users: int, rows_per
 def test_scale(epsilon: float) -> float:
     """Scale of the Laplace noise of the score: 20 / eps.
 
-    Paper: Alg. 1, line 11.
+    Paper: Alg. 1, line 10 (noise).
     """
     return 20 / epsilon
 
@@ -105,7 +92,7 @@ def test_scale(epsilon: float) -> float:
 def noise_ratio(n_users: int, groups: int, budget: Budget) -> float:
     """sigma_i / tau_i = 100 ln^2(n / delta) / (eps C).
 
-    Paper: Alg. 1, line 22.
+    Paper: Alg. 1, line 22 (sigma_i).
     """
     return 100 * math.log(n_users / budget.delta) ** 2 / (budget.epsilon * groups)
 
@@ -113,7 +100,7 @@ def noise_ratio(n_users: int, groups: int, budget: Budget) -> float:
 def risk_bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> float:
     """L R (1/sqrt(n m eps) + sqrt(d ln(1/delta)) / (sqrt(n m) eps)), without the constants and logarithms of O~.
 
-    Paper: Theorem 2.1.
+    Paper: Theorem 2.1 (risk).
     """
     samples = n_users * rows_per_user
     statistical = 1 / math.sqrt(samples * budget.epsilon)
@@ -122,8 +109,13 @@ def risk_bound(problem: Problem, n_users: int, rows_per_user: int, budget: Budge
 
 
 def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
-    """Alg. 1 as printed; raises `BudgetExceeded` with the smallest feasible n_users unless C <= n_l."""
-    n_users, rows_per_user = checked_counts("Theorem 2.1", n_users, rows_per_user, budget)
+    """Alg. 1 as printed; raises `BudgetExceeded` with the smallest feasible n_users unless C <= n_l.
+
+    Paper: Alg. 1, line 3; Alg. 1, line 4 (N_i, T_i); Alg. 1, line 5; Theorem 2.1 (zeta, gradients).
+    Differs: released iterates are projected onto the domain, because noise leads out of it. After a failed test the
+    result is the start, the warm start if one was given, because the printed 0 may lie outside the domain.
+    """
+    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     if not enough_users(n_users, rows_per_user, budget):
         need = f"C = {n_groups(max(n_users, 2), rows_per_user, budget):,} users"
         raise too_few("phased SGD", n_users, rows_per_user, budget, smallest_n_users(rows_per_user, budget), need)
@@ -131,7 +123,7 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
     ratio = noise_ratio(n_users, groups, budget)
     # zeta = delta / (10 e^eps) is the failure of the random selection in the paper's proof.
     removal = PaperOutlierRemoval(
-        groups, test_scale(budget.epsilon), ratio, budget.delta / (10 * math.exp(budget.epsilon))
+        groups, test_scale(budget.epsilon), ratio, budget.delta / 10 * math.exp(-budget.epsilon)
     )
     first, p = first_step_size(problem, n_users, rows_per_user, budget.epsilon), exponent_p(n_users, rows_per_user)
     steps: list[Step] = []
@@ -148,7 +140,8 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
     bound = risk_bound(problem, n_users, rows_per_user, budget)
     constants = _bound_with_constants(problem, phases, rows_per_user)
     schedule = GroupPasses(tuple(phases), falling=False)
-    return SolverPlan(plan, schedule, begin * rows_per_user, bound, constants, as_published=True)
+    beyond = outside("phased-sgd", problem, n_users, rows_per_user, budget)
+    return SolverPlan(plan, schedule, begin * rows_per_user, bound, constants, as_published=True, outside=beyond)
 
 
 def _bound_with_constants(problem: Problem, phases: list[GroupPhase], rows_per_user: int) -> float:
@@ -160,17 +153,6 @@ def _bound_with_constants(problem: Problem, phases: list[GroupPhase], rows_per_u
         noise = phase.noise_ratio * phase.radius
         distance = min(problem.domain.diameter, math.sqrt(problem.dimension) * noise)
     return total + problem.lipschitz * distance
-
-
-def checked_counts(theorem: str, n_users: int, rows_per_user: int, budget: Budget) -> tuple[int, ...]:
-    """Both counts as plain ints; refuses what is none, and budgets that the theorem says nothing about."""
-    counts = check_counts(n_users=n_users, rows_per_user=rows_per_user)
-    if not (budget.delta > 0 and budget.epsilon <= _LARGEST_EPSILON):
-        raise ValueError(
-            f"Expected epsilon={budget.epsilon:g} <= {_LARGEST_EPSILON:g} and delta={budget.delta:g} > 0, as "
-            f'{theorem} assumes: use mode="tight".'
-        )
-    return counts
 
 
 def too_few(

@@ -107,7 +107,7 @@ def _clipped_sums(
             filled = 0
             while i < n_rows and filled < kernels.BLOCK_ROWS:
                 if kept[j, i]:
-                    gathered[filled] = rows[first + i]
+                    kernels.copy_row(rows, first + i, gathered[filled])
                     block_targets[filled] = targets[first + i]
                     filled += 1
                 i += 1

@@ -338,13 +338,15 @@ def _average_over_rows(
     rows, targets, offsets = data
     slots_per_user, longest, largest_target, labels = bounds
     n_features = rows.shape[1]
-    x, predictions, one = np.empty(n_features), np.empty(len(start) // n_features), np.empty(1)
+    line, x = np.empty(n_features, kernels.kind(rows)), np.empty(n_features)
+    predictions, one = np.empty(len(start) // n_features), np.empty(1)
     w, total = start.copy(), np.zeros(len(start))
     for slot in slots:
         user = users[slot // slots_per_user]
         row = offsets[user] + slot % slots_per_user
         if row < offsets[user + 1]:
-            target = safe_row(rows[row], targets[row], longest, largest_target, labels, x)
+            kernels.copy_row(rows, row, line)
+            target = safe_row(line, targets[row], longest, largest_target, labels, x)
             _slope(w, x, target, slopes, predictions, one)
             for c in range(len(predictions)):
                 for k in range(n_features):
@@ -372,9 +374,11 @@ def _mean_gradient(
     rows, targets, _ = data
     _, longest, largest_target, labels = bounds
     one, n_features = np.empty(1), len(x)
+    line = np.empty(n_features, kernels.kind(rows))
     gradient[:] = 0.0
     for row in range(first, last):
-        target = safe_row(rows[row], targets[row], longest, largest_target, labels, x)
+        kernels.copy_row(rows, row, line)
+        target = safe_row(line, targets[row], longest, largest_target, labels, x)
         _slope(w, x, target, slopes, predictions, one)
         for c in range(len(predictions)):
             for k in range(n_features):
