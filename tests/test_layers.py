@@ -34,6 +34,7 @@ PRIVACY_LAYERS = [
 ]
 MECHANISM_LAYERS = [
     ["neighbours"],
+    ["capped_counts"],
     ["base", "concentration", "tests"],
     ["clip", "outlier_removal"],
 ]

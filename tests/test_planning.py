@@ -8,7 +8,7 @@ import pytest
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.noise import SeededNoise
-from userdp.solvers.mean_plans import plan_means, plan_search
+from userdp.solvers.mean_plans import left_outside, plan_means, plan_search, searched_users
 
 CASES = [
     (1000, 4.0, 1),
@@ -27,8 +27,10 @@ def test_the_whole_budget_is_used_and_no_more(n_users, epsilon, rounds, radii):
     budget = Budget(epsilon, 1e-6)
     plan = plan_means(n_users, budget, rounds, radii=radii)
     plan.certify(budget)
-    (cost,) = plan.costs
-    assert epsilon_at(cost, 1e-6) == pytest.approx(epsilon, rel=1e-4)
+    spent = [epsilon_at(cost, 1e-6) for cost in plan.costs]  # of those whom the search asks, and of the others
+    assert max(spent) == pytest.approx(epsilon, rel=1e-4)
+    assert max(spent) <= epsilon
+    assert len(spent) == (2 if radii is not None and n_users >= 20_000 else 1)
     assert [step.label for step in plan.steps] == (["mean"] if radii is None else ["radius", "mean"])
     assert plan.steps[-1].mechanism.rounds == rounds
 
@@ -93,6 +95,32 @@ def test_the_means_tolerate_what_the_search_may_leave_by_the_noise_of_a_probe(ro
     search, mean = (step.mechanism for step in plan.steps)
     assert 5000 - search.target >= max(outliers * 5000, search.noise_std)
     assert mean.outliers >= 5000 - search.target + 2 * search.noise_std
+
+
+@pytest.mark.parametrize("n_users", [20_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_search_among_few_of_many_users_costs_hardly_any_noise(n_users, epsilon):
+    budget = Budget(epsilon, 1e-6)
+    search, mean = (step.mechanism for step in plan_means(n_users, budget, 20).steps)
+    asked = searched_users(n_users, budget, search.radii, 0.02)
+    assert search.n_vectors == asked == searched_users(10 * n_users, budget, search.radii, 0.02) < 15_000
+    aimed = (asked - search.target) / asked
+    assert aimed == pytest.approx(0.02, abs=1e-4)
+    assert aimed < left_outside(search, n_users) <= aimed + 0.008
+    assert mean.outliers == math.ceil(n_users * left_outside(search, n_users))
+    known = plan_means(n_users, budget, 20, radii=None).steps[-1].mechanism
+    assert 1 < noise_of(mean) / noise_of(known) < 1.08  # the budget of the search included
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.02, 0.05])
+def test_what_a_search_leaves_outside_holds_for_all_users(fraction):
+    budget, rng = Budget(1.0, 1e-6), np.random.default_rng(0)
+    search = plan_means(100_000, budget, 20, outliers=fraction).steps[0].mechanism
+    aimed = search.n_vectors - search.target
+    # A sample with these outliers passes a probe if the noise lets it: how many may there be among all?
+    among_all = left_outside(search, 100_000)
+    seen = rng.binomial(search.n_vectors, among_all, 100_000) - search.noise_std * rng.normal(size=100_000)
+    assert 0.005 < np.mean(seen <= aimed) < 0.05
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.02, 0.1])

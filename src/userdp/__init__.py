@@ -13,7 +13,9 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.auditing import Finding as Finding
     from userdp.auditing import audit
     from userdp.data.users import UserData
+    from userdp.domains import Affine as Affine
     from userdp.domains import Ball, Box
+    from userdp.domains import Simplex as Simplex
     from userdp.models.conventions import PrivacyWarning
     from userdp.models.estimators import (
         HuberRegressor,
@@ -56,7 +58,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "auditing": ("AuditReport", "Finding", "audit"),
     "data.users": ("UserData",),
-    "domains": ("Ball", "Box"),
+    "domains": ("Affine", "Ball", "Box", "Simplex"),
     "models.estimators": (
         *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
         "UtilityWarning",

@@ -83,7 +83,10 @@ def test_all_users_or_samples_by_what_gradients_allow():
 def test_as_many_steps_as_are_allowed_are_considered():
     made = plan(n_users=6000, budget=Budget(4.0, 1e-6), max_gradients=19 * 20 * 6000)
     assert (made.phases[0].n_steps, made.phases[0].users_a_step) == (18, 6000)
-    assert made.n_gradients == 19 * 20 * 6000
+    search = made.certified.steps[-2]
+    assert (search.label, search.start) == ("radius", 0)
+    assert 3000 < search.n_users < 6000
+    assert made.n_gradients == 20 * (18 * 6000 + search.n_users)
 
 
 def test_where_samples_are_too_small_all_users_take_part():

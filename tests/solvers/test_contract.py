@@ -7,7 +7,7 @@ import pytest
 from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp import Affine, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, Simplex, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.base import run
@@ -22,9 +22,9 @@ SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.
 # losses' slopes, so losses of one's own are refused.
 OUTPUT_PERTURBATION = {"disjoint-batches", "group-privacy"}
 # Solvers that take more steps than a test has time for, unless gradients are limited (to so many for each row).
-LIMITS = {"bassily-sun": 20.0, "asi-liu": 40.0, "example-level": 0.2}
+LIMITS = {"bassily-sun": 20.0, "levy": 20.0, "asi-liu": 40.0, "example-level": 0.2}
 # Without a private test nothing aborts.
-NEVER_ABORT = {"bassily-sun", "bassily-sun-local", "example-level", "dp-fedavg"}
+NEVER_ABORT = {"bassily-sun", "levy", "bassily-sun-local", "example-level", "dp-fedavg"}
 ANY_NUMBER = {"whitened-clip", "example-level", "dp-fedavg"} | OUTPUT_PERTURBATION
 EVERY = pytest.mark.parametrize(("solver", "mode"), [pytest.param(*key, id=" ".join(key)) for key in SOLVERS])
 
@@ -72,7 +72,13 @@ def test_the_plan_is_public_certified_and_wastes_no_user(solver, mode):
 def test_it_ends_inside_the_domain_and_spends_what_it_said(solver, mode, dtype):
     size, rows_per_user, budget = size_of(mode)
     data = make_users(**size, dtype=dtype)
-    for domain in (Ball(0.3), Ball(1.0, np.full(4, 2.0)), Box(np.full(4, -0.2), np.array([0.1, 0.2, 3.0, 1.0]))):
+    for domain in (
+        Ball(0.3),
+        Ball(1.0, np.full(4, 2.0)),
+        Box(np.full(4, -0.2), np.array([0.1, 0.2, 3.0, 1.0])),
+        Simplex(0.5),
+        Affine([[1.0, 1.0, 0.0, 0.0]], [0.1], radius=0.5),
+    ):
         for _ in range(2):  # a run aborts by chance once in some hundred
             ledger = Ledger(budget)
             result = fit(data, rows_per_user, budget, domain=domain, solver=solver, mode=mode, ledger=ledger)
@@ -142,6 +148,13 @@ def test_too_few_users_are_told_how_many_would_do(solver, mode):
     assert error.value.enough_users > few
     assert f"{error.value.enough_users:,}" in str(error.value)
     assert ledger.spent_epsilon() == 0
+
+
+@EVERY
+def test_without_delta_there_is_no_plan(solver, mode):
+    """docs/known-limits.md says so: all noise is Gaussian."""
+    with pytest.raises(ValueError, match=r"delta"):
+        SOLVERS[solver, mode].plan(Problem(losses.logistic, Ball(10.0), 4, 2.5), 20_000, 10, Budget(1.0, 0.0))
 
 
 @EVERY

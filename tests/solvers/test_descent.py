@@ -149,6 +149,7 @@ def printed_acsa(gradient, start, domain, beta, mu, variance, first_gap, n_steps
 @pytest.mark.parametrize("variance", [0.0, 1e-4, 0.1])
 @pytest.mark.parametrize("domain", [EVERYWHERE, Ball(0.7)])
 def test_acsa_steps_are_the_printed_ones_and_its_result_is_the_aggregated_iterate(variance, domain):
+    """Paper: Alg. 2, line 14."""
     objective, n_steps = Quadratic(condition=5.0), 80
     settings = (np.zeros(6), domain, 1.2, 0.15, variance, 3.0)
     descent = ACSA(*settings, n_steps)
@@ -189,7 +190,10 @@ def test_a_hopeless_stage_is_long_but_finite():
 
 @pytest.mark.parametrize("condition", [4.0, 100.0, 1e4])
 def test_stages_halve_the_gap_and_the_error_is_below_the_lemma_s(condition):
-    """gap(T) <= 4 gap(0) exp(-c T sqrt(mu/L)) with c = ln 4 / (4 sqrt 2): without noise a stage even quarters it."""
+    """gap(T) <= 4 gap(0) exp(-c T sqrt(mu/L)) with c = ln 4 / (4 sqrt 2): without noise a stage even quarters it.
+
+    Paper: Lemma C.4.
+    """
     objective = Quadratic(condition, dimension=20)
     descent, first = acsa(objective), objective.value(objective.start)
     length, _ = stage(1.0, objective.mu, 0.0, first, ENDLESS)

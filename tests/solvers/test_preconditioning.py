@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from cases import DOMAINS, name
 from scipy.optimize import minimize
 from support_solvers import make_users
 
-from userdp import Ball, Box, Budget, Curator, Ledger, Plan
+from userdp import Affine, Ball, Box, Budget, Curator, Ledger, Plan, Simplex
 from userdp.solvers.base import carry_out
 from userdp.solvers.preconditioning import LABEL, Preconditioner, Whitening, moment_error, moment_step
 
@@ -28,14 +29,7 @@ def test_coordinates_keep_predictions(n_outputs):
     np.testing.assert_allclose(there, rows @ w.reshape(n_outputs, 3).T)
 
 
-DOMAINS = [
-    Ball(1.5),
-    Ball(2.0, np.array([1.0, -3.0, 0.5])),
-    Box(np.array([-1.0, 0.0, 2.0]), np.array([1.0, 0.5, 5.0])),
-]
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", DOMAINS, ids=name)
 def test_the_ball_around_holds_the_domain(domain):
     white, rng = whitening(), np.random.default_rng(2)
     ball = white.around(domain, 3)
@@ -43,7 +37,7 @@ def test_the_ball_around_holds_the_domain(domain):
         assert ball.contains(white.from_weights(domain.project(10 * rng.normal(size=3))))
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", DOMAINS, ids=name)
 def test_projection_is_the_nearest_point_in_predictions(domain):
     white, rng = whitening(), np.random.default_rng(3)
     moment = white.axes @ np.diag(white.scales**2) @ white.axes.T
@@ -71,6 +65,11 @@ def test_projection_of_several_outputs_is_joint_in_a_ball():
         options={"ftol": 1e-14},
     )
     assert (projected - w) @ moment @ (projected - w) <= reference.fun * (1 + 1e-6)
+    for domain in (Simplex(), Affine(rng.normal(size=(2, 6)), rng.normal(size=2), 3.0)):
+        found = white.project(domain, w)
+        assert domain.contains(found)
+        others = [domain.project(found + rng.normal(size=6) * 10.0 ** rng.uniform(-4, 1)) for _ in range(300)]
+        assert min((v - w) @ moment @ (v - w) for v in others) >= (found - w) @ moment @ (found - w) - 1e-9
     box = Box(np.full(6, -0.1), np.full(6, 0.2))
     assert box.contains(white.project(box, w))
 

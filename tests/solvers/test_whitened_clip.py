@@ -1,5 +1,6 @@
 """The default solver: consistent with few rows per user, in any units, for every loss; and it never gambles."""
 
+import itertools
 import math
 
 import numpy as np
@@ -15,7 +16,7 @@ from userdp import Ball, Box, Budget, Curator, Ledger, UserData, losses
 from userdp.engines import LocalEngine
 from userdp.models.fitting import minimize
 from userdp.privacy import curator as curators
-from userdp.privacy.accounting import fits
+from userdp.privacy.accounting import Cost, fits
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers import whitened_clip
 from userdp.solvers.base import carry_out
@@ -36,6 +37,7 @@ TRUTH = np.array([2.0, -1.0, 0.0])
 TRUTH_OF_20 = np.random.default_rng(0).normal(size=20) * 0.4
 ANYWHERE = Ball(1e3)
 DELTA = 1e-6
+UNHURRIED = 10**15  # gradients: more than any plan takes
 
 
 def make_users(n_users, rows, truth=TRUTH, seed=0, kind="classes", intercept=True, constant=0.0, scales=1.0):
@@ -211,7 +213,8 @@ def test_coordinates_lead_there_and_back():
         np.testing.assert_allclose(matrix.T @ moment @ matrix, np.eye(4), atol=1e-9)
         rotation, variances, known = coordinates.decorrelated()
         np.testing.assert_array_equal(known, 1.0)
-        np.testing.assert_allclose(rotation.T @ rotation, np.eye(4), atol=1e-9)
+        rotated = np.eye(4) if rotation is None else rotation.T @ rotation
+        np.testing.assert_allclose(rotated, np.eye(4), atol=1e-9)
         assert np.sum(variances) == pytest.approx(4.0)
         ridged = coordinates.with_ridge(0.7)
         expected = moment + 0.7 * np.eye(4)
@@ -372,6 +375,9 @@ class CountingEngine(LocalEngine):
             type(self).asked += len(users)
         return super().vectors(statistic, data, users, n_groups)
 
+    def total(self, statistic, contribution, data, users):
+        return contribution(self.vectors(statistic, data, users, len(users)))
+
 
 @pytest.mark.parametrize("passes", [1, 5, 20, None])
 def test_it_takes_no_more_gradients_than_allowed_and_than_it_says(passes):
@@ -464,13 +470,54 @@ def test_more_users_and_more_epsilon_never_raise_the_estimate(problem, users, ep
 @given(problem=problems, n_users=sizes, epsilon=epsilons)
 def test_every_plan_is_within_its_budget_and_uses_it_up(problem, n_users, epsilon):
     budget = Budget(epsilon, DELTA)
-    plan = plan_whitened_clip(problem, n_users, 3, budget).certified
+    plan_whitened_clip(problem, n_users, 3, budget).certified.certify(budget)
+    plan = plan_whitened_clip(problem, n_users, 3, budget, UNHURRIED).certified
     plan.certify(budget)
     total = sum(step.mechanism.cost.gaussian for step in plan.steps)
     (cost,) = set(plan.costs)
     assert cost.gaussian == pytest.approx(total)
     assert not fits(type(cost)(gaussian=1.001 * total), budget), "no budget is left over"
     assert {step.n_users for step in plan.steps} == {n_users}
+
+
+@pytest.mark.parametrize("n_features", [11, 21, 51])
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_hurried_plan_takes_few_passes_and_uses_its_budget_up(n_features, epsilon):
+    problem, budget, n_users = Problem(losses.logistic, ANYWHERE, n_features, 4.0), Budget(epsilon, DELTA), 100_000
+    hurried, full = (plan_whitened_clip(problem, n_users, 20, budget, most) for most in (None, UNHURRIED))
+    assert hurried.n_gradients <= 9 * n_users * 20 < 50 * n_users * 20 <= full.n_gradients
+    assert hurried.bound == full.bound
+    most = max(cost.gaussian for cost in hurried.certified.costs)
+    assert fits(Cost(gaussian=most), budget)
+    assert not fits(Cost(gaussian=1.001 * most), budget), "no budget is left over"
+    assert sum(step.n_users == n_users for step in hurried.certified.steps) == 2, "burn-in and steps ask everyone"
+    first = [step for step in hurried.certified.steps if step.label.startswith("approach")]
+    assert all(a.stop <= b.start for a, b in itertools.pairwise(first)), "no user is asked twice"
+    limited = plan_whitened_clip(problem, n_users, 20, budget, 10 * n_users * 20)
+    assert limited.n_gradients == hurried.n_gradients
+
+
+def test_few_users_much_noise_and_odd_losses_are_not_hurried():
+    logistic, hinge = (Problem(loss, ANYWHERE, 21, 4.0) for loss in (losses.logistic, losses.hinge))
+    for problem, n_users, epsilon in ((logistic, 5000, 1.0), (logistic, 100_000, 0.1), (hinge, 100_000, 8.0)):
+        plans = (plan_whitened_clip(problem, n_users, 20, Budget(epsilon, DELTA), most) for most in (None, UNHURRIED))
+        assert len({plan.n_gradients for plan in plans}) == 1
+
+
+@pytest.mark.slow
+def test_a_hurried_plan_is_as_accurate_as_an_unhurried_one():
+    """Not so with a class below 1%: docs/speed.md."""
+    rows, data = 3, make_users(100_000, 3, constant=0.0)
+    slow, fast = (
+        np.mean(
+            [
+                excess(losses.logistic, data, fit(data, 1.0, rows, max_gradients=most, insecure_seed=seed).weights)
+                for seed in (1, 2)
+            ]
+        )
+        for most in (UNHURRIED, None)
+    )
+    assert fast < 1.05 * slow + 1e-5
 
 
 def test_auto_takes_it_and_its_plan_cannot_abort():

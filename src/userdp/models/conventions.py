@@ -23,6 +23,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from userdp.data.schema import collected, matrix
+from userdp.data.sparse import is_sparse, sparse_rows
 from userdp.privacy.ledger import Ledger
 
 _T = TypeVar("_T", bound=Callable[..., Any])
@@ -53,7 +54,8 @@ _PARAMETERS = {
     "about 1.",
     "public_X": "Rows that are nobody's secret and about like the users', without the intercept's column: the default "
     "solver then learns the columns' scales and correlations from them, at no cost. Not kept in the model.",
-    "max_gradients": "An upper limit on the work.",
+    "max_gradients": "An upper limit on the work. Without it time is weighed: where passes cost no accuracy, they are "
+    "saved.",
     "engine": "Who computes; None is this process.",
     "insecure_seed": "Makes everything repeatable and NOTHING PRIVATE; for tests.",
 }
@@ -121,13 +123,15 @@ def owners(groups: Any, privacy_unit: str, n_rows: int) -> Any:
     return range(n_rows) if groups is None else groups
 
 
-def read_rows(estimator: Any, X: Any, reset: bool = True, width: int | None = None) -> np.ndarray:
+def read_rows(estimator: Any, X: Any, reset: bool = True, width: int | None = None, sparse: bool = False) -> Any:
     """A matrix of numbers of an array or table; sets or checks the estimator's features by names and width only.
 
-    Lists are read if their width is public: declared, or known from the fit.
+    Lists are read if their width is public: declared, or known from the fit. With `sparse`, sparse ones are
+    `SparseRows`.
     """
     X = collected(X)
-    rows = matrix("X", X, width if reset else estimator.n_features_in_)
+    width = width if reset else estimator.n_features_in_
+    rows = sparse_rows("X", X) if sparse and is_sparse(X) else matrix("X", X, width)
     validate_data(estimator, X if hasattr(X, "columns") else rows, skip_check_array=True, reset=reset)
     return rows
 

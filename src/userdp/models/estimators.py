@@ -118,6 +118,8 @@ class LinearModel(PrivateEstimator, ABC):
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Learn from rows X and targets y, where groups[i] is the user who owns row i.
 
+        X is an array, a table, or a sparse matrix of scipy, which is never made dense.
+
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
         one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
         """
@@ -130,13 +132,13 @@ class LinearModel(PrivateEstimator, ABC):
             self._declare(y)
             if self.unprotected_checks:
                 rules = {"dtype": _FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
-                X, y = validate_data(self, X, y, **rules)
+                X, y = validate_data(self, X, y, accept_sparse="csr", **rules)
             else:
-                X = read_rows(self, X)
+                X = read_rows(self, X, sparse=True)
             data = UserData.from_arrays(
                 X,
-                self._coded(read_targets(y, len(X))),
-                owners(groups, self.privacy_unit, len(X)),
+                self._coded(read_targets(y, X.shape[0])),
+                owners(groups, self.privacy_unit, X.shape[0]),
                 max_rows_per_user=self._rows_per_user,
                 fit_intercept=bool(self.fit_intercept),
                 insecure_seed=self.insecure_seed,
@@ -206,6 +208,7 @@ class LinearModel(PrivateEstimator, ABC):
             "message": result.message,
             "bound": result.bound,
             "bound_is_estimate": result.bound_is_estimate,
+            "outside": list(result.outside),
             "loss": self.facts_["loss"],
             "loss_at_zero": self.facts_["loss_at_zero"],
             "phases": [dict(phase) for phase in result.phases],
@@ -289,13 +292,14 @@ class LinearModel(PrivateEstimator, ABC):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = not self.unprotected_checks
+        tags.input_tags.sparse = True
         tags.target_tags.required = True
         return tags
 
     def _predictions(self, X: Any) -> np.ndarray:
         """One column per output."""
         check_is_fitted(self, "coef_")
-        X = validate_data(self, X, reset=False, dtype=_FLOATS)
+        X = validate_data(self, X, reset=False, dtype=_FLOATS, accept_sparse="csr")
         return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
 
     def _radius(self) -> float:

@@ -90,6 +90,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
         n_gradients=record["n_gradients"],
         bound=record["bound"],
         phases=tuple({str(k): float(v) for k, v in phase.items()} for phase in record["phases"]),
+        outside=tuple(str(words) for words in record.get("outside", ())),  # files of 0.1 have none
         solver=record["solver"],
         mode=record["mode"],
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from userdp.data.schema import matrix
 from userdp.data.users import UserData
@@ -33,7 +35,7 @@ from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 @documented(
     loss="A loss, or the name of one in `userdp.losses`.",
     data="Users' rows and targets.",
-    domain="Where weights may be: a `Ball` or a `Box`.",
+    domain="Where weights may be: a `Ball`, `Box`, `Simplex` or `Affine`.",
     rows_per_user="The cap that the data was loaded with (`max_rows_per_user`), or how many rows users typically have. "
     "It decides accuracy, not privacy, as the other bounds do: all are public.",
     target_bound="See `Problem`.",
@@ -85,7 +87,7 @@ def minimize(
     if not data.has_targets:
         raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
     if not hasattr(domain, "project"):
-        raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0), say.")
+        raise TypeError(f"Expected domain to be a Ball, Box, Simplex or Affine, got {domain!r}: use Ball(10.0).")
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = budget_for(epsilon, delta, data.n_users)
@@ -131,14 +133,26 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
     The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not
     taken for empty. A column that does not vary is taken to vary by its size, or if it is 0, as much as others do.
     """
-    rows = np.asarray(matrix("public_X", public_X, data.n_features - data.has_intercept), dtype=np.float64)
     expected = data.n_features - data.has_intercept
-    if rows.ndim != 2 or rows.shape[1] != expected or len(rows) == 0 or not np.isfinite(rows).all() or not rows.any():
+    rows: Any = public_X.tocsr() if hasattr(public_X, "tocsr") else matrix("public_X", public_X, expected)
+    sparse, rows = hasattr(rows, "tocsr"), rows.astype(np.float64)
+    if sparse and expected <= MOST_FEATURES:
+        sparse, rows = False, rows.toarray()
+    if sparse:
+        rows.sum_duplicates()  # of a copy
+    cells = rows.data if sparse else rows
+    if (
+        rows.ndim != 2
+        or rows.shape[1] != expected
+        or rows.shape[0] == 0
+        or not np.isfinite(cells).all()
+        or not cells.any()
+    ):
         raise ValueError(
             f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
             "missing values. Nothing was spent."
         )
-    means, variances = rows.mean(axis=0), rows.var(axis=0)
+    means, variances = mean_variance_axis(rows, axis=0) if sparse else (rows.mean(axis=0), rows.var(axis=0))
     sizes = np.where(variances > 1e-12 * means**2, variances, means**2)
     sizes = np.where(sizes > 0, sizes, np.median(sizes[sizes > 0]))
     means = np.append(means, [1.0] * data.has_intercept)

@@ -70,7 +70,7 @@ def private_mean(
     public number.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
-    Paper: Alg. 1, lines 10-22, of one phase.
+    Paper: Alg. 1, lines 10-22 of one phase, calibrated.
 
     >>> rng = np.random.default_rng(0)
     >>> users = np.repeat(np.arange(3000), 10)

@@ -65,7 +65,15 @@ from userdp.solvers.base import (
     gradients_of_samples,
 )
 from userdp.solvers.descent import ACSA, AveragedSGD, Nesterov, steadied
-from userdp.solvers.mean_plans import FAILURE_FRACTION, means_noise, plan_means, plan_search, sampled_multiplier
+from userdp.solvers.mean_plans import (
+    FAILURE_FRACTION,
+    left_outside,
+    means_noise,
+    plan_means,
+    plan_search,
+    sampled_multiplier,
+    searched_users,
+)
 from userdp.solvers.preconditioning import (
     MOST_FEATURES,
     Preconditioner,
@@ -81,6 +89,7 @@ _MOMENT_FRACTIONS = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240
 _SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # fraction of the users in a step: .5, .35, .25, .. .001
 _LEAST_CURVATURE = 0.125  # of the largest: in whitened coordinates a typical row's curvature is at least this
+_FEWEST_SEARCHED = 5000  # users, if there are as many: steps on small samples ask no more in their search
 OUTLIERS = 0.03  # fraction of users that may be far from the others
 RADII = (0.02, 2.0)  # searched, in units of the largest typical distance of two users' gradients
 _RARE = 5.0  # standard deviations, about: margins of tests
@@ -88,7 +97,6 @@ _RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
 _WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
 _SEARCH_FRACTION = 0.05  # of the Gaussian budget, for the radius of samples
 _DEFICIT_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # of a sampled step's budget, for its test
-_FEWEST_SEARCHED = 5000  # users whose gradients the radius of samples is searched among, if there are as many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +135,10 @@ def nesterov(
 
 @dataclass(frozen=True)
 class GradientSteps:
-    """Phases of steps along private mean gradients; `loss` is the given one or a smoothed one."""
+    """Phases of steps along private mean gradients; `loss` is the given one or a smoothed one.
+
+    Paper: Alg. 2, lines 1-2; Alg. 2, line 17; Alg. 3, line 3; Alg. 3, line 6 (F_i); Alg. 3, line 7; Alg. 3, line 9.
+    """
 
     loss: Loss
     phases: tuple[GradientPhase, ...]
@@ -299,9 +310,8 @@ def _choice(
     bound = _bias(problem, geometry, geometry.smoothness, n_steps, geometry.certain) + sure_price + geometry.rounding
     smoothness = steadied(geometry.smoothness, geometry.distance, step_variance, n_steps, geometry.curved)
     likely = _bias(problem, geometry, smoothness, n_steps, geometry.curved) + price + geometry.usual_rounding
-    gradients = gradients_of_samples(n_users, rows_per_user, sampled, n_steps) + rows_per_user * _searched(
-        n_users, sampled
-    )
+    gradients = gradients_of_samples(n_users, rows_per_user, sampled, n_steps)
+    gradients += rows_per_user * _searched(n_users, budget, sampled)
     # Squared errors fall twice as fast.
     progress = 2 * problem.n_features * n_steps * math.sqrt(geometry.curved / smoothness)
     return _Choice(bound, likely, gradients, moment_fraction, sampled, n_steps, geometry, sampling_variance, progress)
@@ -332,9 +342,10 @@ def _added(batch: int, slack: int, start: float) -> float:
     return added_user_sensitivity(batch, slack, 1.0, start) if fits else math.inf
 
 
-def _searched(n_users: int, sampled: float) -> int:
+def _searched(n_users: int, budget: Budget, sampled: float) -> int:
     """Users among which the radius is searched."""
-    return min(n_users, max(_FEWEST_SEARCHED, math.ceil(sampled * n_users)))
+    few = max(_FEWEST_SEARCHED, math.ceil(sampled * n_users))
+    return min(few, searched_users(n_users, budget, radius_grid(*RADII), OUTLIERS))
 
 
 def _plan(problem: Problem, choice: _Choice, n_users: int, budget: Budget) -> SolverPlan:
@@ -376,14 +387,12 @@ def _sampled_steps(n_users: int, budget: Budget, choice: _Choice, other: Cost) -
     """Search and means on Poisson samples, with the fraction of the budget for the test that makes least noise."""
     failure = FAILURE_FRACTION * budget.delta
     mu_squared = 1 / gaussian_multiplier(budget, 1, other + Cost(failure=failure)) ** 2
-    n_searched = _searched(n_users, choice.sampled)
-    search = plan_search(
-        n_searched, radius_grid(*RADII), math.ceil(OUTLIERS * n_searched), _SEARCH_FRACTION * mu_squared
-    )
+    n_searched, grid = _searched(n_users, budget, choice.sampled), radius_grid(*RADII)
+    search = plan_search(n_searched, grid, math.ceil(OUTLIERS * n_searched), _SEARCH_FRACTION * mu_squared)
     spent = other + search.cost + Cost(failure=failure)
     joint = subsampled_multiplier(budget, choice.sampled, choice.n_steps, spent) * (1 + 1e-9)
-    # What the search may leave, by the noise of its probes, and what of it may come into one sample.
-    left = choice.sampled * n_users * (n_searched - search.target + 2 * search.noise_std) / n_searched
+    # What the search may leave outside, and what of it may come into one sample.
+    left = choice.sampled * n_users * left_outside(search, n_users)
     outliers, best = math.ceil(left + 3 * math.sqrt(left)), None
     for fraction in _DEFICIT_FRACTIONS:
         try:

@@ -103,7 +103,8 @@ class SolverPlan:
     n_gradients: the most that are computed; bound: what the plan was chosen by; bound_with_constants: of algorithms as
     published, whose `bound` leaves constants out as theorems do; caution: what besides noise is expected to cost
     accuracy, if anything; clipped_fraction: how rare a class must be, about, for clipping to dominate its error, where
-    that is known; as_published: whether the start stands after an abort, as papers have it.
+    that is known; as_published: whether the start stands after an abort, as papers have it; outside: of algorithms as
+    published, which hypotheses of their theorems do not hold, in words: the bound is then no theorem.
     """
 
     certified: Plan
@@ -114,6 +115,7 @@ class SolverPlan:
     caution: str = ""
     clipped_fraction: float = 0.0
     as_published: bool = False
+    outside: tuple[str, ...] = ()
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -135,7 +137,7 @@ class Result:
     which is private); where users are sampled, exceeded with a chance of 1e-9;
     bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
     by what was released;
-    phases: what each phase released: users, groups, step size, radius, noise;
+    outside: as the plan has it; phases: what each phase released: users, groups, step size, radius, noise;
     solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`).
     """
 
@@ -145,6 +147,7 @@ class Result:
     n_gradients: int
     bound: float
     phases: tuple[dict[str, float], ...] = ()
+    outside: tuple[str, ...] = ()
     solver: str = ""
     mode: str = ""
     privacy: Statement | None = None
@@ -152,11 +155,15 @@ class Result:
     @property
     def bound_is_estimate(self) -> bool:
         """Whether `bound` is no theorem about the solver."""
-        return self.solver not in PROVEN
+        return self.solver not in PROVEN or bool(self.outside)
 
 
 def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress | None = None) -> Result:
-    """Carry out any solver's plan. If a test fails, what was found before stands."""
+    """Carry out any solver's plan. If a test fails, what was found before stands, or the start if `as_published`.
+
+    Paper: Alg. 1, lines 18-19; Alg. 2, lines 15-16.
+    Differs: the start, where 0 is printed, because 0 may lie outside of the domain.
+    """
     found = Found(problem.start, plan.bound)
     releases = plan.schedule.releases(problem, found)
     try:
@@ -167,7 +174,8 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
             found.weights, found.stands = problem.start, "the start"
         groups = any(step.n_groups is not None for step in plan.certified.steps)
         found.aborted, found.message = True, _abort_advice(groups, found.stands)
-    return Result(found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
+    told = (found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
+    return Result(*told, outside=plan.outside)
 
 
 def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:

@@ -66,7 +66,12 @@ class Option:
     @property
     def estimated(self) -> bool:
         """Whether `bound` is an estimate, no theorem."""
-        return self.solver not in PROVEN
+        return self.solver not in PROVEN or bool(self.outside)
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Which hypotheses of its theorems a plan as published does not meet."""
+        return () if self.planned is None else self.planned.outside
 
     @property
     def refined(self) -> bool:
@@ -202,7 +207,7 @@ class Comparison:
             row = {
                 name: None if value == math.inf else value for name, value in vars(option).items() if name != "planned"
             }
-            row["estimated"] = option.estimated
+            row |= {"estimated": option.estimated, "outside": list(option.outside)}
             row["refusal"] = None if option.feasible else str(option.refusal)
             told.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
         return {
@@ -231,7 +236,7 @@ class Comparison:
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")
             else:
                 lines.append(f"{name}  {needs(option)}")
-        return "\n".join([*lines, EXCESS_NOTE, self.why])
+        return "\n".join([*lines, EXCESS_NOTE, *map(beyond, filter(lambda o: o.outside, self.options)), self.why])
 
 
 EXCESS_NOTE = "Excess risk: ~ is an estimate, <= a bound."
@@ -269,6 +274,11 @@ def needs(option: Option) -> str:
     ways = [f"{option.enough_users:,} users"] if option.enough_users else []
     ways += [f"epsilon {option.enough_epsilon:.3g}"] if option.enough_epsilon else []
     return "needs about " + " or ".join(ways) if ways else str(option.refusal).removesuffix(" Nothing was spent.")
+
+
+def beyond(option: Option) -> str:
+    """Which hypotheses of its theorems an option's plan does not meet, in a sentence."""
+    return f"{option.solver}, {option.mode}: {'; '.join(option.outside)}. It is as private, but the risk is no theorem."
 
 
 def plan(

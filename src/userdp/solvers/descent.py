@@ -93,7 +93,7 @@ class ACSA:
         ag = alpha x + (1-alpha) ag.
 
     A stage of N steps halves the bound V on the gap; the next begins at its result. The last is cut off at `n_steps`.
-    Paper: Alg. 2, line 14, and Lemma C.3 (Ghadimi and Lan 2012, 2013).
+    Paper: Alg. 2, line 14; Lemma C.4 (Ghadimi and Lan 2012, 2013).
     """
 
     def __init__(
@@ -140,7 +140,7 @@ def stage(smoothness: float, strong_convexity: float, variance: float, gap: floa
 
     N = max(4 sqrt(2 beta/mu), 128 s^2 / (3 mu V/4)), at most the steps that are left, and
     phi = max(2 beta, sqrt(mu s^2 N(N+1)(N+2) / (3 V))), with V the gap and s^2 the variance of a gradient.
-    Paper: Lemma C.3's multi-stage method (Ghadimi and Lan 2013, Prop. 7).
+    Paper: Lemma C.4, the multi-stage method (Ghadimi and Lan 2013, Prop. 7).
     """
     steps = max(4 * math.sqrt(2 * smoothness / strong_convexity), 128 * variance / (3 * strong_convexity * gap / 4))
     n_steps = min(math.ceil(min(steps, 1e15)), left)

@@ -18,6 +18,7 @@ _TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
 _GAUSSIAN_TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
 _SEARCH_FRACTION = 0.05
 FAILURE_FRACTION = 0.05  # of delta, for tests
+_SEARCH_ERROR = 0.0075  # of the users: how many more may be left outside, since a search is noisy and asks a sample
 
 
 def plan_means(
@@ -35,7 +36,8 @@ def plan_means(
     The plan has a step "mean" of that many releases and, before it, a step "radius": a private search between
     radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the fraction
     `outliers` of the users may be far from the others, or hold NaN, before aborting becomes likelier than
-    `false_abort`. `other` is what else the same users pay for, out of the same budget.
+    `false_abort`. `other` is what else the same users pay for, out of the same budget. The search asks as few users as
+    tell the radius almost as well as all of them would (`searched_users`).
 
     >>> plan = plan_means(5000, Budget(1.0, 1e-6), rounds=20)
     >>> [(step.label, step.mechanism.rounds) for step in plan.steps]
@@ -111,11 +113,11 @@ def _best_steps(
             try:
                 if grid is not None:
                     mu_squared = _SEARCH_FRACTION / gaussian_multiplier(budget, 1, spent) ** 2
-                    search = plan_search(n_users, grid, tolerated, mu_squared)
-                    first = (Step("radius", 0, n_users, search),)
+                    n_searched = searched_users(n_users, budget, grid, outliers)
+                    search = plan_search(n_searched, grid, math.ceil(outliers * n_searched), mu_squared)
+                    first = (Step("radius", 0, n_searched, search),)
                     spent = spent + search.cost
-                    # It may stop at a radius with more outliers than it aims at, by the noise of a probe.
-                    tolerated = n_users - search.target + math.ceil(2 * search.noise_std)
+                    tolerated = math.ceil(n_users * left_outside(search, n_users))
                 multiplier = gaussian_multiplier(budget, rounds, spent)
                 slack = tolerated + _least_margin(test, false_abort, rounds)
                 if n_users < 2 * slack + 4 or multiplier * sensitivity(n_users, slack, 1.0) >= least_noise:
@@ -150,9 +152,36 @@ def _mean(
 
 def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, mu_squared: float) -> RadiusSearch:
     """A search of these radii that costs this mu^2; it aims at `tolerated` outliers, or a probe's noise."""
-    noise_std = math.sqrt(max(1, math.ceil(math.log2(len(grid)))) / mu_squared)
+    noise_std = math.sqrt(_probes(grid) / mu_squared)
     target = n_users - max(tolerated, math.ceil(noise_std))
     return RadiusSearch(n_users, grid, target, noise_std)
+
+
+def searched_users(n_users: int, budget: Budget, grid: tuple[float, ...], outliers: float) -> int:
+    """How many users a search asks: the fewest whose `left_outside` is 0.75% above the fraction that it aims at.
+
+    Two deviations of a probe's noise s and of the number of outliers p k among k users, 2 sqrt(s^2 + p k) = .0075 k.
+
+    >>> searched_users(100_000, Budget(1.0, 1e-6), radius_grid(0.02, 2.0), 0.03)
+    12383
+    """
+    noise_std = math.sqrt(_probes(grid) / _SEARCH_FRACTION) * gaussian_multiplier(budget)
+    least = 2 / _SEARCH_ERROR**2 * (outliers + math.hypot(outliers, _SEARCH_ERROR * noise_std))
+    return min(n_users, math.ceil(least))
+
+
+def left_outside(search: RadiusSearch, n_users: int) -> float:
+    """Fraction of all users that may be far from the others at the radius found, but for two deviations.
+
+    The search aims at a fraction, is off by the noise of a probe and, if it asks a sample, by that of the sample.
+    """
+    aimed = search.n_vectors - search.target
+    sampled = 0 if search.n_vectors == n_users else aimed
+    return (aimed + math.ceil(2 * math.hypot(search.noise_std, math.sqrt(sampled)))) / search.n_vectors
+
+
+def _probes(grid: tuple[float, ...]) -> int:
+    return max(1, math.ceil(math.log2(len(grid))))
 
 
 def sampled_multiplier(mu_squared: float, sampled: float, n_steps: int) -> float:

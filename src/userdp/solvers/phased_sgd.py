@@ -82,6 +82,7 @@ class GroupPasses:
     the average iterate counts, as the paper has it. The last iterate of falling steps has the same guarantee as an
     average of constant ones, without a log (Zamani and Glineur 2023, Defazio et al. 2023), and forgets the start
     faster.
+    Paper: Alg. 1, line 3; Alg. 1, line 24.
     """
 
     phases: tuple[GroupPhase, ...]

@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq, lsq_linear
+from scipy.optimize import brentq
 
-from userdp.domains import Ball, Box, Domain
+from userdp.domains import Ball, Domain
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
@@ -104,34 +104,14 @@ class Whitening:
         return np.asarray((gradient.reshape(-1, len(self.scales)) @ self.basis).ravel())
 
     def around(self, domain: Domain, dimension: int) -> Ball:
-        """The smallest ball, in whitened coordinates, that is sure to hold the domain."""
-        if isinstance(domain, Box):
-            center, radius = 0.5 * domain.low + 0.5 * domain.high, 0.5 * domain.diameter
-        else:
-            assert isinstance(domain, Ball)
-            center, radius = np.zeros(dimension) if domain.center is None else domain.center, domain.radius
-        return Ball(radius * float(self.scales.max()), self.from_weights(center))
+        """A ball, in whitened coordinates, that is sure to hold the domain."""
+        ball = domain.around(dimension)
+        assert ball.center is not None
+        return Ball(ball.radius * float(self.scales.max()), self.from_weights(ball.center))
 
     def project(self, domain: Domain, w: np.ndarray) -> np.ndarray:
         """The point of the domain nearest to w when distance means difference of predictions."""
-        if domain.contains(w):
-            return w
-        n_outputs = len(w) // len(self.scales)
-        if isinstance(domain, Box):
-            root = np.kron(np.eye(n_outputs), (self.axes * self.scales).T)
-            return domain.project(lsq_linear(root, root @ w, (domain.low, domain.high)).x)
-        assert isinstance(domain, Ball)
-        center = np.zeros(len(w)) if domain.center is None else domain.center
-        along = ((w - center).reshape(n_outputs, -1) @ self.axes).ravel()
-        curvature = np.tile(self.scales**2, n_outputs)
-
-        def pulled(force: float) -> np.ndarray:
-            return np.asarray(along * curvature / (curvature + force))
-
-        strongest = float(curvature.max() * np.linalg.norm(along) / domain.radius)
-        force = brentq(lambda f: float(np.linalg.norm(pulled(f))) - domain.radius, 0.0, strongest)
-        inside = (pulled(force).reshape(n_outputs, -1) @ self.axes.T).ravel()
-        return domain.project(center + inside)
+        return w if domain.contains(w) else domain.project(domain.nearest(w, self.axes, self.scales))
 
 
 class PlainCoordinates:

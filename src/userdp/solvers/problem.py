@@ -34,6 +34,8 @@ class Problem:
     intercept: whether the last feature is the constant 1;
     public_moment: second moment (d x d) of rows that are nobody's secret and about like the users', where there is one.
 
+    Paper: Alg. 3, line 2 (x_0), the start: the domain's point nearest to 0, or `warm_start`.
+
     >>> from userdp import Ball, losses
     >>> problem = Problem(losses.logistic, Ball(10.0), n_features=5, row_norm=2.0)
     >>> problem.reach, problem.typical_prediction

@@ -57,10 +57,13 @@ SOLVERS = {
     ("asi-liu", "tight"): _baseline("asi_liu:plan_asi_liu", fits_gradients=True),
     ("example-level", "tight"): _baseline("example_level:plan_example_level", fits_gradients=True),
     ("dp-fedavg", "tight"): _baseline("fedavg:plan_fedavg", fits_gradients=True),
-    ("accelerated", "paper"): Solver("baselines.accelerated_paper:plan_paper_accelerated", penalizes=True),
+    ("accelerated", "paper"): Solver(
+        "baselines.accelerated_paper:plan_paper_accelerated", fits_gradients=True, penalizes=True
+    ),
     ("phased-sgd", "paper"): Solver("baselines.phased_sgd_paper:plan_paper_phased_sgd"),
     ("disjoint-batches", "tight"): _baseline("disjoint_batches:plan_disjoint_batches"),
     ("group-privacy", "tight"): _baseline("group_privacy:plan_group_privacy"),
     ("bassily-sun", "tight"): _baseline("bassily_sun:plan_bassily_sun", fits_gradients=True),
+    ("levy", "tight"): _baseline("levy:plan_levy", fits_gradients=True),
     ("bassily-sun-local", "tight"): _baseline("bassily_sun_local:plan_bassily_sun_local"),
 }

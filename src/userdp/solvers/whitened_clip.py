@@ -44,19 +44,26 @@ from userdp.solvers.base import (
     largest_sample,
     too_few_gradients,
 )
+from userdp.solvers.layout import (
+    APPROACH,
+    BURN_IN,
+    CURVATURE,
+    RECALIBRATION,
+    STEPS,
+    WHITENING_PARTS,
+    Layout,
+    Part,
+    n_recalibrated,
+)
 from userdp.solvers.problem import Problem, alike
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
-CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
-_MOST_STEPS = 40
-_BURN_IN = 0.25  # of the steps
-_CURVATURE_FRACTION = 0.02
-_RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
-_FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
-_TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
 _MARK = 0.3  # a size's mark / clip: sizes raise the gradients' noise by 4%
-_MOMENTUM, _STEP = 0.6, 0.5  # steps of half the inverse curvature; with momentum they lead as far as whole ones
+# Momentum, and a step in units of the inverse curvature; with it they lead 1.25 and 1.3 of these. The latter shrink
+# errors by .63 a step, along curvatures of a sixth to three times the mean one.
+_PACE, _HURRIED_PACE = (0.6, 0.5), (0.4, 0.8)
+_CLIPPED_TAIL = 6.0  # fraction of users that a hurried plan clips / s: what clipping costs then falls as noise does
 _MOST_NOISE = 0.05  # that a step's noise may move predictions / a typical prediction
 _TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured
 _LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how much it usually differs
@@ -98,98 +105,70 @@ class ClippedPhase(Phase):
     """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
 
     `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `longest`: what row
-    weights bound a row to; `s` as above.
+    weights bound a row to; `s` as above; `hurried` steps are long, and clip what is rare only.
     """
 
     clip: float
     least_clip: float
     longest: float
     s: float
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How the budget (fractions of mu^2) and the steps are divided."""
-
-    s: float
-    whitening: float
-    steps: int
-    recalibration_steps: int
-    recalibration: float
-
-    @staticmethod
-    def of(problem: Problem, n_users: int, budget: Budget) -> _Layout:
-        s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
-        whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
-        few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY
-        n_steps, fraction = (0, 0.0) if few else _RECALIBRATION
-        return _Layout(
-            s,
-            0.0 if problem.public_moment is not None else whitening,
-            round(min(max(_MOST_STEPS * math.sqrt(0.02 / s), 10), _MOST_STEPS)),
-            n_steps,
-            (1 - whitening) * fraction,
-        )
-
-    @property
-    def burn_in_steps(self) -> int:
-        return max(1, round(_BURN_IN * self.steps))
-
-    @property
-    def parts(self) -> dict[str, tuple[int, float]]:
-        """Of each part the steps and the fraction of the budget."""
-        rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION
-        burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
-        parts = {
-            BURN_IN: (self.burn_in_steps, burn_in * rest),
-            CURVATURE: (1, _CURVATURE_FRACTION),
-            STEPS: (self.steps - self.burn_in_steps, (1 - burn_in) * rest),
-        }
-        return parts | ({RECALIBRATION: (self.recalibration_steps, self.recalibration)} if self.recalibration else {})
-
-    @property
-    def passes(self) -> int:
-        return sum(steps for steps, _ in self.parts.values())
-
-    @property
-    def longest(self) -> float:
-        """What row weights bound rows to, in units of sqrt(features); it grows until nothing is weighted."""
-        return float(min(max(0.8 * (0.003 / self.s) ** 0.25, 0.8), 4.0))
-
-    def clip(self, problem: Problem, label: str) -> float:
-        """In units of gradients' root mean square; wider for few weights, where bias costs more than noise."""
-        if label == STEPS:
-            return float(min(max(0.5 * (0.01 / self.s) ** 0.4, 0.3), 8.0) * (1 + 6 / problem.dimension))
-        few = self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
-        return float(2.5 * max(1.0, (0.01 / few) ** 0.4))
+    hurried: bool = False
 
 
 def plan_whitened_clip(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> SolverPlan:
-    """The plan for these public numbers; within fewer gradients than full passes take, steps take Poisson samples."""
+    """The plan for these public numbers.
+
+    Without `max_gradients` time counts too: where it is expected to be as accurate, the plan is a hurried one. Up to
+    `max_gradients` time does not count; where full passes take more, and a hurried plan does, too, steps take Poisson
+    samples.
+    """
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
-    layout = _Layout.of(problem, n_users, budget)
-    sampled = largest_sample(n_users, rows_per_user, layout.passes, max_gradients)
-    if sampled is None:
-        raise too_few_gradients(n_users, rows_per_user, layout.passes, max_gradients)
+    layout, sampled = _layout(problem, n_users, rows_per_user, budget, max_gradients)
     first: tuple[Step, ...] = ()
     one = gaussian_multiplier(budget) * (1 + 1e-9)  # room for the rounding of fractions
     if layout.whitening:
         multiplier = one / math.sqrt(layout.whitening)
-        first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier)
+        parts = WHITENING_PARTS if layout.hurried else 1
+        first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier, parts)
     steps = (*first, *_steps(layout, n_users, sampled, budget, one, first))
     plan = Plan(n_users, steps)
     plan.certify(budget)
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
-    n_gradients = gradients_of_samples(n_users, rows_per_user, sampled, layout.passes)
-    estimate = _estimate(problem, layout, n_users, rows_per_user, sampled * layout.passes)
+    estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user) else ""
     schedule = WhitenedClip(
         phases, {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in steps}, tuple(first)
     )
     rare = _clipped_fraction(problem, phases[-1], rows_per_user)
+    n_gradients = _gradients(layout, n_users, rows_per_user, sampled)
     return SolverPlan(plan, schedule, n_gradients, estimate, caution=caution, clipped_fraction=rare)
+
+
+def _layout(
+    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None
+) -> tuple[Layout, float]:
+    """Hurried if time counts, or if full passes are too many; and the probability with which users are sampled."""
+    full, hurried = (Layout.of(problem, n_users, budget, hurried) for hurried in (False, True))
+    most = 0 if max_gradients is None else max_gradients
+    slow, fast = (_gradients(layout, n_users, rows_per_user) for layout in (full, hurried))
+    if full.may_hurry(problem, n_users * rows_per_user) and slow > most and (max_gradients is None or fast <= most):
+        return hurried, 1.0
+    sampled = largest_sample(n_users, rows_per_user, full.rounds, max_gradients)
+    if sampled is None:
+        raise too_few_gradients(n_users, rows_per_user, full.rounds, max_gradients)
+    return full, sampled
+
+
+def _gradients(layout: Layout, n_users: int, rows_per_user: int, sampled: float = 1.0) -> int:
+    if sampled < 1:
+        return gradients_of_samples(n_users, rows_per_user, sampled, layout.rounds)
+    return rows_per_user * sum(part.steps * len(range(*_users_of(part, n_users))) for part in layout.parts)
+
+
+def _users_of(part: Part, n_users: int) -> tuple[int, int]:
+    return int(part.start * n_users), int(part.stop * n_users)
 
 
 def _clipped_fraction(problem: Problem, last: ClippedPhase, rows_per_user: int) -> float:
@@ -212,20 +191,18 @@ def _biased(problem: Problem, s: float, inverse_rows: float) -> bool:
 
 
 def _steps(
-    layout: _Layout, n_users: int, sampled: float, budget: Budget, one: float, first: tuple[Step, ...]
+    layout: Layout, n_users: int, sampled: float, budget: Budget, one: float, first: tuple[Step, ...]
 ) -> list[Step]:
     """Clipped means of all users, or of Poisson samples whose noise is calibrated together."""
 
     def means(multiplier: float) -> list[Step]:
-        return [
-            Step(
-                label,
-                0,
-                n_users,
-                Clip(n_users, multiplier * math.sqrt(rounds / fraction), rounds, sampling_probability=sampled),
-            )
-            for label, (rounds, fraction) in layout.parts.items()
-        ]
+        found = []
+        for part in layout.parts:
+            start, stop = _users_of(part, n_users)
+            noise = multiplier * math.sqrt(part.steps / part.fraction)
+            clip = Clip(stop - start, noise, part.steps, sampling_probability=sampled)
+            found.append(Step(part.label, start, stop, clip))
+        return found
 
     def cost(added: float) -> Cost:  # in units of adding one user, half of a replacement
         return sum((step.mechanism.cost for step in (*first, *means(added / 2))), Cost())
@@ -233,12 +210,7 @@ def _steps(
     return means(one if sampled == 1 else calibrate(cost, budget) * (1 + 1e-9) / 2)
 
 
-def n_recalibrated(problem: Problem) -> int:
-    """How many directions are recalibrated: the predictions' scale, and each output's intercept."""
-    return 1 + problem.loss.n_outputs * problem.intercept
-
-
-def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> ClippedPhase:
+def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> ClippedPhase:
     mechanism = step.mechanism
     assert isinstance(mechanism, Clip)
     longest = layout.longest * math.sqrt(problem.n_features)
@@ -257,6 +229,7 @@ def _phase(problem: Problem, layout: _Layout, step: Step, sampled: float) -> Cli
         least_clip=0.0 if layout.recalibration else _SKEWED,
         longest=longest,
         s=layout.s,
+        hurried=layout.hurried,
     )
 
 
@@ -265,7 +238,7 @@ def _slope_scale(problem: Problem) -> float:
     return min(problem.lipschitz / problem.row_norm, 2 * problem.typical_slope)
 
 
-def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: int, passes: float) -> float:
+def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int, sampled: float) -> float:
     """What is expected of the excess risk: noise, and what n users tell at all; no bound.
 
     With h the curvature, g^2 the mean square of a user's gradient and c the clip: d/(2 h) (noise of the averaged
@@ -277,7 +250,7 @@ def _estimate(problem: Problem, layout: _Layout, n_users: int, rows_per_user: in
     clip = min(layout.clip(problem, STEPS) * math.sqrt(square), longest)
     fraction = _USUAL_FRACTION if layout.whitening else _USUAL_FRACTION_OF_PUBLIC
     noise = 2 * clip * layout.s / math.sqrt(problem.dimension * fraction)
-    sampling = square / n_users * (1 + 1 / max(passes, 1e-9) * (passes < layout.passes))
+    sampling = square / n_users * (1 + (sampled < 1) / (sampled * layout.rounds))
     return min((_WORSE * problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
 
 
@@ -299,6 +272,19 @@ class _Sizes:
         seen = frequencies > 2 / math.sqrt(self.precision)
         seen = seen if seen.any() else frequencies == frequencies.max()
         return math.sqrt(float(frequencies[seen] @ _NORMS[seen] ** 2) / float(frequencies[seen].sum()))
+
+    def exceeded_by(self, fraction: float) -> float:
+        """Norm / longest that about this fraction of users, as far as is seen, exceeds.
+
+        Within a size, the fraction that exceeds a norm is taken to fall as a power of it, to a twentieth of `fraction`
+        at least.
+        """
+        frequencies = self.total / self.precision
+        tails = np.cumsum(np.where(frequencies > 2 / math.sqrt(self.precision), frequencies, 0.0))
+        size = int(np.searchsorted(tails[:-1], fraction, side="right"))
+        above = max(tails[size - 1] if size else 0.0, fraction / 20)
+        place = math.log(max(tails[size] / fraction, 1.0)) / math.log(max(tails[size], fraction) / above)
+        return float(2.0 ** (place - size - 1))
 
     def kept(self, clip: float) -> float:
         """Mean of min(1, clip / norm), the clip in units of longest: by so much clipping flattens the objective."""
@@ -365,14 +351,14 @@ class _Descent:
     def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
         """So many steps; the average of the points less that of the gradients over the curvature."""
         points = gradients = np.zeros_like(self.point)
-        noise = 0.0
+        noise, (momentum, step) = 0.0, _HURRIED_PACE if self.phase.hurried else _PACE
         for number in range(n_steps):
             gradient, std, steep = yield from self._release(label, ratio)
             points, gradients = points + self.point / n_steps, gradients + gradient / steep / n_steps
             noise += (std / steep / n_steps) ** 2
-            length = _STEP / steep * math.sqrt(4 / (4 + number + self.passed))
+            length = step / steep * (1.0 if self.phase.hurried else math.sqrt(4 / (4 + number + self.passed)))
             most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
-            self.velocity = _MOMENTUM * self.velocity - min(length, most) * gradient
+            self.velocity = momentum * self.velocity - min(length, most) * gradient
             self.point = self.point + self.velocity
         self.passed += n_steps
         self.noise = math.sqrt(noise)
@@ -388,13 +374,20 @@ class _Descent:
         self.unusable.append((float(frequencies[-1]), std / mark))
         self.sizes.see(frequencies[:-1], std / mark)
         steep = self.curvature * self.sizes.kept(self.clip / self.longest)
-        multiple = max(self.phase.clip, self.phase.least_clip * math.sqrt(self.inverse_rows))
-        self.clip = self.longest * min(1.0, max(multiple * self.sizes.rms, self._least_clip))
+        self.clip = self.longest * min(1.0, max(self._usual_clip, self._least_clip))
         if self.problem.l2:
             u = self._whitened()
             pull = self.coordinates.of_gradient(self.problem.l2 * self.coordinates.to_weights(u))
             gradient = gradient + (pull if self.directions is None else pull @ self.directions)
         return gradient, std, steep
+
+    @property
+    def _usual_clip(self) -> float:
+        """In units of longest: a multiple of the root mean square; in a hurry what few users' gradients exceed."""
+        skewed = self.phase.least_clip * math.sqrt(self.inverse_rows)
+        if self.phase.hurried:
+            return max(self.sizes.exceeded_by(_CLIPPED_TAIL * self.phase.s), skewed * self.sizes.rms)
+        return max(self.phase.clip, skewed) * self.sizes.rms
 
     @property
     def _least_clip(self) -> float:
@@ -433,8 +426,12 @@ class WhitenedClip:
         start = coordinates.from_weights(problem.start)
         curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
         descent = _Descent(problem, loss, coordinates, phase, start, curvature)
-        yield from descent.steps(BURN_IN, *self.parts[BURN_IN])
+        first = [label for label in APPROACH if label in self.parts] or [BURN_IN]
+        for label in first:
+            yield from descent.steps(label, *self.parts[label])
         yield from descent.measure_curvature(self.parts[CURVATURE][1])
+        if phase.hurried:
+            yield from descent.steps(BURN_IN, *self.parts[BURN_IN])
         point = yield from descent.steps(STEPS, *self.parts[STEPS])
         point = start + _shrunk(point - start, descent.noise, coordinates)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
@@ -479,7 +476,8 @@ def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.nda
     Scale and power are those of the largest likelihood. Along directions in which rows do not vary v is 0.
     """
     rotation, variances, known = coordinates.decorrelated()
-    entries = found.reshape(-1, len(rotation)) @ rotation
+    entries = found.reshape(-1, len(variances))
+    entries = entries if rotation is None else entries @ rotation
     best, factors = -math.inf, np.ones_like(variances)
     for power in (0.0, 0.5, 1.0):
         relative = known**4 * variances**power / np.mean(variances**power)
@@ -488,7 +486,8 @@ def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.nda
             likelihood = -0.5 * float(np.sum(np.log(spread) + (entries / noise) ** 2 / spread))
             if likelihood > best:
                 best, factors = likelihood, scale * relative / spread
-    return np.asarray(((entries * factors) @ rotation.T).ravel())
+    shrunk = entries * factors
+    return np.asarray((shrunk if rotation is None else shrunk @ rotation.T).ravel())
 
 
 def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> Releases[tuple[np.ndarray, _Descent]]:
@@ -512,7 +511,7 @@ def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> 
         directions,
         inverse_rows=descent.inverse_rows,
     )
-    burn_in = round(_BURN_IN * phase.n_steps)
+    burn_in = phase.n_steps // 4
     yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)
     change = (yield from few.steps(RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)) - start
     signal = np.maximum(change**2 - few.noise**2, 0.0)

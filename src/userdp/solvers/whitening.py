@@ -35,15 +35,19 @@ _RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
 
 
-def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: float) -> tuple[Step, ...]:
+def whitening_steps(
+    n_users: int, n_features: int, intercept: bool, multiplier: float, parts: int = 1
+) -> tuple[Step, ...]:
     """The releases that together cost as much as one Gaussian release of this noise multiplier.
 
     Where a column's scale could not stand out of the noise it is not asked for. Then the rows' scale is, which costs
-    far less: the constant 1, whose size is known, may be hidden below noise among larger columns.
+    far less: the constant 1, whose size is known, may be hidden below noise among larger columns. With several `parts`
+    of the users (at least 7) each release asks one of them, and costs all by itself.
     """
+    asked = n_users // parts
     full = n_features <= MOST_FEATURES
     scale = multiplier / math.sqrt(_SCALE_FRACTION)
-    columns = n_features <= _MOST_SCALED and _CLEAR * scale * math.sqrt(2 * n_features) / n_users < _FREQUENT
+    columns = n_features <= _MOST_SCALED and _CLEAR * scale * math.sqrt(2 * n_features) / asked < _FREQUENT
     fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
     scaled = columns and intercept
     rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
@@ -52,9 +56,9 @@ def whitening_steps(n_users: int, n_features: int, intercept: bool, multiplier: 
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
     return tuple(
-        Step(label, 0, n_users, Clip(n_users, multiplier / math.sqrt(fraction), block=block, acute=True))
-        for label, fraction in fractions.items()
-        for block in [block_of(sizes.get(label, usual))]
+        Step(label, first, first + asked, Clip(asked, noise, block=block_of(sizes.get(label, usual)), acute=True))
+        for number, (label, fraction) in enumerate(fractions.items())
+        for first, noise in [(number % parts * asked, multiplier / math.sqrt(fraction if parts == 1 else 1.0))]
     )
 
 
@@ -104,13 +108,14 @@ class Coordinates:
         values, axes = np.linalg.eigh(self.moment)
         return replace(self, basis=axes / np.sqrt(np.maximum(values, 0.0) + ridge))
 
-    def decorrelated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def decorrelated(self) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         """A rotation R (columns) of these coordinates, rows' variances along it, and which part of them is no ridge.
 
-        The axes are those of the moment in units of the columns' scales, so that they do not depend on units.
+        The axes are those of the moment in units of the columns' scales, so that they do not depend on units; None for
+        no rotation.
         """
         if self.basis.ndim == 1:
-            return np.eye(len(self.basis)), np.ones(len(self.basis)), np.ones(len(self.basis))
+            return None, np.ones(len(self.basis)), np.ones(len(self.basis))
         moment = self.moment
         scales = np.ones(len(moment)) if self.scales is None else self.scales
         units = np.sqrt(np.diag(moment)) if self.scales is None else scales

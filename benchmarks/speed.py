@@ -1,0 +1,233 @@
+"""How fast is the default fit? Ratios to scikit-learn on the same rows, interleaved in one run, and how time grows.
+
+Everything is timed from arrays to a fitted model: grouping, planning, training; compiled before. Reported are medians
+of CPU and wall time over those of scikit-learn's `LogisticRegression` (lbfgs, no privacy), with `X.sum()`, which
+reads the rows once, and an epoch of `SGDClassifier`; the excess risk of the default beside that of the unhurried plan;
+and the exponents of time and of peak memory from 10,000 to 1,000,000 users.
+
+    python benchmarks/speed.py [--only fits accuracy growth] [--repeats 7] [--quick]
+
+`--quick` is a guard: it counts passes and compares ratios on fewer rows, and fails if they are too large; no seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from common import save
+from rich.console import Console
+from rich.table import Table
+from sklearn.linear_model import LogisticRegression as Plain
+from sklearn.linear_model import SGDClassifier
+
+from userdp import LogisticRegression
+from userdp.bench.generated import LOSSES, Scenario, draw_users, fresh_rows
+from userdp.bench.solving import solve_all
+from userdp.privacy.accounting import Budget
+from userdp.solvers.choose import default_radius, plan, public_problem
+
+mpl.use("Agg")
+SIZES = ((100_000, 20, 10), (100_000, 20, 20), (100_000, 20, 50), (20_000, 20, 200))  # users, rows, features
+EPSILONS, DELTA, UNHURRIED = (0.5, 1.0, 8.0), 1e-8, 10**15
+GROWTH = (10_000, 100_000, 1_000_000)
+MOST_PASSES, MOST_RATIO = 12, 2.0  # of the guard; ratios on few rows are larger than on many
+PICTURE = Path(__file__).parents[1] / "docs" / "bench" / "speed.svg"
+
+
+def scenario(rows: int, features: int) -> Scenario:
+    return Scenario("speed", "logistic", (), (rows,), features=features)
+
+
+def arrays(users: int, rows: int, features: int, contiguous: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """X, y and ids of users, in order or shuffled."""
+    data = draw_users(scenario(rows, features), users, 0)
+    X, y, ids = np.ascontiguousarray(data.rows[:, :-1]), data.targets > 0, np.repeat(np.arange(users), rows)
+    if contiguous:
+        return X, y, ids
+    order = np.random.default_rng(0).permutation(len(X))
+    return X[order], y[order], ids[order]
+
+
+def private(epsilon: float, rows: int, **options: int) -> LogisticRegression:
+    return LogisticRegression(epsilon, DELTA, max_rows_per_user=rows, **options)
+
+
+def clocked(run: Callable[[], object]) -> tuple[float, float]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    run()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, tuple[float, float]]:
+    """Medians of CPU and wall seconds, each round running everybody once; one round before does not count."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for number in range(repeats + 1):
+        for name, run in runs.items():
+            taken = clocked(run)
+            if number:
+                found[name].append(taken)
+    return {name: tuple(np.median(taken, axis=0).tolist()) for name, taken in found.items()}
+
+
+def fits(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict]:
+    """The default fit beside scikit-learn's, users sorted and shuffled."""
+    found = []
+    for users, rows, features in sizes:
+        for contiguous in (True, False):
+            X, y, ids = arrays(users, rows, features, contiguous)
+            runs: dict[str, Callable[[], object]] = {
+                "sum": lambda X=X: X.sum(),
+                "scikit-learn": lambda X=X, y=y: Plain(C=math.inf).fit(X, y),
+                "SGDClassifier, one epoch": lambda X=X, y=y: SGDClassifier(
+                    "log_loss", max_iter=1, tol=None, average=True
+                ).fit(X, y),
+            }
+            for epsilon in EPSILONS:
+                runs[f"epsilon {epsilon:g}"] = lambda X=X, y=y, ids=ids, e=epsilon, rows=rows: private(e, rows).fit(
+                    X, y, groups=ids
+                )
+            taken = interleaved(runs, repeats)
+            base = taken["scikit-learn"]
+            for name, (cpu, wall) in taken.items():
+                row = {"users": users, "rows": rows, "features": features, "sorted": contiguous, "who": name}
+                row |= {"cpu": cpu, "wall": wall, "cpu_ratio": cpu / base[0], "wall_ratio": wall / base[1]}
+                found.append(row | {"sums": cpu / taken["sum"][0]})
+    return found
+
+
+def accuracy(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict]:
+    """Mean excess risk, and passes, of the default plan and of the unhurried one on the same generated users."""
+    found = []
+    for users, rows, features in sizes:
+        kind = scenario(rows, features)
+        fresh, problem = (
+            fresh_rows(kind),
+            public_problem(LOSSES["logistic"], features + 1, None, default_radius("auto")),
+        )
+        for epsilon in EPSILONS:
+            row = {"users": users, "rows": rows, "features": features, "epsilon": epsilon}
+            for name, limit in (("default", None), ("unhurried", UNHURRIED)):
+                parts = (draw_users(kind, users, seed) for seed in range(repeats))
+                told = solve_all("auto", problem, parts, users, rows, Budget(epsilon, DELTA), limit, fresh.score)
+                excess = [one["excess"] for one in told["scores"]]
+                row |= {name: float(np.mean(excess)), f"{name} passes": told["passes"]}
+                row[f"{name} error"] = float(np.std(excess) / math.sqrt(repeats))
+            found.append(row)
+    return found
+
+
+def growth(numbers: tuple[int, ...], repeats: int) -> list[dict]:
+    """CPU seconds and peak memory of fits in processes of their own, and of one that holds the data only."""
+    found = []
+    for users in numbers:
+        row: dict = {"users": users}
+        for who in ("nobody", "userdp", "scikit-learn"):
+            runs = [
+                json.loads(subprocess.check_output([sys.executable, __file__, "--child", who, str(users)]))
+                for _ in range(repeats if users < numbers[-1] else 1)
+            ]
+            row[who] = {key: float(np.median([run[key] for run in runs])) for key in ("cpu", "bytes")}
+        row["data"] = users * 20 * (20 * 4 + 1 + 8)
+        row["memory above data / data"] = (row["userdp"]["bytes"] - row["nobody"]["bytes"]) / row["data"]
+        found.append(row)
+    first, last = found[0], found[-1]
+    factor = math.log(last["users"] / first["users"])
+    for who in ("userdp", "scikit-learn"):
+        for key in ("cpu", "bytes"):
+            last[f"exponent of {key}, {who}"] = math.log(last[who][key] / first[who][key]) / factor
+    return found
+
+
+def child(who: str, users: int) -> None:
+    """One fit in this process: CPU seconds of the second, peak memory of both."""
+    X, y, ids = arrays(users, 20, 20)
+    run = {
+        "nobody": lambda: None,
+        "userdp": lambda: private(1.0, 20).fit(X, y, groups=ids),
+        "scikit-learn": lambda: Plain(C=math.inf).fit(X, y),
+    }[who]
+    run()
+    cpu, _ = clocked(run)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stdout.write(json.dumps({"cpu": cpu, "bytes": peak}))
+
+
+def picture(rows: list[dict]) -> None:
+    """Time against rows."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5.5, 3.5))
+    for who, label in (("userdp", "userdp, epsilon 1"), ("scikit-learn", "scikit-learn, no privacy")):
+        axes.loglog([20 * row["users"] for row in rows], [row[who]["cpu"] for row in rows], marker="o", label=label)
+    axes.set(xlabel="rows (20 per user, 20 features)", ylabel="CPU seconds of a fit")
+    axes.legend()
+    figure.savefig(PICTURE, bbox_inches="tight", metadata={"Date": None})
+
+
+def show(rows: list[dict]) -> None:
+    table = Table()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        cells = (row.get(name, "") for name in names)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    Console(width=180).print(table)
+
+
+def guard() -> None:
+    """Passes of plans, and one ratio on fewer rows: what changes them is found before it is merged."""
+    for users, rows, features in SIZES[:3]:
+        choice = plan(users, rows, features, 1.0, DELTA).choice
+        assert choice is not None
+        passes = choice.n_gradients / (users * rows)
+        if passes > MOST_PASSES:
+            raise SystemExit(
+                f"Expected at most {MOST_PASSES} passes at {users} x {rows} x {features}, got {passes:.1f}."
+            )
+    rows = fits(((50_000, 10, 20),), 3)
+    show(rows)
+    worst = max(row["cpu_ratio"] for row in rows if row["who"] == "epsilon 1" and row["sorted"])
+    if worst > MOST_RATIO:
+        raise SystemExit(f"Expected at most {MOST_RATIO} times scikit-learn's CPU time, got {worst:.2f}.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", nargs="+", choices=("fits", "accuracy", "growth"), default=["fits", "accuracy", "growth"]
+    )
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--features", type=int, nargs="+", help="only these numbers of features")
+    parser.add_argument("--quick", action="store_true", help="the guard: counts and ratios; nothing is saved")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.child:
+        child(asked.child[0], int(asked.child[1]))
+        return
+    if asked.quick:
+        guard()
+        return
+    sizes = tuple(size for size in SIZES if not asked.features or size[2] in asked.features)
+    parts = {"fits": (fits, sizes), "accuracy": (accuracy, sizes), "growth": (growth, GROWTH)}
+    for part in asked.only:
+        measure, about = parts[part]
+        rows = measure(about, asked.repeats)  # type: ignore[operator]
+        show(rows)
+        if part == "growth":
+            picture(rows)
+        Console().print(f"Wrote {save('speed', {part: rows})}")
+
+
+if __name__ == "__main__":
+    main()

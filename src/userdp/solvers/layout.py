@@ -1,0 +1,135 @@
+"""How whitened-clip divides budget, users and steps: unhurried, or hurried where noise is small.
+
+Unhurried, every release is of everyone: some fifty passes. Hurried, whitening and the first steps ask a part of the
+users each, no user twice, so that together they take about a pass, and each may use all of their budget; only the last
+few steps ask everyone. A part of 1/k of the users is noisier by k, which is why there must be little noise to begin
+with; what it leaves is removed by the last steps. Fewer and longer steps with less momentum come as near as many do.
+All of it is decided by public numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from userdp.privacy.accounting import Budget, gaussian_multiplier
+from userdp.solvers.problem import Problem
+
+CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
+APPROACH = tuple(f"approach {number + 1}" for number in range(10))
+WHITENING_PARTS = 8  # of the users, one for each release of whitening in a hurry
+_PARTS = 16  # of the users, one for each step of the approach
+_HURRIED = {BURN_IN: (3, 0.15), STEPS: (5, 0.85)}  # steps of everyone, and how they share what is left
+_APPROACH_FRACTION = 0.15
+_LITTLE_NOISE = 1e-3  # s up to which the approach's noise does no harm
+_FEW_ROWS = 200_000  # up to which nobody waits for all passes
+
+_MOST_STEPS = 40
+_BURN_IN = 0.25  # of the steps
+_CURVATURE_FRACTION = 0.02
+_RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
+_FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
+_TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
+
+
+@dataclass(frozen=True)
+class Part:
+    """So many steps of one label, on the users from `start` to `stop` (fractions), for a fraction of the budget."""
+
+    label: str
+    steps: int
+    fraction: float
+    start: float = 0.0
+    stop: float = 1.0
+
+    @property
+    def passes(self) -> float:
+        return self.steps * (self.stop - self.start)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the budget (fractions of mu^2) and the steps are divided; s = sqrt(weights) / (mu n)."""
+
+    s: float
+    whitening: float
+    steps: int
+    recalibration_steps: int
+    recalibration: float
+    hurried: bool = False
+
+    @staticmethod
+    def of(problem: Problem, n_users: int, budget: Budget, hurried: bool = False) -> Layout:
+        s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
+        whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
+        few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried
+        n_steps, fraction = (0, 0.0) if few else _RECALIBRATION
+        return Layout(
+            s,
+            0.0 if problem.public_moment is not None else whitening,
+            round(min(max(_MOST_STEPS * math.sqrt(0.02 / s), 10), _MOST_STEPS)),
+            n_steps,
+            (1 - whitening) * fraction,
+            hurried,
+        )
+
+    def may_hurry(self, problem: Problem, n_rows: int) -> bool:
+        """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
+        smooth = problem.loss.smooth and problem.loss.compiled and problem.loss.n_outputs == 1
+        return smooth and self.s <= _LITTLE_NOISE and n_rows > _FEW_ROWS
+
+    @property
+    def burn_in_steps(self) -> int:
+        return max(1, round(_BURN_IN * self.steps))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        if self.hurried:
+            return self._hurried_parts
+        rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION
+        burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
+        parts = (
+            Part(BURN_IN, self.burn_in_steps, burn_in * rest),
+            Part(CURVATURE, 1, _CURVATURE_FRACTION),
+            Part(STEPS, self.steps - self.burn_in_steps, (1 - burn_in) * rest),
+        )
+        last = Part(RECALIBRATION, self.recalibration_steps, self.recalibration)
+        return (*parts, last) if self.recalibration else parts
+
+    @property
+    def _hurried_parts(self) -> tuple[Part, ...]:
+        """The approach's users are no two the same: all of its releases cost what one does."""
+        labels = (*APPROACH, CURVATURE)
+        rest = 1 - self.whitening - _APPROACH_FRACTION
+        return (
+            *(
+                Part(label, 1, _APPROACH_FRACTION, number / _PARTS, (number + 1) / _PARTS)
+                for number, label in enumerate(labels)
+            ),
+            *(Part(label, steps, fraction * rest) for label, (steps, fraction) in _HURRIED.items()),
+        )
+
+    @property
+    def passes(self) -> float:
+        return sum(part.passes for part in self.parts)
+
+    @property
+    def rounds(self) -> int:
+        return sum(part.steps for part in self.parts)
+
+    @property
+    def longest(self) -> float:
+        """What row weights bound rows to, in units of sqrt(features); it grows until nothing is weighted."""
+        return float(min(max(0.8 * (0.003 / self.s) ** 0.25, 0.8), 4.0))
+
+    def clip(self, problem: Problem, label: str) -> float:
+        """In units of gradients' root mean square; wider for few weights, where bias costs more than noise."""
+        if label == STEPS:
+            return float(min(max(0.5 * (0.01 / self.s) ** 0.4, 0.3), 8.0) * (1 + 6 / problem.dimension))
+        few = self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
+        return float(2.5 * max(1.0, (0.01 / few) ** 0.4))
+
+
+def n_recalibrated(problem: Problem) -> int:
+    """How many directions are recalibrated: the predictions' scale, and each output's intercept."""
+    return 1 + problem.loss.n_outputs * problem.intercept
