@@ -6,19 +6,21 @@ import signal
 import subprocess
 import sys
 
-from support_cli import BUDGET, COLUMNS
+import pytest
+from support_cli import BUDGET, COLUMNS, run
 
-from userdp import Ledger
+from userdp import Ledger, cli
 
 PROGRAM = [sys.executable, "-m", "userdp"]
 # Data is read for ten minutes, and said to be: by then the plan is charged.
 SLOW = """
 import sys, time
 from userdp.engines.local import LocalEngine
-def slowly(self, statistic, data, users, n_groups):
+def slowly(self, *_):
     print("reading", flush=True)
-    time.sleep(600)
-LocalEngine.vectors = slowly
+    for _ in range(6000):  # a signal that comes just before a sleep is noticed only after it
+        time.sleep(0.1)
+LocalEngine.vectors = LocalEngine.total = slowly
 from userdp.cli import main
 main()
 """
@@ -76,9 +78,12 @@ def test_ctrl_c_says_what_was_spent_and_leaves_nothing_half_written(files, tmp_p
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout.readline() == "reading\n"
-    child.send_signal(signal.SIGINT)
-    out, errors = child.communicate(timeout=300)
+    try:
+        assert child.stdout.readline() == "reading\n"
+        child.send_signal(signal.SIGINT)
+        out, errors = child.communicate(timeout=300)
+    finally:
+        child.kill()  # nothing is left to others if this fails
     assert child.returncode == 130
     assert out == ""
     assert errors.count("\n") == 1
@@ -88,3 +93,16 @@ def test_ctrl_c_says_what_was_spent_and_leaves_nothing_half_written(files, tmp_p
     assert "No model was written." in errors
     assert [p.name for p in tmp_path.iterdir()] == ["l.db"]
     assert len(Ledger.open(ledger).charges()) == 1
+
+
+def test_help_names_every_command_by_its_own_first_line_without_loading_it():
+    """Short words stand beside the names, so that nobody waits for what was not asked for."""
+    for name, (_, words) in cli._COMMANDS.items():
+        assert cli._loaded(name).help.split("\n")[0] == words
+    heavy = "import sys, userdp.cli; assert not {'numba', 'sklearn', 'scipy', 'pyarrow', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", heavy], check=True)
+
+
+@pytest.mark.parametrize("name", list(cli._COMMANDS))
+def test_every_command_has_its_own_help(name):
+    assert "Example" in run(name, "--help").output

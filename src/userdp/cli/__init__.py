@@ -4,16 +4,58 @@ from __future__ import annotations
 
 import sys
 import warnings
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import userdp
-from userdp.cli import audit, bench, evaluate, fit, ledgers, plan, predict
-from userdp.cli.errors import guarded
+
+# Where a command is, and the first line of its help: it is loaded when it is asked for, so that others need not wait.
+_COMMANDS = {
+    "fit": ("fit:fit", "Train a private model from a table."),
+    "predict": ("predict:predict", "Predict for the rows of a table."),
+    "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen."),
+    "plan": ("plan:plan", "Compare the solvers before any data is touched."),
+    "ledger": ("ledgers:app", "Make a data set's ledger, or show what was spent."),
+    "report": (
+        "predict:report",
+        "Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.",
+    ),
+    "bench": (
+        "bench:app",
+        "Measure solvers side by side; results are kept cell by cell, and the same command goes on where it stopped.",
+    ),
+    "audit": ("audit:audit", "Attack mechanisms and solvers, and compare what attacks prove with what is claimed."),
+    "demo": ("demonstration:demo", "Train private models on public and generated data, beside non-private ones."),
+}
+
+
+class _Lazy(TyperGroup):
+    """The commands: of those that are not asked for, a name and one line of help."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _COMMANDS:
+            self.commands[args[0]] = _loaded(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(name: str) -> Any:
+    from userdp.cli.errors import guarded
+
+    module, attribute = _COMMANDS[name][0].split(":")
+    found = getattr(import_module(f"userdp.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, rich_markup_mode="rich")
+        found.command(name)(guarded(function))
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
 
 app = typer.Typer(
+    cls=_Lazy,
     name="userdp",
     no_args_is_help=True,
     add_completion=False,
@@ -46,31 +88,8 @@ def top(
     """
 
 
-def demo(
-    folder: Annotated[Path, typer.Option(help="Folder to write models and reports to.")] = Path("userdp-demo"),
-) -> None:
-    """Train private models on public and generated data, beside non-private ones.
-
-    Protected: nobody has to be, the data is public or generated; it is done as if it were not.
-
-    [bold]Example[/bold]
-
-    userdp demo
-    """
-    from userdp.cli import demonstration
-
-    demonstration.main(folder)
-
-
-app.command()(guarded(fit.fit))
-app.command()(guarded(predict.predict))
-app.command()(guarded(evaluate.evaluate))
-app.command()(guarded(plan.plan))
-app.add_typer(ledgers.app, name="ledger")
-app.command()(guarded(predict.report))
-app.add_typer(bench.app, name="bench")
-app.command()(guarded(audit.audit))
-app.command()(guarded(demo))
+for _name, (_, _words) in _COMMANDS.items():
+    app.command(_name, help=_words)(lambda: None)
 
 
 def main() -> None:

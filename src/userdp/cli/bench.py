@@ -22,7 +22,7 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 GRID = "What is measured"
 EXCESS = "Loss above that of"
 YARD = "mean ± standard deviation of runs; yard: what privacy and data cost at least, about; ratio: excess / yard"

@@ -12,10 +12,12 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.csv
+import typer
 from rich.console import Console
 from rich.table import Table
 from sklearn import linear_model
@@ -122,6 +124,20 @@ def show(people: People, console: Console, insecure_seed: int | None = None) -> 
     console.print(str(model.privacy_), highlight=False, markup=False, soft_wrap=True)
     console.print()
     return model
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Folder to write models and reports to.")] = Path("userdp-demo"),
+) -> None:
+    """Train private models on public and generated data, beside non-private ones.
+
+    Protected: nobody has to be, the data is public or generated; it is done as if it were not.
+
+    [bold]Example[/bold]
+
+    userdp demo
+    """
+    main(folder)
 
 
 def main(folder: str | Path = "userdp-demo", n_users: int = 20_000) -> None:

@@ -16,7 +16,7 @@ from userdp.privacy.accounting import Budget, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 LedgerPath = Annotated[Path, o.argument("Ledger file.")]
 FailureFraction = Annotated[

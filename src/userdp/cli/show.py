@@ -17,7 +17,7 @@ from userdp.cli.errors import InputError
 from userdp.data.tables import check_place
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Statement, in_percent, right_guess
-from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, excess, needs
+from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
 
 
 def as_json(record: dict[str, Any]) -> None:
@@ -88,21 +88,22 @@ def options(comparison: Comparison, taken: Option | None) -> None:
         table.add_column(name)
     for name in ("excess", "noise", "gradients", "releases", "seconds"):
         table.add_column(name, justify="right")
-    lacking = []
+    notes = []
     for option in comparison.options:
         mine = taken is not None and (option.solver, option.mode) == (taken.solver, taken.mode)
         cells = ["->" if mine else "", option.solver, option.mode]
         if option.feasible:
             cells += [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
             cells += [f"{option.n_releases:,}", f"{option.seconds:.2g}"]
+            notes += [beyond(option)] if option.outside else []
         else:
             cells += ["-"] * 5
-            lacking.append(f"{option.solver}, {option.mode}: {needs(option)}.".replace("..", "."))
+            notes.append(f"{option.solver}, {option.mode}: {needs(option)}.".replace("..", "."))
         table.add_row(*map(Text, cells), style="bold green" if mine else None)
     console = Console(highlight=False)
     console.print(table)
     console.print(Text(EXCESS_NOTE, style="dim"))
-    for line in lacking:
+    for line in notes:
         console.print(Text(line, style="dim"))
 
 
