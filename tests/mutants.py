@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -230,9 +230,18 @@ def _code(text: str, module: str, symbol: str) -> types.CodeType | None:
 
 
 def _notices_in_copy(mutant: Mutant, planted: Planted) -> bool:
-    """The same with a copy of the package, in a process of its own."""
+    """The same with a copy of the package, in a process of its own; if need be compiled anew.
+
+    numba caches a function by its own file, so a bug in what it calls from another file may not reach it.
+    """
+    if _notices_copied(mutant, planted, shutil.ignore_patterns()):
+        return True
+    return _notices_copied(mutant, planted, shutil.ignore_patterns("*.nbi", "*.nbc"))
+
+
+def _notices_copied(mutant: Mutant, planted: Planted, left_out: Callable[[Any, list[str]], set[str]]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(PACKAGE, Path(folder) / "userdp")
+        shutil.copytree(PACKAGE, Path(folder) / "userdp", ignore=left_out)
         (Path(folder) / "userdp" / planted.file).write_text(planted.text)
         run = _SERVER.Process(target=_run_tests, args=(folder, mutant.tests.split()))
         run.start()

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from userdp.bench.plots import plot_records, spread_out
+from userdp.bench.references import worst_case_rate
 
 
 def records():
@@ -30,7 +31,12 @@ def records():
 def cell(settings, users, excess, passes):
     return {
         "settings": settings,
-        "result": {"n_users": users or 1000, "excess": {"mean": excess, "spread": 0.1}, "passes": passes},
+        "result": {
+            "n_users": users or 1000,
+            "excess": {"mean": excess, "spread": 0.1},
+            "passes": passes,
+            "n_weights": 4,
+        },
     }
 
 
@@ -102,6 +108,22 @@ def test_pictures_of_rows_a_user(tmp_path):
     expected = [f"people-{rows}-rows-{kind}.svg" for rows in (1, 6) for kind in ("epsilon", "passes")]
     assert names == [*expected, "people-rows.svg", "slopes.svg"]
     assert {"yard", "whitened-clip", "not-private", "1", "6"} <= set(texts_of(tmp_path / "people-rows.svg"))
+
+
+def test_the_lower_bound_is_a_line_of_its_own(tmp_path):
+    words = "lower bound without constants"
+    found = {path.name: texts_of(path) for path in plot_records(records(), tmp_path)}
+    assert found["people-epsilon.svg"].count(words) == 2, "one in each panel"
+    assert words not in found["people-passes.svg"]
+    assert words in texts_of(plot_records(grid_records(), tmp_path)[0])
+
+
+def test_rate_of_the_lower_bound():
+    """Levy et al. 2021: 1/sqrt(nm) + sqrt(d)/(eps n sqrt(m)); quadrupling rows halves it, and it is never above L R."""
+    assert worst_case_rate(400, 25, 16, 0.5) == pytest.approx(1 / 100 + 4 / (0.5 * 400 * 5))
+    assert worst_case_rate(400, 100, 16, 0.5) == pytest.approx(worst_case_rate(400, 25, 16, 0.5) / 2)
+    assert worst_case_rate(10**6, 1, 10**6, 0.01) == pytest.approx(1e-3 + 0.1)
+    assert worst_case_rate(10, 1, 10**6, 1.0) == 1.0
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path):

@@ -168,6 +168,14 @@ class TapedEngine(LocalEngine):
         tape.want(np.count_nonzero(other.any(axis=1)) <= 1, "other users' vectors changed")
         return found
 
+    def total(self, statistic, contribution, data, users):
+        """Of vectors that were written down; what would have been computed without them is the same bit for bit."""
+        total = contribution(self.vectors(statistic, data, users, len(users)))
+        self.state[0].want(
+            np.array_equal(LocalEngine().total(statistic, contribution, data, users), total), "other totals"
+        )
+        return total
+
 
 class TapedCurator(Curator):
     """A curator that writes everything down, or repeats its answers on other data."""

@@ -16,7 +16,89 @@ _COUNTS = _SAMPLES + "test_another_number_of_vectors_than_sampled_is_refused"
 _EVERYONE = _SAMPLES + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction"
 _ROUNDS = _SAMPLES + "test_a_sample_serves_one_release_and_rounds_are_counted"
 
+_TOTALS = "privacy/test_totals.py::"
+_FUSED = _TOTALS + "test_the_compiled_loop_adds_up_what_the_vectors_contribute_bit_for_bit"
+_PARTS = _TOTALS + "test_totals_are_the_same_for_any_order_partition_and_number_of_threads"
+
 MUTANTS = [
+    Mutant(
+        "the compiled loop clips to another radius",
+        "_add_clipped_vectors",
+        "parameters[0]",
+        "2 * parameters[0]",
+        _FUSED,
+    ),
+    Mutant("the compiled loop clips the first vector only", "_add_clipped_vectors", "vectors,", "vectors[:1],", _FUSED),
+    Mutant(
+        "the compiled loop counts users of the last few twice",
+        "fused.gradients",
+        "sink(made, parameters, total)",
+        "sink(out, parameters, total)",
+        _FUSED,
+    ),
+    Mutant(
+        "users of a chunk's end counted twice",
+        "fused.total",
+        "users[chunk]",
+        "users[chunk.start : chunk.stop + 1]",
+        _PARTS,
+    ),
+    Mutant(
+        "the compiled loop forgets to clip before it marks",
+        "fused._mark",
+        "kept[e] *= clip / length",
+        "pass",
+        "test_whitened_statistics.py::test_gradients_are_clipped_and_their_sizes_marked",
+    ),
+    Mutant(
+        "gradients that are not finite are kept",
+        "fused._mark",
+        "not math.isfinite(length)",
+        "False",
+        "test_whitened_statistics.py::test_users_without_a_finite_gradient_are_marked_as_such",
+    ),
+    Mutant(
+        "gradients go on from the user before",
+        "fused._mean_gradients",
+        "sums[j] = math.nan if first == last else 0.0",
+        "",
+        _PARTS,
+    ),
+    Mutant(
+        "slopes of rows that wait go to the next user",
+        "fused._add_waiting",
+        "at += n_rows",
+        "at += n_rows - (i == 3)",
+        _PARTS,
+    ),
+    Mutant(
+        "a vector is scaled by its neighbour's length",
+        "fused._turn",
+        "turned[j, k] * sizes[j]",
+        "turned[j, k] * sizes[0]",
+        _PARTS,
+    ),
+    Mutant(
+        "subclasses are added up by the compiled loop",
+        "LocalEngine.total",
+        "type(statistic) in _FUSED",
+        "isinstance(statistic, _FUSED)",
+        _TOTALS + "test_a_subclass_is_added_up_by_its_own_vectors",
+    ),
+    Mutant(
+        "a total of any number of users",
+        "clip._Session.release_total",
+        "abs(count) > self._left or (count - self._left) % 2",
+        "False",
+        _TOTALS + "test_totals_of_other_numbers_of_users_are_refused",
+    ),
+    Mutant(
+        "a total clipped to another radius",
+        "clip._Session.release_total",
+        "radius != self._radius",
+        "False",
+        _TOTALS + "test_a_total_is_released_with_the_radius_it_was_clipped_to",
+    ),
     Mutant("clipped means get the noise of one radius", "Clip.sensitivity", "else 2", "else 1", _ENDS),
     Mutant(
         "vectors are not clipped", "clip._add_clipped", "(1.0 if short else length / math.sqrt(square))", "1.0", _ENDS
@@ -41,7 +123,7 @@ MUTANTS = [
     Mutant(
         "rows are clipped to one length, whatever their own",
         "clip._add_clipped",
-        "length, square, largest = lengths[row], 0.0, 0.0",
+        "length, square, largest = lengths[row % lengths.size], 0.0, 0.0",
         "length, square, largest = 1.0, 0.0, 0.0",
         _ALL + "test_rows_may_have_lengths_of_their_own",
     ),
@@ -76,12 +158,12 @@ MUTANTS = [
     ),
     Mutant(
         "more clipped vectors than priced",
-        "clip._Session.release",
+        "clip._Session._released",
         "left != 0",
         "left > 0",
         _ALL + "test_another_number_of_vectors_than_priced_is_refused " + _COUNTS,
     ),
-    Mutant("fewer vectors than were sampled", "clip._Session.release", "left != 0", "left < 0", _COUNTS),
+    Mutant("fewer vectors than were sampled", "clip._Session._released", "left != 0", "left < 0", _COUNTS),
     Mutant(
         "blocks of one round with different radii",
         "clip._Session.add",
@@ -119,14 +201,14 @@ MUTANTS = [
     ),
     Mutant(
         "clip: more rounds than priced",
-        "clip._Session.release",
+        "clip._Session._check_rounds",
         "self._rounds_left == 0",
         "False",
         _ALL + "test_a_session_releases_no_more_rounds_than_priced",
     ),
     Mutant(
         "clip: rounds are not counted",
-        "clip._Session.release",
+        "clip._Session._released",
         "self._rounds_left -= 1",
         "",
         _ALL + "test_a_session_releases_no_more_rounds_than_priced",
@@ -206,9 +288,23 @@ MUTANTS = [
     ),
     Mutant(
         "a sample serves twice",
-        "clip._Session.release",
+        "clip._Session._released",
         "self._begin(0 if record.samples_users else record.n_vectors)",
-        "self._begin(len(vectors))",
+        "self._begin(record.n_vectors)",
         _ROUNDS,
+    ),
+    Mutant(
+        "slopes of losses from outside are computed of several users at once",
+        "fused._mean_gradients",
+        "or (alone and filled > 0)",
+        "",
+        "privacy/test_totals.py::test_slopes_of_a_loss_from_outside_are_computed_of_one_user_alone",
+    ),
+    Mutant(
+        "totals beyond all radii are released",
+        "clip._Session.release_total",
+        "or np.linalg.norm(total[:-1].astype(float)) > longest",
+        "",
+        "privacy/test_totals.py::test_totals_that_no_sum_of_clipped_vectors_can_be_are_refused",
     ),
 ]

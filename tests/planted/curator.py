@@ -134,7 +134,7 @@ MUTANTS = [
     ),
     Mutant(
         "blocks of users overlap",
-        "Curator._compute",
+        "LocalEngine.total",
         "first : first +",
         ":",
         "privacy/test_curator_blocks.py::test_blocks_of_users_give_the_mean_of_all",
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "groups are split into blocks",
         "Curator._compute",
-        "step.n_groups is not None or",
+        "if step.n_groups is None else None",
         "",
         "privacy/test_curator_blocks.py::test_groups_are_never_split_into_blocks",
     ),

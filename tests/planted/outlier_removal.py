@@ -108,4 +108,25 @@ MUTANTS = [
         "slack - record.outliers,",
         "privacy/test_sampled_outlier_removal.py::test_partial_weights_follow_the_ramp_of_the_batch",
     ),
+    Mutant(
+        "shells hold more distant vectors than their bound says",
+        "capped_counts._most_distant",
+        "steepest[shell] * squares[row]",
+        "0.1 * steepest[shell] * squares[row]",
+        "privacy/test_capped_counts.py::test_the_shells_bound_is_no_less_than_the_distant_vectors",
+    ),
+    Mutant(
+        "pairs that a product cannot decide are close",
+        "capped_counts._count",
+        "squared_distance(left, right, scale) <= limit",
+        "True",
+        "privacy/test_capped_counts.py::test_pairs_at_the_radius_are_decided_canonically",
+    ),
+    Mutant(
+        "neighbours are counted up to less than the ramp's end",
+        "OutlierRemoval.enough",
+        "self.outliers + self.reach",
+        "2 * self.slack",
+        "privacy/test_capped_counts.py::test_a_release_is_what_exact_counts_give",
+    ),
 ]

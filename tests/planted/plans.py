@@ -60,6 +60,13 @@ MUTANTS = [
         "test_planning.py::test_the_whole_budget_is_used_and_no_more",
     ),
     Mutant(
+        "plan: the search is for free",
+        "_best_steps",
+        "spent + search.cost",
+        "spent",
+        "test_planning.py::test_the_whole_budget_is_used_and_no_more",
+    ),
+    Mutant(
         "plan: what else is paid for is forgotten",
         "_best_steps",
         "+ (other or Cost())",

@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         "blocks get the coins of the first users",
-        "Curator._compute",
+        "Curator._all_vectors",
         "first:last",
         ": last - first",
         _TESTS + "test_the_curator_hands_each_user_its_own_coins",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from userdp.auditing import priced
 from userdp.auditing.bounds import Finding, attacked
 from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
@@ -39,6 +39,7 @@ _SANITY = 0.05  # weight of attacks that find little, and would find a lot if so
 _FLIPS = 0.25
 _REMEMBERED = 64
 _WITHIN = 1 - 1e-9  # rounding must not put an edge outside
+_AS_PUBLISHED = (PaperOutlierRemoval, SampledPaperOutlierRemoval)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Pair:
 
 def edge(mechanism: Mechanism, radius: float) -> float:
     """How far from 0 one user's vector may be, and count in full, if the others' are 0."""
-    if isinstance(mechanism, PaperOutlierRemoval):
+    if isinstance(mechanism, _AS_PUBLISHED):
         return 2 * radius * _WITHIN  # weights are of twice the score's radius
     if isinstance(mechanism, OutlierRemoval) and mechanism.radii is not None:
         return radius * mechanism.radii[0] * _WITHIN  # the smallest passes: all the others agree
@@ -119,7 +120,7 @@ def _of(name: str, attack: str, mechanism: Mechanism, one: Vectors, other: Vecto
         seen = play_mechanism(mechanism, (one, other), noise, version)
         return [*seen[:-1][:width], *[0.0] * (width - len(seen) + 1), seen[-1]]
 
-    mode = "paper" if isinstance(mechanism, PaperOutlierRemoval) else "tight"
+    mode = "paper" if isinstance(mechanism, _AS_PUBLISHED) else "tight"
     return Pair(name, mode, attack, mechanism.cost, play, weight)
 
 
@@ -184,6 +185,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("SampledOutlierRemoval", sampled)
     deficit = round((sampled.slack - sampled.margin) / sampled.sampling_probability)
     pairs.append(_flips("SampledOutlierRemoval", sampled, deficit))
+    pairs += _means("SampledPaperOutlierRemoval", priced.sampled_paper_outlier_removal(budget))
     pairs += _means("Winsorized", priced.winsorized(budget))
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
     pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from userdp.baselines.mechanisms.mixtures import row_multiplier
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.baselines.mechanisms.sampled_rows import SampledRows
 from userdp.baselines.mechanisms.winsorized import Winsorized
 from userdp.privacy.accounting import (
@@ -103,6 +103,20 @@ def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemova
     while make(size).test_failure > _FAILURE_FRACTION * budget.delta:
         size *= 2
     return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-9))
+
+
+def sampled_paper_outlier_removal(budget: Budget) -> SampledPaperOutlierRemoval:
+    """The same on samples of half of the users."""
+    scale, selection = 8 / (_PURE_FRACTION * budget.epsilon), _FAILURE_FRACTION * budget.delta / 3
+
+    def make(size: int, multiplier: float = 1.0) -> SampledPaperOutlierRemoval:
+        unit = SampledPaperOutlierRemoval(size, 0.5, scale, 1.0, selection).sensitivity(1.0, 2**20)
+        return SampledPaperOutlierRemoval(size, 0.5, scale, multiplier * unit, selection)
+
+    size = 400
+    while make(size).test_failure > _FAILURE_FRACTION * budget.delta:
+        size *= 2
+    return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-6))
 
 
 def radius_search(budget: Budget, n_radii: int, target: int = 40) -> RadiusSearch:

@@ -24,7 +24,7 @@ _TRAININGS = 0.02  # of the runs
 _SLOW = {("accelerated", "paper"), ("phased-sgd", "paper")}  # 100,000 users per training
 _MANY_WEIGHTS = 192
 # Features with which a solver's plan for some thousand users exists: a planted user has one of its own.
-_CANARIES = {"bassily-sun": 32, "bassily-sun-local": 8}
+_CANARIES = {"bassily-sun": 32, "levy": 32, "bassily-sun-local": 8}
 
 Job = Callable[[float], Finding]
 Progress = Callable[[str, int, int], None]

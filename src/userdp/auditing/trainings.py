@@ -30,11 +30,12 @@ from userdp.auditing.bounds import (
 from userdp.auditing.pairs import edge
 from userdp.data.users import UserData
 from userdp.domains import Ball
+from userdp.engines.local import Contribution
 from userdp.losses import logistic
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors
+from userdp.privacy.mechanisms.base import Integers, Mechanism, Users, Vectors
 from userdp.privacy.plan import Step
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.base import run as solve
@@ -130,6 +131,10 @@ class PlantedEngine:
                 column, pull = (2 * number + (sign < 0), 1) if _is_acute(self.mechanism) else (number, sign)
                 vectors[place[user], column % vectors.shape[1]] += pull * far
         return vectors
+
+    def total(self, statistic: Statistic, contribution: Contribution, data: Any, users: Users) -> Integers:
+        total: Integers = contribution(self.vectors(statistic, data, users, len(users)))
+        return total
 
 
 class WatchedCurator(Curator):

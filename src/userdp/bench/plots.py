@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from userdp.bench.cells import Record
+from userdp.bench.references import worst_case_rate
 from userdp.bench.solving import NON_PRIVATE, ORACLE, entries
 from userdp.bench.table import NON_SMOOTH
 from userdp.data.tables import whole_file
@@ -21,11 +22,16 @@ from userdp.report.pictures import COLOURS
 _FLOOR = 1e-6  # excess below this, or below 0, is drawn here
 _HEIGHT = "loss above no privacy, all users"
 _FACTOR = 3.0  # within which an estimate is of use
-_YARD = "yard"
+_YARD, _RATE = "yard", "lower bound without constants"
 _MARKERS = "os^Dv<>pXP*h"
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 _PANEL = (4.4, 3.7)
-_REFERENCES = {ORACLE: ("--", "*"), NON_PRIVATE: (":", ""), _YARD: ((0, (3, 1, 1, 1, 1, 1)), "")}
+_REFERENCES = {
+    ORACLE: ("--", "*"),
+    NON_PRIVATE: (":", ""),
+    _YARD: ((0, (3, 1, 1, 1, 1, 1)), ""),
+    _RATE: ((0, (1, 3)), ""),
+}
 
 Line = dict[str, list[tuple[float, float]]]
 Draw = Callable[[Any, Sequence[Record]], None]
@@ -113,7 +119,7 @@ def _risk_against_rows(found: dict[str, list[Record]], path: Path, epsilon: floa
     def lines(panel: Sequence[Record]) -> Line:
         drawn = _lines(panel, _rows_of, references=True)
         yards = {(float(_rows_of(r)), max(_FLOOR, r["result"]["yard"])) for r in panel if r["settings"]["epsilon"]}
-        return drawn | {_YARD: sorted(yards)}
+        return drawn | {_YARD: sorted(yards)} | _rate(panel, _rows_of)
 
     label = f"rows per user, at the epsilon nearest {epsilon:g}"
     return _panels(found, lambda axes, part: _log_lines(axes, lines(part)), label, "excess", path)
@@ -168,7 +174,7 @@ def risk_against_epsilon(records: Sequence[Record], path: Path) -> Path:
         for r in panel:
             if r["settings"]["solver"] == NON_PRIVATE and epsilons:  # the same at every epsilon
                 found[NON_PRIVATE] = [(epsilon, _excess(r)) for epsilon in (epsilons[0], epsilons[-1])]
-        return found
+        return found | _rate(panel, lambda r: r["settings"]["epsilon"])
 
     return _panels(_by_users(chosen), lambda a, p: _log_lines(a, lines(p)), "epsilon", _HEIGHT, path)
 
@@ -236,6 +242,17 @@ def _lines(records: Sequence[Record], across: Callable[[Record], float | None], 
         if references or r["settings"]["solver"] != NON_PRIVATE:
             found.setdefault(r["settings"]["solver"], set()).add((float(across(r) or 0), _excess(r)))
     return {solver: sorted(points) for solver, points in found.items()}
+
+
+def _rate(records: Sequence[Record], across: Callable[[Record], float]) -> Line:
+    """The lower bound's rate for L R = 1, at the sizes of private records."""
+    points = set()
+    for r in records:
+        epsilon, result = r["settings"]["epsilon"], r["result"]
+        if epsilon:
+            rate = worst_case_rate(result["n_users"], _rows_of(r), result["n_weights"], epsilon)
+            points.add((float(across(r)), rate))
+    return {_RATE: sorted(points)}
 
 
 def _panels(found: dict[str, list[Record]], draw: Draw, x: str, y: str, path: Path) -> Path:

@@ -134,6 +134,19 @@ def yardstick(loss: Loss, data: UserData, best: np.ndarray) -> Yardstick:
     return Yardstick(math.sqrt(max(0.0, float(np.sum(inverse * covariance)))), dimension)
 
 
+def worst_case_rate(n_users: int, rows_per_user: int, dimension: int, epsilon: float) -> float:
+    """min(1, 1/sqrt(n m) + sqrt(d) / (epsilon n sqrt(m))), in units of L R: the lower bound's rate, no constants.
+
+    For every private algorithm there is a convex problem on which its excess risk is a constant times that at least. On
+    other problems, or with the constant, less is possible: only the slopes of its line can be compared.
+
+    Paper: Levy et al. 2021, the lower bound of stochastic convex optimisation, as section 1 of the paper quotes it; no
+    excess exceeds L R.
+    """
+    private = math.sqrt(dimension) / (epsilon * n_users)
+    return min(1.0, (1 / math.sqrt(n_users) + private) / math.sqrt(rows_per_user))
+
+
 def mean_loss(loss: Loss, data: UserData, weights: np.ndarray, l2: float = 0.0) -> float:
     """Mean loss over rows, penalised."""
     predictions = data.rows.astype(np.float64) @ weights

@@ -47,6 +47,7 @@ _MECHANISMS = {
     "output-perturbation": "One vector: no person can move it far, whatever their data; released with noise.",
     "sampled-rows": "Random rows of all people; what a person adds is clipped to its rows taken, then a noisy sum.",
     "paper-outlier-removal": "Outlier removal, test and noise as the paper prints them.",
+    "sampled-paper-outlier-removal": "The same on random samples of people, drawn anew every time and kept secret.",
 }
 _COLUMNS = {"users_a_step": "users per step", "radius": "released radius", "noise_std": "noise (std)"}
 
