@@ -57,7 +57,7 @@ test-all: coverage
 # cannot be installed in two at once; those that need some are run after, without coverage.
 COVERED := src/userdp/privacy/*,src/userdp/baselines/mechanisms/*
 coverage: $(DEV)/ready
-	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --cov --cov-report= tests/privacy/test_neighbours.py tests/privacy/test_clip.py
+	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --cov --cov-report= tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/privacy/test_sparse_clip.py
 	NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 -m "not threads" --cov --cov-append --cov-report= tests/privacy
 	$(DEV)/bin/python -m coverage report --include='$(COVERED)' --fail-under=100
 	$(PYTEST) -m "threads and slow" tests/privacy || [ $$? = 5 ]  # 5: none is slow

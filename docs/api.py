@@ -29,7 +29,7 @@ SECTIONS = {
         "load_model",
     ],
     "Functions": ["minimize", "private_mean", "plan", "plan_means"],
-    "Data and problems": ["UserData", "Ball", "Box", "Problem", "Result", "MeanResult"],
+    "Data and problems": ["UserData", "Ball", "Box", "Simplex", "Affine", "Problem", "Result", "MeanResult"],
     "Budget": ["Budget", "Ledger", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"],
     "Audit": ["audit", "AuditReport", "Finding"],
     "Releases": [
