@@ -29,7 +29,7 @@ PRIVACY_LAYERS = [
     ["accounting", "domination", "noise"],
     ["mechanisms"],
     ["plan"],
-    ["ledger"],
+    ["journal", "ledger"],
     ["curator", "guarantee"],
 ]
 MECHANISM_LAYERS = [

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from support_cli import BUDGET, COLUMNS, ROWS, SEEDED, people, run
 
-from userdp import Budget, Ledger, load_model
+from userdp import Budget, Ledger, LogisticRegression, load_model
 from userdp.cli.predict import predicted
 from userdp.data.tables import write_table
+from userdp.engines.local import LocalEngine
 
 FLAG = (*COLUMNS, *BUDGET, "--target", "flag", "--classes", "false,true")
 
@@ -239,3 +240,45 @@ def test_wrong_ranges(files, tmp_path, ranges, message):
     result = run("fit", files / "data.parquet", *FLAG, "--feature-range", ranges, "-o", tmp_path / "m.json")
     assert result.exit_code == 1
     assert message in " ".join(result.stderr.split())
+
+
+def test_a_fit_that_was_stopped_goes_on_by_its_journal_alone(files, tmp_path, monkeypatch):
+    ledger, journal = tmp_path / "l.db", tmp_path / "run.journal"
+    asked = (*FLAG, "--output", tmp_path / "m.json", "--report", tmp_path / "r.html", "--ledger", ledger)
+    asked = (*asked, "--ledger-budget", "9,1e-5", "--checkpoint", journal, "--quiet")
+    times = []
+    real = LocalEngine.vectors
+
+    def stopped(self, *arguments):
+        times.append(1)
+        if len(times) == 2:
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalEngine, "vectors", stopped)
+        result = run("fit", files / "data.parquet", *asked)
+    assert result.exit_code == 130, result.output
+    assert f"Go on with `userdp resume {journal}`." in " ".join(result.stderr.split())
+    monkeypatch.chdir(tmp_path.parent)  # what the journal holds is complete
+    result = run("resume", journal)
+    assert result.exit_code == 0, result.output
+    first = load_model(tmp_path / "m.json")
+    assert (tmp_path / "r.html").is_file()
+    assert len(Ledger.open(ledger).charges()) == 1
+    assert run("resume", journal).exit_code == 0
+    assert np.array_equal(load_model(tmp_path / "m.json").coef_, first.coef_)
+    assert len(Ledger.open(ledger).charges()) == 1
+    (tmp_path / "l.db").unlink()
+    result = run("resume", journal)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "its ledger is another" in result.stderr
+
+
+def test_resume_needs_a_journal_of_the_command_line(files, tmp_path):
+    assert "makes one" in run("resume", tmp_path / "absent").stderr
+    model = LogisticRegression(8.0, 1e-6, checkpoint=str(tmp_path / "j"), max_rows_per_user=10)
+    X = np.random.default_rng(0).uniform(-1, 1, (30_000, 2))
+    model.fit(X, X[:, 0] > 0, groups=np.arange(30_000) // 10)
+    result = run("resume", tmp_path / "j")
+    assert (result.exit_code, "make that call again" in " ".join(result.stderr.split())) == (1, True)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from typer.testing import CliRunner
 from words import FIT, WORDS
 
-from userdp import Budget, Ledger, LogisticRegression, UserData, load_model, save_model
+from userdp import Budget, Curator, Ledger, LogisticRegression, UserData, load_model, save_model
 from userdp.cli import app
 from userdp.data.schema import ids, numbers
 from userdp.data.tables import open_table, write_table
@@ -32,6 +32,7 @@ from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.report import write_report
+from userdp.vectors.moments import UserMean
 
 DOCUMENTED = (ValueError, TypeError, FileNotFoundError)
 SECRET = "SECRET-4711"
@@ -319,6 +320,42 @@ def ledger_file(data):
         check_outcome(result)
 
 
+JOURNAL_USERS = UserData.from_arrays(np.linspace(-1, 1, 100).reshape(100, 1), None, np.arange(100))
+
+
+def journaled(path):
+    """The two releases of a run, those that the journal holds as they were."""
+    plan = Plan(100, (Step("mean", 0, 100, Clip(100, 20.0, rounds=2)),))
+    with contextlib.closing(Curator(JOURNAL_USERS, plan, Ledger(Budget(9.0, 1e-4)), checkpoint=path)) as curator:
+        return [curator.release("mean", UserMean(), 1.0).tolist() for _ in range(2)]
+
+
+def journal_file(data):
+    """A damaged journal, of bytes or cells: it is refused, or what it holds is given as it was."""
+    chosen = Bytes(data)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.journal"
+        released = journaled(path)
+        if chosen.below(3) == 0:
+            whole = path.read_bytes()
+            with open(path, "r+b") as file:  # the same file, by which a journal is known
+                file.truncate(0)
+                file.write(damaged(chosen, whole))
+        else:
+            odd = [None, "", "x", -1, 1.5, math.nan, 1e308, b"\xff", "[]", "{}", "[null]", "[" * 3000, 2**62]
+            columns = {"run": ("facts", "token", "command", "inode")}
+            columns["records"] = ("number", "kind", "label", "statistic", "radius", "value", "state", "digest")
+            name = chosen.pick(sorted(columns))
+            with contextlib.closing(sqlite3.connect(path)) as db, contextlib.suppress(sqlite3.Error), db:
+                if chosen.below(4) == 0:
+                    db.execute(chosen.pick([f"DELETE FROM {name} WHERE rowid = 1", f"DROP TABLE {name}"]))
+                else:
+                    db.execute(f"UPDATE {name} SET {chosen.pick(columns[name])} = ?", (chosen.pick(odd),))
+        with documented():
+            assert journaled(path) == released
+        check_outcome(CliRunner().invoke(app, ["resume", str(path)]))
+
+
 def check_outcome(result):
     """An exit code that is documented, no traceback, no bug met, no cell quoted."""
     error = result.exception
@@ -356,4 +393,4 @@ def arguments(data):
                 assert more <= 0 or made or result.exit_code in (0, 3) or "is spent" in result.output
 
 
-TARGETS = {target.__name__: target for target in (table_file, arrays, model_file, ledger_file, arguments)}
+TARGETS = {target.__name__: target for target in (table_file, arrays, model_file, ledger_file, journal_file, arguments)}

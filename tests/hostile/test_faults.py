@@ -82,3 +82,22 @@ def test_the_ledger_is_never_corrupt(killed):
     ledger.charge(PLAN, "after all")
     assert [file.name for file in path.parent.iterdir()] == ["ledger.db"]
     assert ledger.charges()[-1].purpose == "after all"
+
+
+def test_runs_with_a_journal_go_on_and_release_nothing_twice(tmp_path):
+    """Whatever was heard of a run before a kill is heard again, the same; and each run is charged once."""
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(Budget(1e4, 1e-3), path)
+    with start("resumed", path, KILLS) as process:
+        told = [json.loads(line) for line in process.stdout]
+    assert process.returncode == 0
+    runs = {}
+    for number, heard in told:
+        known = runs.setdefault(number, [])
+        common = min(len(known), len(heard))
+        assert known[:common] == heard[:common]
+        runs[number] = max(known, heard, key=len)
+    assert len(set(runs["warm"])) == 12, "noise of its own in every release"
+    assert len({tuple(heard[:1]) for heard in runs.values()}) == len(runs), "and in every run"
+    assert any(0 < len(heard) < 12 for _, heard in told), "kills did happen between releases"
+    assert len(runs) - 1 <= len(ledger.charges()) <= len(runs)  # the last may have been killed before its charge

@@ -5,23 +5,23 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "ledger not charged",
-        "Curator.__init__",
-        "ledger.charge(plan, purpose, seed)",
+        "Curator._charge",
+        "ledger.charge(self._plan, purpose, seed, token)",
         "",
         "privacy/test_curator.py::test_the_ledger_is_charged_before_the_data_is_touched",
     ),
     Mutant(
         "ledger charged after the data was taken",
-        "Curator.__init__",
-        "ledger.charge(plan, purpose, seed)",
-        "data.rows\nledger.charge(plan, purpose, seed)",
+        "Curator._charge",
+        "ledger.charge(self._plan, purpose, seed, token)",
+        "self._data.rows\nledger.charge(self._plan, purpose, seed, token)",
         "privacy/test_curator.py::test_the_ledger_is_charged_before_the_data_is_touched",
     ),
     Mutant(
         "seed not recorded",
-        "Curator.__init__",
-        ", seed",
-        "",
+        "Curator._charge",
+        "charge(self._plan, purpose, seed",
+        "charge(self._plan, purpose, None",
         "privacy/test_curator.py::test_a_seed_is_recorded_as_not_private",
     ),
     Mutant(
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "a curator forked while it is charged",
-        "Curator.__init__",
+        "Curator._charge",
         "self._check_process()",
         "",
         "privacy/test_curator_processes.py::test_a_process_that_changes_while_the_ledger_is_charged_gets_no_curator",
@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "a step that aborted goes on",
-        "Curator._outcome",
+        "Curator.release",
         "self._rounds_left = 0",
         "",
         "privacy/test_curator.py::test_a_abort_closes_its_step_before_data_is_read_again",

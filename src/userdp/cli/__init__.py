@@ -1,4 +1,4 @@
-"""The command line: `userdp fit`, `predict`, `evaluate`, `plan`, `ledger`, `report`, `bench`, `audit`, `demo`."""
+"""The command line: `userdp fit`, `resume`, `predict`, `evaluate`, `plan`, `ledger`, `report`, `bench` and others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import userdp
 # Where a command is, and the first line of its help: it is loaded when it is asked for, so that others need not wait.
 _COMMANDS = {
     "fit": ("fit:fit", "Train a private model from a table."),
+    "resume": ("fit:resume", "Go on with a fit that was stopped or killed."),
     "predict": ("predict:predict", "Predict for the rows of a table."),
     "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen."),
     "plan": ("plan:plan", "Compare the solvers before any data is touched."),

@@ -21,6 +21,7 @@ from userdp.models import estimators
 from userdp.models.estimators import LinearModel, UtilityWarning
 from userdp.models.files import save_model
 from userdp.privacy.accounting import Budget, budget_for
+from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.solvers import choose
 
@@ -29,6 +30,7 @@ _SHOWN = 6  # coefficients in the summary
 
 
 def fit(
+    context: typer.Context,
     data: o.Table,
     *,
     user_column: o.UserColumn,
@@ -97,6 +99,14 @@ def fit(
     no_intercept: o.NoIntercept = False,
     output: Annotated[Path | None, o.option(o.OUTPUT, "Model to write (JSON).", "--output", "-o")] = None,
     report: Annotated[Path | None, o.option(o.OUTPUT, "Report to write (HTML).")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        o.option(
+            o.OUTPUT,
+            "Journal to keep: if the fit is stopped or killed, `userdp resume` goes on with it, and nothing is spent "
+            "twice. As secret as the data; delete it once the fit has ended.",
+        ),
+    ] = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -158,13 +168,18 @@ def fit(
         from userdp.report import write_report
 
         check_place(report, *sources, output)
-    lifetime = _check_ledger(ledger, ledger_budget, *sources, output, *([report] if report else []))
+    written = [output, *([report] if report else [])]
+    lifetime = _check_ledger(ledger, ledger_budget, *sources, *written)
+    made = "No model was written."
+    if checkpoint is not None:
+        check_place(checkpoint, *sources, *written, *([ledger] if ledger else []))
+        model.set_params(checkpoint=Journal(checkpoint, _arguments(context)))
+        made += f" Go on with `userdp resume {checkpoint}`."
     with show.working(f"reading {data}", quiet):
         users = users_of(model, table, schema, classes, fill_missing)
     budget = budget_for(epsilon, delta, users.n_users)
     charged = _ledger(ledger, lifetime, budget)
     model.set_params(ledger=charged)
-    made = "No model was written."
     with spending(charged, budget, lambda: made):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UtilityWarning)
@@ -183,6 +198,43 @@ def fit(
         _summary(model, output, report, quiet)
     if model.aborted_:
         raise typer.Exit(ABORTED)
+
+
+def resume(
+    journal: Annotated[Path, o.argument("Journal that `userdp fit --checkpoint` keeps.")],
+) -> None:
+    """Go on with a fit that was stopped or killed.
+
+    What was released before is taken from the journal, without a look at the data; nothing is charged or released
+    twice. The table, and what else the fit was given, must be where they were.
+
+    [bold]Example[/bold]
+
+    userdp fit visits.parquet --user-column user --target bought --classes 0,1 --features 'x_*' \\
+      --epsilon 1 --delta 1e-6 --output model.json --checkpoint run.journal
+
+    userdp resume run.journal
+    """
+    arguments = Journal(journal).command()
+    if not arguments:
+        raise InputError(
+            f"Expected a journal of `userdp fit`; {journal} is of a fit from Python: make that call again."
+        )
+    app = typer.Typer(add_completion=False)
+    app.command("fit")(fit)
+    app(arguments, standalone_mode=False)
+
+
+def _arguments(context: typer.Context) -> tuple[str, ...]:
+    """The words that a command was called with, defaults included, with absolute paths."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if value is None or value is False:
+            continue
+        words += [parameter.opts[0]] * (parameter.param_type_name == "option")
+        words += [str(value.resolve() if isinstance(value, Path) else value)] * (value is not True)
+    return tuple(words)
 
 
 def _model(loss: o.LossName, target_range: str | None, quantile: float | None, threshold: float | None) -> LinearModel:

@@ -57,11 +57,14 @@ _PARAMETERS = {
     "max_gradients": "An upper limit on the work. Without it time is weighed: where passes cost no accuracy, they are "
     "saved.",
     "engine": "Who computes; None is this process.",
+    "checkpoint": "Path of a journal. Each release is on disk before it is used, and the same call, after the process "
+    "was killed, goes on behind the last one: nothing is charged or released twice. As secret as the data; delete it "
+    "once the fit has ended.",
     "insecure_seed": "Makes everything repeatable and NOTHING PRIVATE; for tests.",
 }
 _EXPERT = {
-    *("solver", "mode", "row_norm", "domain_radius", "public_X", "max_gradients", "engine", "verbose", "progress"),
-    *("insecure_seed", "unprotected_checks", "target_bound", "prediction_scale", "warm_start", "purpose"),
+    *("solver", "mode", "row_norm", "domain_radius", "public_X", "max_gradients", "engine", "checkpoint", "verbose"),
+    *("progress", "insecure_seed", "unprotected_checks", "target_bound", "prediction_scale", "warm_start", "purpose"),
 }
 
 

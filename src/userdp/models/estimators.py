@@ -45,6 +45,7 @@ from userdp.models.fitting import minimize
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.guarantee import Statement
+from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers.base import Result
@@ -52,7 +53,7 @@ from userdp.solvers.choose import default_radius
 from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
-NOT_KEPT = ("ledger", "engine", "verbose", "public_X")  # parameters that are no part of a saved model
+NOT_KEPT = ("ledger", "engine", "checkpoint", "verbose", "public_X")  # parameters that are no part of a saved model
 _FLOATS = [np.float64, np.float32]
 _UNPROTECTED = (
     "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
@@ -109,6 +110,7 @@ class LinearModel(PrivateEstimator, ABC):
     max_gradients: int | None = None
     ledger: Ledger | str | None = None
     engine: Engine | None = None
+    checkpoint: Journal | str | None = None
     verbose: bool | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
@@ -255,6 +257,7 @@ class LinearModel(PrivateEstimator, ABC):
             l2=self.l2,
             ledger=self._opened_ledger(),
             engine=self.engine,
+            checkpoint=self.checkpoint,
             purpose=f"{type(self).__name__}.fit",
             progress=self.verbose,
             insecure_seed=self.insecure_seed,

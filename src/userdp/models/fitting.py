@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from userdp.models.conventions import documented
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
+from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import base as solvers
@@ -66,6 +67,7 @@ def minimize(
     purpose: str = "minimize",
     progress: bool | None = None,
     insecure_seed: int | None = None,
+    checkpoint: Journal | str | None = None,
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
 
@@ -116,8 +118,10 @@ def minimize(
             purpose=purpose,
             engine=engine,
             insecure_seed=insecure_seed,
+            checkpoint=checkpoint,
         )
-        result = solvers.run(problem, option.plan, curator, tell)
+        with closing(curator):
+            result = solvers.run(problem, option.plan, curator, tell)
     message = result.message
     if message in ("", CLIPPED_ADVICE) and noise_dominated(problem, option, result.bound):
         message = NOISE_ADVICE

@@ -6,16 +6,19 @@ accuracy, but not privacy. (Python hides nothing from code that means harm: the 
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import warnings
-from typing import Any, NoReturn, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
 from userdp.data.users import UserData
 from userdp.engines.local import Contribution, LocalEngine
 from userdp.privacy.accounting import Budget
+from userdp.privacy.journal import Journal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Vectors
 from userdp.privacy.mechanisms.concentration import check_radius
@@ -24,6 +27,8 @@ from userdp.privacy.plan import Plan, Step
 from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
+# A release, or why there is none.
+Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
 # The statistics whose vectors are proven never to point apart: docs/proofs.md, section 22.
 _ACUTE = (ColumnScales, MomentShape, RowScale)
 
@@ -41,7 +46,8 @@ class Engine(Protocol):
 class Curator:
     """Takes the data after certifying and charging the plan, and gives out its releases.
 
-    budget: what this plan guarantees, and may be said of it; the ledger's whole budget if None.
+    budget: what this plan guarantees, and may be said of it; the ledger's whole budget if None. checkpoint: a journal,
+    or the path of one, by which a run that was killed goes on: see `Journal`.
 
     Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
     within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
@@ -65,6 +71,7 @@ class Curator:
         purpose: str = "",
         engine: Engine | None = None,
         insecure_seed: int | None = None,
+        checkpoint: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         for name, value, kind in (("data", data, UserData), ("plan", plan, Plan), ("ledger", ledger, Ledger)):
             if not isinstance(value, kind):
@@ -81,11 +88,14 @@ class Curator:
             )
         seed = data.insecure_seed if insecure_seed is None else insecure_seed
         self._process = os.getpid()
-        ledger.charge(plan, purpose, seed)
-        self._check_process()
-        self._data, self._plan, self._engine = data, plan, engine or LocalEngine()
-        self._noise = noise
-        self._order = self._noise.permutation(plan.n_users)
+        self._data, self._plan, self._engine, self._noise = data, plan, engine or LocalEngine(), noise
+        self._journal = as_journal(checkpoint)
+        try:
+            self._charge(ledger, purpose, seed)
+            self._order = self._drawn_order()
+        except BaseException:
+            self.close()
+            raise
         self._order.flags.writeable = False
         self._position, self._rounds_left = -1, 0
         self._session: Session | None = None
@@ -93,6 +103,11 @@ class Curator:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
+
+    def close(self) -> None:
+        """Let go of the journal, if there is one."""
+        if self._journal is not None:
+            self._journal.close()
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
         """The next release of the step `label`; raises `Aborted` if its private test fails.
@@ -111,7 +126,9 @@ class Curator:
                 self._check(statistic, label, radius)
                 step, session = self._open(label)
                 self._rounds_left -= 1
-                outcome = self._outcome(step, session, statistic, radius)
+                outcome = self._journaled(step, session, statistic, radius)
+                if isinstance(outcome, Aborted):
+                    self._rounds_left = 0
             finally:
                 self._busy = False
         if isinstance(outcome, np.ndarray):
@@ -122,9 +139,47 @@ class Curator:
         if os.getpid() != self._process:
             raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
 
-    def _outcome(
-        self, step: Step, session: Session, statistic: Statistic, radius: float
-    ) -> Vectors | Aborted | RuntimeError | KeyboardInterrupt:
+    def _charge(self, ledger: Ledger, purpose: str, seed: int | None) -> None:
+        """Charge the plan, unless this is a run that goes on and was charged."""
+        token = None
+        if self._journal is not None:
+            facts = run_facts(self._data, self._plan, self.budget, ledger.identity, purpose, seed)
+            token = self._journal.open(facts)
+        ledger.charge(self._plan, purpose, seed, token)
+        self._check_process()
+
+    def _drawn_order(self) -> Users:
+        """A random order of the users: of a run that goes on, the one that it was begun with."""
+        if self._journal is None:
+            return self._noise.permutation(self._plan.n_users)
+        draw = partial(self._noise.permutation, self._plan.n_users)
+        order, state = self._journal.order(self._data, draw, self._state)
+        self._go_on(state, None)
+        return order
+
+    def _journaled(self, step: Step, session: Session, statistic: Statistic, radius: float) -> Outcome:
+        """What became of the request before, or what becomes of it now, once that is on disk."""
+        if self._journal is None:
+            return self._outcome(step, session, statistic, radius)
+        if (before := self._journal.next(step.label, statistic, radius)) is not None:
+            self._go_on(before.state, session)
+            return before.outcome()
+        outcome = self._outcome(step, session, statistic, radius)
+        if not isinstance(outcome, KeyboardInterrupt):  # which has released nothing
+            self._journal.append(recorded(step.label, statistic, radius, outcome, self._state(session)))
+        return outcome
+
+    def _state(self, session: Session | None = None) -> str:
+        """What later draws depend on."""
+        once = None if session is None else session.drawn_once
+        return json.dumps([None if once is None else once.noisy_threshold, self._noise.state])
+
+    def _go_on(self, state: str, session: Session | None) -> None:
+        threshold, self._noise.state = json.loads(state)
+        if session is not None and session.drawn_once is not None:
+            session.drawn_once.noisy_threshold = threshold
+
+    def _outcome(self, step: Step, session: Session, statistic: Statistic, radius: float) -> Outcome:
         """The release, or a fresh exception that holds no frame in which data could be seen.
 
         Numerical warnings are off, whatever the caller has set: they would depend on values.
@@ -133,7 +188,6 @@ class Curator:
             with WARNINGS_OFF, np.errstate(all="ignore"):
                 return self._compute(step, session, statistic, radius)
         except Aborted as error:
-            self._rounds_left = 0
             return Aborted(error.reason)
         except KeyboardInterrupt:
             return KeyboardInterrupt()

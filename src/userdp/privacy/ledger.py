@@ -49,7 +49,8 @@ _NEW_COLUMNS = (
     "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
     f"PRAGMA user_version = {_FORMAT}",
 )
-
+# Runs that may go on after they were killed; made when there is the first, so that older files need no change.
+_TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs)"
 _SAME_RUN = "SELECT run FROM runs WHERE run = ? AND charged_at = ? AND costs = ?"
 
 # How long a charge waits for other processes that are charging the same file.
@@ -176,10 +177,15 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
 
-    def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None) -> None:
-        """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing."""
+    def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None, token: str | None = None) -> None:
+        """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing.
+
+        `token` is a name of the run, in a journal: a run that goes on after it was killed is not charged again.
+        """
         noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
         with self._transaction() as db:
+            if token is not None and self._was_charged(db, plan, token):
+                return
             before = [charge.dominating for charge in _charges(db, self.path)]
             if not before:
                 plan.certify(self.budget)
@@ -196,6 +202,23 @@ class Ledger:
                 record = json.dumps(described(step.mechanism))
                 values = (run, step.label, record, int(step.start), int(step.stop))
                 db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", values)
+            if token is not None:
+                db.execute("INSERT INTO tokens VALUES (?, ?)", (token, run))
+
+    def _was_charged(self, db: sqlite3.Connection, plan: Plan, token: str) -> bool:
+        """Whether the run of this name was charged, for this plan."""
+        db.execute(_TOKENS)
+        row = db.execute("SELECT costs FROM runs JOIN tokens USING (run) WHERE token = ?", (token,)).fetchone()
+        if row is not None and row[0] != _written(plan.costs):
+            raise ValueError(
+                f"Expected the charge of this run in the ledger {self.path} to be for its plan, it is for another."
+            )
+        return row is not None
+
+    @property
+    def identity(self) -> str | None:
+        """The random name of a ledger with a file; None in memory."""
+        return None if self.path is None else self._identity
 
     def spent(self) -> tuple[Dominating, ...]:
         """What was spent in all, as charged between runs: one total for each way of being in the plans' sets of users.

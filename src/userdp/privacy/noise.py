@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import opendp.prelude as dp
@@ -33,6 +33,13 @@ class Noise(Protocol):
     @property
     def seed(self) -> int | None:
         """None if the draws are private; otherwise the seed that makes them NOT PRIVATE."""
+
+    @property
+    def state(self) -> Any:
+        """Where a seeded source stands, in numbers and words; None of the private one, which has no state."""
+
+    @state.setter
+    def state(self, stands: Any) -> None: ...
 
     def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
         """query + N(0, (multiplier * sensitivity)^2 I), rounded towards privacy."""
@@ -61,6 +68,7 @@ class SecureNoise:
     """
 
     seed = None
+    state: Any = None
 
     def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
         std = gaussian_std(sensitivity, multiplier, query.size)
@@ -98,6 +106,14 @@ class SeededNoise:
     def __init__(self, insecure_seed: int) -> None:
         self.seed = insecure_seed
         self._generator = np.random.default_rng(insecure_seed)
+
+    @property
+    def state(self) -> Any:
+        return self._generator.bit_generator.state
+
+    @state.setter
+    def state(self, stands: Any) -> None:
+        self._generator.bit_generator.state = stands
 
     def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
         std = gaussian_std(sensitivity, multiplier, query.size)

@@ -82,6 +82,7 @@ class _Session(Session):
         self._rounds_left = record.rounds
         gate = AboveThresholdOnce if record.rounds == 1 else AboveThreshold
         self._gate: Test = gate(-(-4 * record.n_vectors**2 // 5), record.n_vectors * record.test_scale, noise)
+        self.drawn_once = self._gate if isinstance(self._gate, AboveThreshold) else None
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         record, n_vectors = self._record, self._record.n_vectors
@@ -170,7 +171,7 @@ class _PoissonSession(Session):
     def __init__(self, record: SampledPaperOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds
-        self._gate = AboveThreshold(0, _SCORE_GRID * record.test_scale, noise)
+        self._gate = self.drawn_once = AboveThreshold(0, _SCORE_GRID * record.test_scale, noise)
 
     def choose(self, users: Users) -> Users:
         return users[self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))]

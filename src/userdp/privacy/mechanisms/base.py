@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,10 +87,17 @@ def check_record(
         object.__setattr__(record, name, count)
 
 
+class DrawnOnce(Protocol):
+    """A test whose noisy threshold is drawn once, before the first round, and shown to nobody."""
+
+    noisy_threshold: int
+
+
 class Session(ABC):
     """One run of a mechanism. By default everyone takes part, and all vectors of a round come at once."""
 
     kept_rows: NDArray[np.bool_] | None = None  # which rows each chosen user is asked for, if rows are sampled
+    drawn_once: DrawnOnce | None = None  # what all rounds share, if anything; a run that goes on needs it
 
     def choose(self, users: Users) -> Users:
         """Which of the users take part in the next round."""

@@ -178,6 +178,7 @@ class _Session(Session):
     def __init__(self, record: OutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._test = record.test(noise) if record.radii is None else None
+        self.drawn_once = self._test if isinstance(self._test, AboveThreshold) else None
         self._searched = False
         self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 

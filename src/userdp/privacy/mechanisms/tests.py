@@ -104,14 +104,14 @@ class AboveThreshold:
     def __init__(self, threshold: int, scale: float, noise: Noise) -> None:
         self._scale = scale
         self._noise = noise
-        self._threshold = noise.integer_laplace(threshold, scale / 2)
+        self.noisy_threshold = noise.integer_laplace(threshold, scale / 2)
         self._open = True
 
     def passes(self, value: int) -> bool:
         """Whether the stream goes on; the first no is the last answer."""
         if not self._open:
             raise RuntimeError("This test has aborted and gives no more answers.")
-        self._open = self._noise.integer_laplace(value, self._scale) >= self._threshold
+        self._open = self._noise.integer_laplace(value, self._scale) >= self.noisy_threshold
         return self._open
 
 

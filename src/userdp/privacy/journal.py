@@ -1,0 +1,304 @@
+"""The journal of a run: each release is on disk before anybody sees it, so that a run that was killed can go on.
+
+One SQLite file. It says which run it is of (plan, budget, ledger, shape of the data), in which order users were drawn,
+and what was released, in order. A run that is begun again with it gets these releases as they were, without a look at
+the data, and goes on behind the last of them; its charge, which the ledger knows by the journal's token, is not made
+twice. What was drawn for a release that did not reach the disk was seen by nobody, and is drawn anew.
+
+A journal is as secret as the data: besides releases it holds the noisy threshold of a test that goes on, and a digest
+of how many rows users have. It is readable by its owner only, and of no use once the run has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from userdp.data.users import UserData
+from userdp.privacy.accounting import Budget
+from userdp.privacy.mechanisms.base import Aborted, Users, Vectors, described
+from userdp.privacy.plan import Plan
+
+_FORMAT = 1
+_NAME = 0x75647073  # "udps": tells a journal from other SQLite files
+_TABLES = (
+    "CREATE TABLE run (only INTEGER PRIMARY KEY CHECK (only = 1), facts TEXT NOT NULL, token TEXT NOT NULL, "
+    "command TEXT NOT NULL, inode INTEGER NOT NULL)",
+    "CREATE TABLE records (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, label TEXT NOT NULL, "
+    "statistic TEXT NOT NULL, radius REAL NOT NULL, value BLOB NOT NULL, state TEXT NOT NULL, digest TEXT NOT NULL)",
+    f"PRAGMA application_id = {_NAME}",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+_ORDER, _RELEASE, _ABORT, _FAILURE = "order", "release", "abort", "failure"
+_RADIUS_TOLERANCE = 1e-6  # solvers compute radii from releases, on another machine with other roundings
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that was drawn: the users' order, which comes first, or what became of a request.
+
+    value: numbers as bytes, or words; state: what draws that follow depend on (`Session.hidden`, and of a seeded source
+    where it stands).
+    """
+
+    kind: str
+    label: str
+    statistic: str
+    radius: float
+    value: bytes
+    state: str
+
+    def outcome(self) -> Vectors | Aborted | RuntimeError:
+        if self.kind == _RELEASE:
+            return np.frombuffer(self.value).copy()
+        return Aborted(self.value.decode()) if self.kind == _ABORT else RuntimeError(self.value.decode())
+
+
+def recorded(label: str, statistic: object, radius: float, outcome: Vectors | Exception, state: str) -> Record:
+    """What became of a request."""
+    asked = (label, type(statistic).__name__, radius)
+    if isinstance(outcome, Aborted):
+        return Record(_ABORT, *asked, outcome.reason.encode(), state)
+    if isinstance(outcome, Exception):
+        return Record(_FAILURE, *asked, str(outcome).encode(), state)
+    return Record(_RELEASE, *asked, outcome.tobytes(), state)
+
+
+def run_facts(data: UserData, plan: Plan, budget: Budget, ledger: str | None, purpose: str, seed: int | None) -> str:
+    """Which run it is: all that is public and must be the same when it goes on; `ledger` names one that has a file."""
+    steps = [[s.label, s.start, s.stop, s.n_groups, described(s.mechanism)] for s in plan.steps]
+    shape = [data.n_users, data.n_features, str(data.rows.dtype), data.has_targets, data.has_intercept]
+    facts = {
+        "plan": [plan.n_users, steps],
+        "budget": [budget.epsilon, budget.delta],
+        "ledger": ledger,
+        "purpose": purpose,
+        "seed": seed if seed is None else int(seed),
+        "schema": shape,
+    }
+    return json.dumps(facts)
+
+
+class Journal:
+    """A file in which a run's releases are kept; `command` is what `userdp resume` runs again.
+
+    Guarantee: what a run releases with a journal, over any number of times that it was killed and begun again, is what
+    the run would release without, provided that it is killed for reasons that do not depend on draws that nobody saw.
+    One process at a time has it open, and a copy is refused: two runs that go on from the same place would release
+    what was charged once. An older state of the same file that is put back cannot be told. Proof: docs/proofs.md,
+    section 28.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], command: tuple[str, ...] = ()) -> None:
+        self.path = Path(path).resolve()
+        self._command = command
+        self._db: sqlite3.Connection | None = None
+        self._records: list[Record] = []
+        self._digest, self._replayed = "", 0
+
+    def __deepcopy__(self, memo: object = None) -> Journal:
+        """Itself: scikit-learn copies parameters of estimators."""
+        return self
+
+    __copy__ = __deepcopy__
+
+    def command(self) -> tuple[str, ...]:
+        """The arguments of `userdp` that the run was begun with; empty if it was begun from Python."""
+        if not self.path.is_file():
+            raise FileNotFoundError(f"Expected a journal at {self.path}: --checkpoint of `userdp fit` makes one.")
+        with self._undamaged(), contextlib.closing(self._connect()) as db:
+            self._check_kind(db)
+            command = json.loads(db.execute("SELECT command FROM run").fetchone()[0])
+            if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+                raise TypeError("no command")
+            return tuple(command)
+
+    def open(self, facts: str) -> str:
+        """Begin a run's journal, or go on with it; the token by which a ledger knows the charge."""
+        self.close()
+        self._create(facts)
+        with self._undamaged():
+            db = self._connect()
+            try:
+                db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                db.execute("PRAGMA synchronous = EXTRA")
+                db.execute("BEGIN EXCLUSIVE")  # and with that mode it stays exclusive until the process ends
+                db.execute("COMMIT")
+                token = self._check(db, facts)
+            except BaseException:
+                db.close()
+                raise
+        self._db, self._replayed = db, 0
+        return token
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+    def order(self, data: UserData, draw: Callable[[], Users], state: Callable[[], str]) -> tuple[Users, str]:
+        """The order that users were drawn in, and what was kept with it: of the first run, which draws it.
+
+        Users are known by their place in the data, so what can be told of that must be the same. (Which rows of a user
+        are kept may differ.)
+        """
+        shape = hashlib.sha256(np.ascontiguousarray(data.offsets).tobytes()).hexdigest()
+        if not self._records:
+            self.append(Record(_ORDER, "order", shape, 0.0, draw().astype("<i8").tobytes(), state()))
+        first = self._records[0]
+        order = np.frombuffer(first.value, dtype="<i8").astype(np.int64)
+        if first.kind != _ORDER or not np.array_equal(np.sort(order), np.arange(data.n_users)):
+            raise self._damaged()
+        if first.statistic != shape:
+            raise ValueError(
+                f"Expected the users that the journal {self.path} was begun with, in the same order and with as many "
+                "rows each: pass the same data, or begin a new run with another journal. Nothing was released."
+            )
+        self._replayed = 1
+        return order, first.state
+
+    def next(self, label: str, statistic: object, radius: float) -> Record | None:
+        """What became of this request when the run was begun before; None if it is new."""
+        if self._replayed == len(self._records):
+            return None
+        found = self._records[self._replayed]
+        same = (found.label, found.statistic) == (label, type(statistic).__name__)
+        if not same or not math.isclose(found.radius, radius, rel_tol=_RADIUS_TOLERANCE):
+            raise ValueError(
+                f"Expected the run to ask for what the journal {self.path} holds next, step {found.label!r}; it asks "
+                f"for {label!r}, or otherwise. Go on with the version, data and parameters that it was begun with, or "
+                "begin a new run with another journal. Nothing was released."
+            )
+        self._replayed += 1
+        return found
+
+    def append(self, record: Record) -> None:
+        """Write down what was drawn, and sync it to the disk; raises, and nothing may leave, if that fails."""
+        if self._db is None:
+            raise RuntimeError("Expected an open journal.")
+        digest = _digest(self._digest, record)
+        values = (record.kind, record.label, record.statistic, record.radius, record.value, record.state, digest)
+        try:
+            self._db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (len(self._records), *values))
+        except sqlite3.Error as error:
+            raise OSError(
+                f"Expected to write to the journal {self.path}: {error}. Nothing was released: make room, and begin "
+                "the run again to go on."
+            ) from None
+        self._records.append(record)
+        self._digest, self._replayed = digest, len(self._records)
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    def _connect(self, mode: str = "rw", path: Path | None = None) -> sqlite3.Connection:
+        uri = f"{(path or self.path).as_uri()}?mode={mode}"
+        return sqlite3.connect(uri, timeout=0.0, isolation_level=None, check_same_thread=False, uri=True)
+
+    def _create(self, facts: str) -> None:
+        """Make a journal, unless something is there: aside, and linked into place in one step."""
+        try:
+            if self.path.exists():
+                return
+            with tempfile.TemporaryDirectory(prefix=f".{self.path.name}.", dir=self.path.parent) as aside:
+                new = Path(aside) / "journal"
+                new.touch(mode=0o600)
+                with contextlib.closing(self._connect(path=new)) as db:
+                    db.execute("PRAGMA synchronous = EXTRA")
+                    for statement in _TABLES:
+                        db.execute(statement)
+                    known = (facts, str(uuid.uuid4()), json.dumps(self._command), new.stat().st_ino)
+                    db.execute("INSERT INTO run VALUES (1, ?, ?, ?, ?)", known)
+                with contextlib.suppress(FileExistsError):
+                    os.link(new, self.path)
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ValueError(
+                f"Expected to make a journal at {self.path}: {reason}. Does its folder not exist, or is it not "
+                "writable, or on a disk without hard links? Nothing was spent."
+            ) from None
+
+    def _check_kind(self, db: sqlite3.Connection) -> None:
+        (name,), (version,) = (db.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version"))
+        if (name, version) != (_NAME, _FORMAT):
+            raise ValueError(
+                f"Expected {self.path} to be a userdp journal of format {_FORMAT}, it is something else: choose "
+                "another --checkpoint. Nothing was spent."
+            )
+
+    def _check(self, db: sqlite3.Connection, facts: str) -> str:
+        """Refuse what is no whole journal of this run, and read what it holds; its token."""
+        self._check_kind(db)
+        held, token, inode = db.execute("SELECT facts, token, inode FROM run").fetchone()
+        if inode != self.path.stat().st_ino:
+            raise ValueError(
+                f"Expected {self.path} to be the journal itself, it is a copy: a run goes on once, with the file that "
+                "it was begun with. Nothing was released."
+            )
+        old, new = json.loads(held), json.loads(facts)
+        differ = [name for name in new if old.get(name, self) != new[name]]
+        if differ:
+            raise ValueError(
+                f"Expected the journal {self.path} to be of this run; its {differ[0]} is another. Go on with what it "
+                "was begun with, or begin a new run with another journal. Nothing was released."
+            )
+        digest = hashlib.sha256(held.encode() + token.encode()).hexdigest()
+        records = []
+        rows = db.execute("SELECT number, kind, label, statistic, radius, value, state, digest FROM records")
+        for number, (found, *values, written) in enumerate(sorted(rows.fetchall())):
+            record = Record(*values)
+            digest = _digest(digest, record)
+            if (found, digest) != (number, written) or record.kind not in (_ORDER, _RELEASE, _ABORT, _FAILURE):
+                raise self._damaged()
+            records.append(record)
+        self._records, self._digest = records, digest
+        uuid.UUID(token)
+        return str(token)
+
+    def _damaged(self) -> ValueError:
+        return ValueError(
+            f"Expected {self.path} to be a whole journal, records in it are damaged: the run cannot go on. What it "
+            "spent is spent; nothing was released."
+        )
+
+    @contextlib.contextmanager
+    def _undamaged(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if "locked" in str(error):
+                raise ValueError(
+                    f"Expected the journal {self.path} for this run alone: another process has it open. Nothing was "
+                    "released."
+                ) from None
+            raise self._damaged() from None
+        except ValueError as error:
+            raise (error if str(error).startswith("Expected ") else self._damaged()) from None
+        except (AttributeError, LookupError, RecursionError, TypeError):
+            raise self._damaged() from None
+
+
+def _digest(before: str, record: Record) -> str:
+    """Of a record and all before it, so that none can be lost from the middle."""
+    head = json.dumps([before, record.kind, record.label, record.statistic, record.radius.hex(), record.state])
+    return hashlib.sha256(head.encode() + record.value).hexdigest()
+
+
+def as_journal(checkpoint: Any) -> Journal | None:
+    """What `checkpoint=` means: a journal, the path of one, or None."""
+    if checkpoint is None or isinstance(checkpoint, Journal):
+        return checkpoint
+    if not isinstance(checkpoint, (str, os.PathLike)):
+        raise TypeError(f"Expected checkpoint to be a path, got {type(checkpoint).__name__}: use 'run.journal', say.")
+    return Journal(checkpoint)
