@@ -5,8 +5,9 @@
 `python tests/mutants.py --all` plants them all; `--table` writes docs/mutants.md, the list of them.
 `test_mutants.py` does the same within the test suite.
 
-What was caught is remembered in planted/caught.json by a hash of the bug, of the file that it is planted in and of the
-files of its tests, without comments and docstrings: only what changed is run again.
+What was caught is remembered in planted/caught.json by a hash of the bug, of the file that it is planted in, of the
+files of its tests and of what these import beside the tests, without comments and docstrings: only what changed is run
+again.
 
 Bugs are grouped by their tests' files. Each group has a process that has imported the package and these tests, and is
 forked for every bug: there the code of the function is exchanged. Where that is not possible (compiled functions,
@@ -71,8 +72,10 @@ _SERVER.set_forkserver_preload(
 
 
 def fingerprint(mutant: Mutant) -> str:
-    """Of the bug, the file that it is planted in, and the files of its tests."""
+    """Of the bug, the file that it is planted in, the files of its tests, and what these import beside the tests."""
     files = [PACKAGE / plant(mutant, PACKAGE).file, *(TESTS / name for name in mutant.test_files)]
+    for path in files[1:]:  # which grows
+        files += [other for other in _helpers(path, path.stat().st_mtime_ns) if other not in files]
     parts = [*dataclasses.astuple(mutant), *(_essence(path, path.stat().st_mtime_ns) for path in files)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -80,6 +83,13 @@ def fingerprint(mutant: Mutant) -> str:
 @functools.cache
 def _essence(path: Path, modified: int) -> str:
     return hashlib.sha256(essence(path.read_text()).encode()).hexdigest()
+
+
+@functools.cache
+def _helpers(path: Path, modified: int) -> list[Path]:
+    """Files of the tests' folders that a file of tests imports, such as support_data.py."""
+    names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), flags=re.MULTILINE)
+    return sorted(file for name in set(names) for file in TESTS.rglob(f"{name}.py"))
 
 
 def remembered(mutant: Mutant) -> bool:

@@ -138,6 +138,15 @@ def test_theorems_2_1_and_4_1_of_a_hinge_loss_in_plans():
     assert late.outside == (f"outside of Theorem 4.1: {DELTA}",)
 
 
+def test_another_factor_of_k_i_than_the_printed_one_is_told():
+    whole = PLANNERS["accelerated"](SMOOTH, N, M, BUDGET)
+    words = "K_i with 2 for the printed 500 ln(n_i^2 m^2 e^eps / delta)"
+    assert PLANNERS["accelerated"](SMOOTH, N, M, BUDGET, factor=2.0).outside == (words,)
+    (limited,) = PLANNERS["accelerated"](SMOOTH, N, M, BUDGET, max_gradients=whole.n_gradients - 1).outside
+    assert limited.startswith("K_i with ")
+    assert PLANNERS["accelerated"](SMOOTH, N, M, BUDGET, max_gradients=whole.n_gradients).outside == ()
+
+
 def test_a_bound_outside_of_its_theorem_is_an_estimate():
     numbers = {"n_users": N, "rows_per_user": M, "n_features": 3, "delta": 1e-7}
     for epsilon, told in ((10.0, False), (12.0, True)):

@@ -63,3 +63,35 @@ def test_odd_numbers_of_vectors_stay_within_two_and_a_half_radii():
             farthest = max(farthest, np.abs(weighted[0][:, None] - weighted[1]).max())
     assert kept > 250
     assert 1.5 < farthest <= 2.5
+
+
+@pytest.mark.parametrize(("more", "exceeds"), [(0.1, False), (10.0, True)])
+def test_rows_from_which_on_the_gradients_for_non_smooth_losses_lack_a_term(more, exceeds):
+    """m T_i (n eps / sqrt(T_i) + 1/eps), logarithms left out, against the printed bound: equal at m = n^(5/2) eps^3."""
+    n, epsilon = 10**4, 0.01
+    m = round(more * n**2.5 * epsilon**3)
+    steps = math.sqrt(epsilon * n * math.sqrt(m) * math.sqrt(m * n))  # sqrt(beta/lambda), L = R = 1
+    printed = m * n * n ** (3 / 8) * m ** (1 / 4) * epsilon ** (1 / 4)
+    assert steps * m / epsilon == pytest.approx(n**0.75 * m**1.5 / math.sqrt(epsilon))
+    assert (steps * m / epsilon > printed) == exceeds
+    assert steps * m * n * epsilon / math.sqrt(steps) <= 10 * printed, "the other term is in the bound"
+
+
+def test_the_last_sum_of_the_privacy_proof_is_too_large_for_small_epsilon():
+    """4 T zeta (2 e^(eps/2) + 1) in units of delta, T zeta = delta / (10 e^eps); and what it should have said."""
+
+    def printed(epsilon):
+        return 0.4 * (2 * math.exp(-epsilon / 2) + math.exp(-epsilon))
+
+    assert printed(0) == pytest.approx(1.2)
+    assert brentq(lambda epsilon: printed(epsilon) - 1, 0, 1) == pytest.approx(0.276, abs=0.001)
+    assert all(0.3 * math.exp(-epsilon) + 0.2 < 1 for epsilon in (0, 1, 10)), "(2T + 1) zeta + 2 e^eps T zeta"
+
+
+def test_gaussian_part_of_a_phase_with_one_logarithm():
+    problem = Problem(losses.logistic, Ball(1.0), 10, 1.0)
+    for delta, mu_squared in ((1e-6, 1.3e-4), (1e-100, 3.2e-5)):
+        budget = Budget(1.0, delta)
+        n_users = accelerated_paper.smallest_n_users(problem, 10, budget)
+        plan = accelerated_paper.plan_paper_accelerated(problem, n_users, 10, budget)
+        assert max(step.mechanism.cost.gaussian for step in plan.certified.steps) == pytest.approx(mu_squared, rel=0.03)

@@ -174,18 +174,20 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     for rounds in (1, 3):
         suffix = "" if rounds == 1 else f", {rounds} rounds"
         pairs += tested_pairs(f"OutlierRemoval{suffix}", priced.outlier_removal(budget, rounds))
-        pairs += tested_pairs(f"GaussianOutlierRemoval{suffix}", priced.gaussian_outlier_removal(budget, rounds))
+        pairs += tested_pairs(
+            f"OutlierRemoval, Gaussian tests{suffix}", priced.gaussian_outlier_removal(budget, rounds)
+        )
         paper = priced.paper_outlier_removal(budget, rounds)
         pairs += _means(f"PaperOutlierRemoval{suffix}", paper)
-        # The score of c near vectors and n - c lonely ones is (c^2 + n - c)/n, the threshold 4n/5.
-        near = math.ceil(math.sqrt(0.8) * paper.n_vectors)
-        pairs.append(_flips(f"PaperOutlierRemoval{suffix}", paper, paper.n_vectors - near))
-    pairs += tested_pairs("SearchedOutlierRemoval", priced.searched_outlier_removal(budget))
+        pairs.append(_flips(f"PaperOutlierRemoval{suffix}", paper, _paper_deficit(paper)))
+    pairs += tested_pairs("OutlierRemoval, searched radii", priced.searched_outlier_removal(budget))
     sampled = priced.sampled_outlier_removal(budget)
     pairs += _means("SampledOutlierRemoval", sampled)
     deficit = round((sampled.slack - sampled.margin) / sampled.sampling_probability)
     pairs.append(_flips("SampledOutlierRemoval", sampled, deficit))
-    pairs += _means("SampledPaperOutlierRemoval", priced.sampled_paper_outlier_removal(budget))
+    sampled_paper = priced.sampled_paper_outlier_removal(budget)
+    pairs += _means("SampledPaperOutlierRemoval", sampled_paper)
+    pairs.append(_flips("SampledPaperOutlierRemoval", sampled_paper, _paper_deficit(sampled_paper)))
     pairs += _means("Winsorized", priced.winsorized(budget))
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
     pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
@@ -194,6 +196,11 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("LocalVotes", LocalVotes(1, budget.epsilon, 2))
     pairs += _means("LocalReports", LocalReports(1, priced.gaussian(budget)))
     return [*pairs, *_radius_pairs(budget), *_gate_pairs(budget)]
+
+
+def _paper_deficit(mechanism: Any) -> int:
+    """Outliers that bring the score to its threshold: of c near vectors and n - c lonely ones it is (c^2 + n - c)/n."""
+    return int(mechanism.n_vectors) - math.ceil(math.sqrt(0.8) * mechanism.n_vectors)
 
 
 def _acute_clip(budget: Budget) -> list[Pair]:
@@ -221,7 +228,7 @@ def _acute_clip(budget: Budget) -> list[Pair]:
 def _sampled_clip(budget: Budget) -> list[Pair]:
     """A user within the radius and one beyond it: both the mean and the fraction of short vectors tell them apart."""
     pairs = []
-    for fraction, name in ((None, "SampledClip"), (0.3, "SampledClip with its fraction")):
+    for fraction, name in ((None, "Clip, sampled"), (0.3, "Clip, sampled, with its fraction")):
         mechanism = priced.sampled_clip(budget, fraction)
         one, beyond, missing = (_others(mechanism, own) for own in (_WITHIN, -_FAR, math.nan))
         pairs.append(_of(name, "edges", mechanism, one, beyond))

@@ -106,7 +106,7 @@ def auditable(epsilon: float = 1.0, delta: float = 1e-2) -> tuple[list[str], lis
 
 
 def _plain_name(pair: Pair) -> str:
-    return pair.what.split(",")[0].split(" with")[0]
+    return pair.what.split(",")[0]
 
 
 def _mechanism_jobs(

@@ -79,8 +79,9 @@ def users_per_step(users: int, steps: int, budget: Budget, factor: float) -> flo
     """K_i = factor (1/eps + n_i eps / sqrt(T_i ln(1/delta))); `batch_factor` is the printed one.
 
     Paper: Alg. 3, line 4 (K_i); Theorem 4.1 (K_i), which has no factor in front of n_i eps / sqrt(T_i).
-    Differs: with the printed factor K_i exceeds n_i unless T_i is about (500 eps ln(..))^2, 10^8 at eps = 1, though the
-    assumption is said to ensure K_i <= n_i (docs/paper-notes.md). Where it does, all n_i users take part in every step.
+    Differs: with the printed factor K_i exceeds n_i unless T_i is about (500 eps ln(..))^2 / ln(1/delta), some 10^8 at
+    eps = 1, though the assumption is said to ensure K_i <= n_i (docs/paper-notes.md). Where it does, all n_i users take
+    part in every step.
     """
     return factor * (1 / budget.epsilon + users * budget.epsilon / math.sqrt(steps * math.log(1 / budget.delta)))
 
@@ -191,8 +192,9 @@ def plan_paper_accelerated(
     With `max_gradients` K_i has the largest factor that they allow, between 1 and the printed one; `factor` sets it.
     A step takes no fewer users than its test needs (`fewest_users_of_a_phase`).
 
-    Differs: a phase gives out x^(T_i + 1), not x^(T_i), because the last step counts. After a failed test the result is
-    the start, the warm start if one was given, because the printed 0 may lie outside the domain.
+    Differs: a phase gives out x^(T_i + 1), not x^(T_i) (Alg. 2, line 17), because the last step counts. After a failed
+    test the result is the start, the warm start if one was given (Alg. 2, line 16), because the printed 0 may lie
+    outside the domain. With another factor than the printed one `SolverPlan.outside` says so.
     """
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     if not feasible(problem, n_users, rows_per_user, budget):
@@ -217,6 +219,8 @@ def plan_paper_accelerated(
     schedule = GradientSteps(problem.loss, tuple(phases), acsa)
     gradients_at_most = _n_gradients(phases, rows_per_user)
     beyond = outside("accelerated", problem, n_users, rows_per_user, budget)
+    if factor is not None:
+        beyond += (f"K_i with {factor:.4g} for the printed 500 ln(n_i^2 m^2 e^eps / delta)",)
     return SolverPlan(plan, schedule, gradients_at_most, bound, constants, as_published=True, outside=beyond)
 
 

@@ -112,8 +112,9 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
     """Alg. 1 as printed; raises `BudgetExceeded` with the smallest feasible n_users unless C <= n_l.
 
     Paper: Alg. 1, line 3; Alg. 1, line 4 (N_i, T_i); Alg. 1, line 5; Theorem 2.1 (zeta, gradients).
-    Differs: released iterates are projected onto the domain, because noise leads out of it. After a failed test the
-    result is the start, the warm start if one was given, because the printed 0 may lie outside the domain.
+    Differs: released iterates are projected onto the domain (Alg. 1, line 22), because noise leads out of it. After a
+    failed test the result is the start, the warm start if one was given (Alg. 1, line 19), because the printed 0 may
+    lie outside the domain.
     """
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     if not enough_users(n_users, rows_per_user, budget):
