@@ -198,9 +198,9 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     return [*pairs, *_radius_pairs(budget), *_gate_pairs(budget)]
 
 
-def _paper_deficit(mechanism: Any) -> int:
+def _paper_deficit(mechanism: PaperOutlierRemoval | SampledPaperOutlierRemoval) -> int:
     """Outliers that bring the score to its threshold: of c near vectors and n - c lonely ones it is (c^2 + n - c)/n."""
-    return int(mechanism.n_vectors) - math.ceil(math.sqrt(0.8) * mechanism.n_vectors)
+    return mechanism.n_vectors - math.ceil(math.sqrt(0.8) * mechanism.n_vectors)
 
 
 def _acute_clip(budget: Budget) -> list[Pair]:
