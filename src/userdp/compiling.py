@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -60,6 +61,22 @@ def kernel(kind: type[Kernel] = Kernel, **options: Any) -> Callable[[_F], _F]:
     """A decorator that makes a function such a kernel, without Python's lock and with what numba kept of it."""
     options = {"cache": True, "nogil": True} | options
     return lambda function: kind(function, options)  # type: ignore[return-value]  # with the same arguments
+
+
+@contextlib.contextmanager
+def noticed(begins: Callable[[], None]) -> Iterator[None]:
+    """Calls `begins` whenever a kernel is compiled; not if it is loaded from what numba kept on disk."""
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]  # numba has no types
+        def on_start(self, _: Any) -> None:
+            begins()
+
+        def on_end(self, _: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def later(name: str) -> ModuleType:
