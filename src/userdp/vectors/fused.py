@@ -240,8 +240,7 @@ def _turn(sums: np.ndarray, turning: Turning, along: np.ndarray, turned: np.ndar
                 sums[j, c * n_scales + k] *= scales[k]
     if matrix.size == 0:
         for j in range(n_users):
-            for k in range(sums.shape[1]):
-                out[j, k] = sums[j, k]
+            out[j, : sums.shape[1]] = sums[j]
         return
     for c in range(sums.shape[1] // n_scales):
         for j in range(n_users):

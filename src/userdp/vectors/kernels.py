@@ -475,9 +475,7 @@ def moment_shapes(data: Arrays, users: np.ndarray, basis: np.ndarray, out: np.nd
     wide = -(-full // tiles.COLUMNS) * tiles.COLUMNS
     matrix = np.zeros((full, wide))
     if not diagonal:
-        for k in range(n_features):
-            for e in range(n_features):
-                matrix[k, e] = basis[k, e]
+        matrix[:, :n_features] = basis
     block, turned = np.zeros((BLOCK_ROWS, full)), np.empty((BLOCK_ROWS, wide))
     part, square = np.empty((wide, wide)), np.zeros((wide, wide))
     for j in range(users.shape[0]):
