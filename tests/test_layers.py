@@ -13,6 +13,7 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
+    ["compiling"],
     ["losses", "domains"],
     ["data"],
     ["vectors"],
@@ -98,6 +99,22 @@ def test_importing_the_package_loads_nothing_else():
     script = "import sys, userdp; print(*[name for name in sys.modules if name in ('numpy', 'numba', 'sklearn')])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_planning_loads_no_compiler_and_no_learning_library():
+    """From the command to the table, and for a loss that has to be smoothed."""
+    script = (
+        "import sys\n"
+        "from userdp.cli import app\n"
+        "from userdp import losses, plan\n"
+        "plan(5000, 10, 5, 1.0, 1e-6, loss=losses.hinge)\n"
+        "asked = 'plan --users 5000 --rows-per-user 10 --features 5 --epsilon 1 --json'\n"
+        "app(asked.split(), standalone_mode=False)\n"
+        "print(*{'numba', 'sklearn', 'pandas', 'polars', 'dp_accounting', 'scipy.stats'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert '"whitened-clip"' in done.stdout
+    assert done.stdout.splitlines()[-1].split() == []
 
 
 def test_public_names_are_the_same_for_people_and_for_type_checkers():

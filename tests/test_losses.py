@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 
+import numba
 import numpy as np
 import pytest
 from cases import ALL_LOSSES, CLASSIFICATION, MULTINOMIAL, SCALAR_LOSSES, compiled_custom, name, python_custom
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from userdp import losses
 from userdp.losses.standard import _exp_of_negative
+from userdp.vectors import kernels
 
 scalar = pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=name)
 number = st.floats(-4.0, 4.0)
@@ -248,3 +250,25 @@ def test_smoothing_averages_slopes_and_stays_close(loss, width):
 def test_losses_that_need_no_smoothing_say_so(loss):
     with pytest.raises(ValueError, match="it needs no smoothing"):
         losses.smoothed(loss, 0.1)
+
+
+OWN = [loss for loss in SCALAR_LOSSES if not loss.may_raise]
+
+
+@pytest.mark.parametrize("loss", [*OWN, losses.smoothed(losses.hinge, 0.1)], ids=name)
+def test_machine_code_computes_what_python_does(loss):
+    """Python calls the package's losses as they are written; fits run what numba made of them."""
+    numbers, targets = (
+        [-1e308, -800.0, -1.5, -1.0, -0.0, 0.0, 0.3, 1.0, 40.0, math.inf],
+        [-1.0, 0.0, 0.5, 1.0, math.nan],
+    )
+    pairs = [(p, t) for p in numbers for t in targets]
+    slopes, wanted = np.array([p for p, _ in pairs]), np.array([t for _, t in pairs])
+    _run_block(kernels.block_slopes(loss.slope, 1, loss.may_raise), slopes, wanted)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(slopes, [loss.slope(p, t) for p, t in pairs], rtol=1e-15, atol=1e-300)
+
+
+@numba.njit
+def _run_block(made, slopes, targets):
+    made(slopes, targets, len(slopes))

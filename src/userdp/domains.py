@@ -22,7 +22,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq, lsq_linear, nnls
+import scipy  # whose parts load when they are used
 
 # A projected point can miss its domain by rounding; this much is called inside.
 _ROUNDING = 1e-12
@@ -117,7 +117,7 @@ class Ball:
             return np.asarray(along * curvature / (curvature + force))
 
         strongest = float(curvature.max() * np.linalg.norm(along) / self.radius)
-        force = brentq(lambda f: float(np.linalg.norm(pulled(f))) - self.radius, 0.0, strongest)
+        force = scipy.optimize.brentq(lambda f: float(np.linalg.norm(pulled(f))) - self.radius, 0.0, strongest)
         return np.asarray(center + (pulled(force).reshape(n_outputs, -1) @ axes.T).ravel())
 
     def _half_offset(self, w: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ class Box:
 
     def nearest(self, w: np.ndarray, axes: np.ndarray, scales: np.ndarray) -> np.ndarray:
         root = _root(len(w), axes, scales)
-        return np.asarray(lsq_linear(root, root @ w, (self.low, self.high)).x)
+        return np.asarray(scipy.optimize.lsq_linear(root, root @ w, (self.low, self.high)).x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ class Simplex:
         root = _root(len(w), axes, scales)
         corners = self.total * root - (root @ w)[:, None]
         size = float(np.abs(corners).max())
-        weights, _ = nnls(
+        weights, _ = scipy.optimize.nnls(
             np.vstack([corners / size, np.ones(len(w))]), np.append(np.zeros(len(w)), 1.0), maxiter=100 * len(w)
         )
         return np.asarray(self.total / weights.sum() * weights)

@@ -58,6 +58,8 @@ def arrow_ids(users: Any) -> Any:
         return users
     if pa.types.is_nested(found.type):
         return found.to_pylist()
+    if pa.types.is_integer(found.type) and not found.null_count:
+        return found.to_numpy()
     if pa.types.is_floating(found.type):
         return users if found.null_count else found.to_numpy(zero_copy_only=False)
     return users if isinstance(found, pa.ExtensionArray) else found

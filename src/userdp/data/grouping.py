@@ -15,6 +15,7 @@ from userdp.data.encoding import arrow_ids, encodable, encode, plain_ids
 from userdp.data.schema import texts
 
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
+_TURN_ROWS = 2048  # of which columns become rows at a time
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,21 @@ class Groups:
                 else:
                     out[slab] = source.take(self.order[slab], axis=0)
 
-    def scatter(self, block: np.ndarray, start: int, out: np.ndarray) -> None:
-        """Put input rows start .. start + len(block) where they belong in `out`."""
-        if self.order is None:
-            out[start : start + len(block)] = block
-            return
-        places = self._places[start : start + len(block)]
-        kept, whole_row = places >= 0, np.dtype((np.void, out.strides[0]))
-        out.view(whole_row)[places[kept], 0] = np.ascontiguousarray(block).view(whole_row)[kept, 0]
+    def scatter(self, columns: Sequence[np.ndarray], start: int, out: np.ndarray) -> None:
+        """Put the columns of some input rows, from number `start` on, where they belong in `out`; one more is 1."""
+        end = start + len(columns[0])
+        block = out[start:end] if self.order is None else np.empty((end - start, out.shape[1]), out.dtype)
+        with np.errstate(all="ignore"):
+            for first in range(0, len(block), _TURN_ROWS):
+                some = slice(first, first + _TURN_ROWS)
+                for position, column in enumerate(columns):
+                    block[some, position] = column[some]
+        block[:, len(columns) :] = 1.0
+        if self.order is not None:
+            places, whole_row = self._places[start:end], np.dtype((np.void, out.strides[0]))
+            if self.n_rows < self.n_input:
+                block, places = block[places >= 0], places[places >= 0]
+            out.view(whole_row)[places, 0] = block.view(whole_row)[:, 0]
 
     @cached_property
     def _places(self) -> np.ndarray:

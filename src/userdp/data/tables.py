@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
 
@@ -175,7 +174,9 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 
 def _open_parquet(path: Path) -> TableFile:
     if path.is_dir():
-        source = pyarrow.dataset.dataset(path, format="parquet")
+        from pyarrow import dataset  # loads pandas
+
+        source = dataset.dataset(path, format="parquet")
         return TableFile(
             path,
             source.schema,

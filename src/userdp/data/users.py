@@ -249,13 +249,10 @@ class UserData:
             start = 0
             for batch in table.batches(list(schema.features)):
                 found = [column(name, cells, readers[name]) for name, cells in zip(readers, batch, strict=True)]
-                ones = [np.ones(len(found[0]))] * kept.fit_intercept
-                start += len(found[0])
-                if start > len(owners):
+                if start + len(found[0]) > len(owners):
                     raise ValueError(_CHANGED)
-                with np.errstate(all="ignore"):
-                    block = np.array([*found, *ones], kept_type).T
-                groups.scatter(block, start - len(block), rows)
+                groups.scatter(found, start, rows)
+                start += len(found[0])
             if start < len(owners):
                 raise ValueError(_CHANGED)
         else:

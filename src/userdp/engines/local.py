@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from userdp.data.users import UserData
-from userdp.vectors import fused
-from userdp.vectors.entries import EntryVectors, gives_entries
+from userdp.vectors import entries, fused
 from userdp.vectors.gradients import ClippedGradient, MeanGradient, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, UserMean
 
@@ -30,7 +29,7 @@ class Contribution(Protocol):
     def sink(self) -> fused.Sink:
         """The same as `__call__` as machine code for compiled loops."""
 
-    def __call__(self, vectors: np.ndarray | EntryVectors) -> np.ndarray:
+    def __call__(self, vectors: np.ndarray | entries.EntryVectors) -> np.ndarray:
         """Whole numbers that add up: a row's part is a function of this row alone."""
 
 
@@ -68,7 +67,7 @@ class LocalEngine:
         """
         users = np.sort(users)
         # No subclasses: they may compute something else.
-        by_entries = type(statistic) in _BY_ENTRIES and gives_entries(statistic, data)
+        by_entries = type(statistic) in _BY_ENTRIES and entries.gives_entries(statistic, data)
         if (
             type(statistic) in _FUSED
             and not by_entries
@@ -94,8 +93,8 @@ def _fused_total(statistic: Any, contribution: Contribution, data: UserData, use
     return fused.total(data, users, contribution.sink, *statistic.for_kernels(data))
 
 
-def _entries(statistic: Any, data: UserData, users: np.ndarray) -> EntryVectors | np.ndarray:
-    vectors: EntryVectors | np.ndarray = statistic.entries(data, users)
+def _entries(statistic: Any, data: UserData, users: np.ndarray) -> entries.EntryVectors | np.ndarray:
+    vectors: entries.EntryVectors | np.ndarray = statistic.entries(data, users)
     return vectors
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from numba.extending import is_jitted
+
+from userdp.compiling import Kernel, PlainKernel, kernel
 
 # The numpy error model divides by zero without raising: no exception, and loops over a kernel can be vectorised.
 _F = TypeVar("_F", bound=Callable[..., Any])
-compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, error_model="numpy")
+compiled: Callable[[_F], _F] = kernel(PlainKernel, error_model="numpy")
 
 SlopeBound = float | Callable[[float, float], float]
 
@@ -71,7 +71,7 @@ class Loss:
     @property
     def compiled(self) -> bool:
         """Whether the slope runs as machine code; a slope in plain Python works too, slowly."""
-        return bool(is_jitted(self.slope))
+        return _is_compiled(self.slope)
 
     def lipschitz(self, row_norm: float, target_bound: float | None = None, weight_norm: float | None = None) -> float:
         """Largest gradient norm over rows with |x| <= row_norm: (largest |slope|) * row_norm.
@@ -130,13 +130,21 @@ def _check_helpers(function: Any, name: str) -> None:
     for module in [value for value in named.values() if inspect.ismodule(value)]:
         named |= {key: getattr(module, key) for key in plain.__code__.co_names if hasattr(module, key)}
     for key, helper in named.items():
-        if is_jitted(helper) and helper is not function:
+        if _is_compiled(helper) and helper is not function:
             if not helper.targetoptions.get("boundscheck"):
                 raise ValueError(
                     f"Expected {key}, which the {name} loss calls, to check its indices: compile it with "
                     "numba.njit(boundscheck=True), or leave it to userdp and do not compile it."
                 )
             _check_helpers(helper, name)
+
+
+def _is_compiled(function: Any) -> bool:
+    if isinstance(function, Kernel):
+        return True
+    from numba.extending import is_jitted
+
+    return bool(is_jitted(function))
 
 
 def check_positive(name: str, value: float, remedy: str) -> None:
@@ -169,17 +177,19 @@ def custom(
 
 def _compile(function: Any) -> Any:
     """The function as a numba kernel that returns a real number, or unchanged when numba cannot compile it."""
+    import numba
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             # Indices are checked: a target may be anything, and reading beyond an array would read other memory.
-            plain = function.py_func if is_jitted(function) else function
-            kernel = numba.njit(plain, nogil=True, error_model="numpy", boundscheck=True)
-            kernel.compile((numba.float64, numba.float64))
-            returned = kernel.nopython_signatures[-1].return_type
+            plain = function.py_func if _is_compiled(function) else function
+            found = numba.njit(plain, nogil=True, error_model="numpy", boundscheck=True)
+            found.compile((numba.float64, numba.float64))
+            returned = found.nopython_signatures[-1].return_type
         except Exception:  # numba reports what it cannot compile by many exception types, some internal
             return function
-    return kernel if isinstance(returned, (numba.types.Float, numba.types.Integer)) else function
+    return found if isinstance(returned, (numba.types.Float, numba.types.Integer)) else function
 
 
 @functools.lru_cache(maxsize=256)
@@ -194,7 +204,8 @@ def smoothed(loss: Loss, width: float) -> Loss:
     check_positive("width", width, "it is the length over which the loss is averaged")
     if callable(loss.slope_bound) or loss.n_outputs > 1:
         raise ValueError(f"Expected a loss of one output and bounded slope, got {loss.name}: it needs no smoothing.")
-    value, width = _compile(loss.value) if loss.may_raise else loss.value, float(width)
+    make = _compile if loss.may_raise else kernel(PlainKernel, cache=False, error_model="numpy")
+    value, width = make(loss.value) if loss.may_raise else loss.value, float(width)
 
     def smooth_value(prediction: float, target: float) -> float:
         return (value(prediction - width, target) + value(prediction, target) + value(prediction + width, target)) / 3
@@ -202,6 +213,6 @@ def smoothed(loss: Loss, width: float) -> Loss:
     def smooth_slope(prediction: float, target: float) -> float:
         return (value(prediction + width, target) - value(prediction - width, target)) / (2 * width)
 
-    changed: dict[str, Any] = {"value": _compile(smooth_value), "slope": _compile(smooth_slope)}
+    changed: dict[str, Any] = {"value": make(smooth_value), "slope": make(smooth_slope)}
     curvature = min(loss.curvature, loss.slope_bound / width)
     return replace(loss, name=f"{loss.name}, smoothed({width:g})", curvature=curvature, **changed)

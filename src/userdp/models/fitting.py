@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
+from userdp.compiling import noticed
 from userdp.data.schema import matrix
 from userdp.data.users import UserData
 from userdp.domains import Domain
@@ -31,6 +32,8 @@ from userdp.solvers.choose import NOISE_ADVICE, choose, noise_dominated
 from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
+
+_COMPILING = "compiling, once"
 
 
 @documented(
@@ -174,21 +177,23 @@ def _bar(wanted: bool | None) -> AbstractContextManager[solvers.Progress | None]
 
 
 class _Bar(AbstractContextManager[solvers.Progress]):
-    """A progress bar that is told which step begins."""
+    """A progress bar that is told which step begins, and says so where people wait for the compiler."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self._until = ExitStack()
 
     def __enter__(self) -> solvers.Progress:
-        self._progress.start()
+        self._until.enter_context(self._progress)
         task = self._progress.add_task("planning", total=None)
 
         def tell(label: str, done: int, total: int) -> None:
             new = label != self._progress.tasks[task].description  # shown at once, however short the step is
             self._progress.update(task, description=label, completed=done, total=total, refresh=new)
 
+        self._until.enter_context(noticed(lambda: self._progress.update(task, description=_COMPILING, refresh=True)))
         return tell
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._until.close()

@@ -19,14 +19,15 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NewType
+from typing import TYPE_CHECKING, Any, NewType
 
 import numpy as np
-from dp_accounting import NeighboringRelation
-from dp_accounting.pld import common as pld_common
-from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
+
+if TYPE_CHECKING:  # loaded where they are needed, which takes a second
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 COARSE_GRID, FINE_GRID = 4e-3, 5e-4  # of privacy loss; a coarser one costs epsilon, never privacy: losses round up
 
@@ -401,6 +402,8 @@ def added_epsilon_at(cost: Cost, delta: float) -> float:
     """
     if not cost.subsampled:
         return epsilon_at(cost, delta)
+    from dp_accounting import NeighboringRelation
+
     return float(_composed(cost, FINE_GRID, NeighboringRelation.ADD_OR_REMOVE_ONE).get_epsilon_for_delta(delta))
 
 
@@ -419,7 +422,7 @@ def _fine_enough(cost: Cost, grid: float) -> float:
     return min(grid, max(min(losses, default=grid), reach * 2.0**-19))
 
 
-def _self_composed(single: pld.PrivacyLossDistribution, steps: int) -> pld.PrivacyLossDistribution:
+def _self_composed(single: PrivacyLossDistribution, steps: int) -> PrivacyLossDistribution:
     """As often as asked; very often in two goes of about the root, since one takes time in proportion to the steps."""
     if steps < _MANY_STEPS:
         return single.self_compose(steps)
@@ -430,10 +433,15 @@ def _self_composed(single: pld.PrivacyLossDistribution, steps: int) -> pld.Priva
 
 
 @lru_cache(maxsize=64)
-def _composed(
-    cost: Cost, grid: float, sampled: NeighboringRelation = NeighboringRelation.REPLACE_ONE
-) -> pld.PrivacyLossDistribution:
-    """The PLD of all parts. A Gaussian in replace units is built as REPLACE_SPECIAL: REPLACE_ONE would double it."""
+def _composed(cost: Cost, grid: float, sampled: NeighboringRelation | None = None) -> PrivacyLossDistribution:
+    """The PLD of all parts, sampled ones as REPLACE_ONE unless asked otherwise.
+
+    A Gaussian in replace units is built as REPLACE_SPECIAL: REPLACE_ONE would double it.
+    """
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import common as pld_common
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     grid = _fine_enough(cost, grid)
     total = pld.identity(value_discretization_interval=grid)
     if cost.gaussian:
@@ -450,7 +458,7 @@ def _composed(
             part.added_user_multiplier,
             sampling_prob=part.sampling_probability,
             value_discretization_interval=grid,
-            neighboring_relation=sampled,
+            neighboring_relation=sampled or NeighboringRelation.REPLACE_ONE,
         )
         total = total.compose(_self_composed(single, part.steps))
     for epsilon in cost.pure:

@@ -16,10 +16,13 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-import opendp.prelude as dp
 from numpy.typing import NDArray
+from opendp.domains import atom_domain, vector_domain
+from opendp.measurements import make_gaussian, make_laplace
+from opendp.metrics import absolute_distance, l1_distance, l2_distance
+from opendp.mod import Domain, Measurement, Metric, enable_features  # the prelude would load pandas and scikit-learn
 
-dp.enable_features("contrib")
+enable_features("contrib")
 
 Vector = NDArray[np.float64]
 
@@ -169,25 +172,34 @@ def laplace_scale(sensitivity: float, epsilon: float, dimension: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _certified_scale(kind: str, scale: float, sensitivity: float, allowed: float, dimension: int) -> float:
-    """`scale`, enlarged until OpenDP's privacy map (rho for Gaussian, epsilon for Laplace) is at most `allowed`."""
-    enlarged, extra = scale, 2.0**-GRID_BITS
+    """`scale`, enlarged until OpenDP's privacy map (rho for Gaussian, epsilon for Laplace) is at most `allowed`.
+
+    What rounding to the grid adds to the sensitivity is enough, but for the map's own rounding.
+    """
+    added = 2.0**-GRID_BITS * (math.sqrt(dimension) if kind == "gaussian" else dimension)
+    enlarged, extra = scale, 1.01 * added * scale / sensitivity + 2.0**-48
     while not _measurement(kind, enlarged, dimension).map(sensitivity) <= allowed:
         enlarged, extra = scale * (1 + extra), 2 * extra
     return enlarged
 
 
 @lru_cache(maxsize=64)
-def _integer_measurement(scale: float) -> dp.Measurement:
-    return dp.m.make_laplace(dp.atom_domain(T="i64"), dp.absolute_distance(T="i64"), scale=scale)
+def _integer_measurement(scale: float) -> Measurement:
+    return make_laplace(atom_domain(T="i64"), absolute_distance(T="i64"), scale=scale)
 
 
 @lru_cache(maxsize=64)
-def _measurement(kind: str, scale: float, dimension: int) -> dp.Measurement:
-    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=dimension)
-    grid = math.frexp(scale)[1] - 1 - GRID_BITS
+def _measurement(kind: str, scale: float, dimension: int) -> Measurement:
+    make, domain, metric = _space(kind, dimension)
+    return make(domain, metric, scale=scale, k=math.frexp(scale)[1] - 1 - GRID_BITS)
+
+
+@lru_cache(maxsize=64)
+def _space(kind: str, dimension: int) -> tuple[Any, Domain, Metric]:
+    domain = vector_domain(atom_domain(T=float, nan=False), size=dimension)
     if kind == "gaussian":
-        return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid)
-    return dp.m.make_laplace(domain, dp.l1_distance(T=float), scale=scale, k=grid)
+        return make_gaussian, domain, l2_distance(T=float)
+    return make_laplace, domain, l1_distance(T=float)
 
 
 def _check_positive(**numbers: float) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtrik
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
@@ -267,7 +267,9 @@ def gradients_of_samples(n_users: int, rows_per_user: int, q: float, rounds: int
     """
     if q == 1.0:
         return n_users * rows_per_user * rounds
-    return rows_per_user * (int(binom.isf(_RARE, n_users * rounds, q)) + rounds)
+    asked = n_users * rounds
+    left_out = math.floor(float(bdtrik(_RARE, asked, 1 - q)))
+    return rows_per_user * (asked - left_out + rounds)
 
 
 def largest_sample(n_users: int, rows_per_user: int, rounds: int, max_gradients: int | None) -> float | None:

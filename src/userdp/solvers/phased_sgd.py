@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration
@@ -48,7 +48,7 @@ from userdp.solvers.preconditioning import (
     whitened_distance,
 )
 from userdp.solvers.problem import Problem
-from userdp.vectors.sgd import OnePassSGD
+from userdp.vectors import sgd
 
 _MOMENT_FRACTIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
 _TEST_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves
@@ -97,7 +97,7 @@ class GroupPasses:
             if isinstance(coordinates, Whitening):
                 start = domain.project(start)  # inside already, up to rounding
             kind = (1.0, True) if self.falling else (0.0, False)
-            statistic = OnePassSGD(problem.loss, start, domain, phase.step_size, *kind, coordinates.basis)
+            statistic = sgd.OnePassSGD(problem.loss, start, domain, phase.step_size, *kind, coordinates.basis)
             offset = yield Request(phase.label, statistic, radius)
             if self.falling:
                 offset, radius = offset[:-1], float(offset[-1])
@@ -234,7 +234,7 @@ def _mechanism(n_groups: int, mu_squared: float, failure: float) -> _Mechanism |
     best: _Mechanism | None = None
     for count, ratio in _RADII.items():
         probes = math.ceil(math.log2(count + 1))
-        reach = float(norm.isf(failure / probes))
+        reach = -float(ndtri(failure / probes))
         for fraction in _TEST_FRACTIONS:
             test_std = math.sqrt(probes / (fraction * mu_squared))
             slack = math.ceil((reach + 2.0) * test_std) + 2 + _outliers(n_groups)  # at least the record's own

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from userdp.domains import Ball, Domain
 from userdp.privacy.mechanisms.clip import Clip
@@ -85,7 +85,7 @@ class Whitening:
         logs = 2 * np.log(self.scales)
         if progress >= float((logs - logs.min()).sum()) / _SLOWEST_PACE:
             return self
-        level = brentq(
+        level = scipy.optimize.brentq(
             lambda t: float(np.maximum(logs - t, 0).sum()) - progress, logs.min() - progress - 1.0, logs.max()
         )
         paces = np.maximum(logs - level, 0)

@@ -132,7 +132,8 @@ def _mean_gradients(
             kernels.predict_block(rows, start, n_rows, weights, predictions)
             if smoothing[0] > 0.0:
                 kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions)
-            block_targets[:n_rows] = targets[start : start + n_rows]
+            for i in range(n_rows):
+                block_targets[i] = targets[start + i]
             slopes(predictions, block_targets, n_rows)
             if weighing[0].size > 0:
                 kernels.weigh_block(weighing, start, n_rows, n_outputs, predictions)

@@ -183,7 +183,7 @@ def _mean_gradients(users: np.ndarray, data: Arrays, model: Model, block: Any, s
     _, targets, offsets = data
     weights, _, smoothing, _, alone = model
     predictions, block_targets, waiting = block
-    filled = n_waiting = 0
+    filled = n_waiting = len(users) * 0  # no literal, for which what takes it would be compiled once more
     for j in range(len(users)):
         first, last = offsets[users[j]], offsets[users[j] + 1]
         sums[j] = math.nan if first == last else 0.0

@@ -20,16 +20,18 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from userdp.data.users import UserData
 from userdp.losses import Loss
 from userdp.vectors import entries, fused, kernels
-from userdp.vectors.entries import EntryVectors
+
+if TYPE_CHECKING:
+    from userdp.vectors.entries import EntryVectors
 
 N_SIZES = 12
 _QUANTILES = 4097
@@ -141,7 +143,7 @@ def first_coordinate_quantiles(dimension: int) -> np.ndarray:
     """
     shape, levels = (dimension + 1) / 2, np.linspace(0, 1, _QUANTILES)
     levels[0], levels[-1] = 0.1 * levels[1], 1 - 0.1 * levels[1]
-    return kernels.read_only(2 * beta.ppf(levels, shape, shape) - 1)
+    return kernels.read_only(2 * betaincinv(shape, shape, levels) - 1)
 
 
 # Lengths of the rows of the data last asked for: they stay the same for all steps of a solver. Held by the data's side,

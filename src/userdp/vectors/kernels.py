@@ -9,7 +9,8 @@ A loss enters as a machine-code pointer that turns a block of predictions into s
 every loss and is cached on disk, and the indirect call is paid once per block, not once per row.
 
 Kernels for `over_users` take (rows, targets, offsets), the users, parameters, and `out` with a row per user.
-Indices are not checked here.
+Indices are not checked here. Arrays are copied by loops: an assignment would compile, for seconds, words for the error
+that shapes differ.
 """
 
 from __future__ import annotations
@@ -138,15 +139,22 @@ def block_slopes(slope: Any, n_outputs: int = 1, may_raise: bool = True) -> Any:
             except Exception:
                 predictions[i] = math.nan
 
-    def several_outputs(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
+    def several_plain(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
+        for i in range(n_rows):
+            row = predictions[i * n_outputs : (i + 1) * n_outputs]
+            made = slope(row, targets[i])
+            for c in range(n_outputs):
+                row[c] = made[c]
+
+    def several_guarded(predictions: np.ndarray, targets: np.ndarray, n_rows: int) -> None:
         for i in range(n_rows):
             row = predictions[i * n_outputs : (i + 1) * n_outputs]
             try:
-                row[:] = slope(row.copy() if may_raise else row, targets[i])
+                row[:] = slope(row.copy(), targets[i])
             except Exception:
                 row[:] = math.nan
 
-    chosen = several_outputs if n_outputs > 1 else (guarded if may_raise else plain)
+    chosen = ((plain, guarded), (several_plain, several_guarded))[n_outputs > 1][may_raise]
     return numba.cfunc(_SLOPES_SIGNATURE, nopython=True, error_model="numpy")(chosen)
 
 
@@ -165,7 +173,8 @@ def kind(rows: Any) -> Any:
 @sparse.either(_OPTIONS, sparse.copy_row)
 def copy_row(rows: Any, i: int, out: np.ndarray) -> None:
     """out = rows[i]."""
-    out[:] = rows[i]
+    for k in range(rows.shape[1]):
+        out[k] = rows[i, k]
 
 
 @sparse.either(_OPTIONS, sparse.row_square)
@@ -314,8 +323,10 @@ def mean_curvatures(
         for start in range(first, last, BLOCK_ROWS):
             n_rows = min(BLOCK_ROWS, last - start)
             predict_block(rows, start, n_rows, weights, here)
-            there[:] = here
-            block_targets[:n_rows] = targets[start : start + n_rows]
+            for i in range(n_rows * n_outputs):
+                there[i] = here[i]
+            for i in range(n_rows):
+                block_targets[i] = targets[start + i]
             slopes(here, block_targets, n_rows)
             for i in range(n_rows):
                 size = norm(here[i * n_outputs : (i + 1) * n_outputs])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from userdp.data.users import UserData
 from userdp.vectors import entries, fused, kernels
-from userdp.vectors.entries import EntryVectors
 from userdp.vectors.gradients import PerUser, RowWeights
+
+if TYPE_CHECKING:
+    from userdp.vectors.entries import EntryVectors
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class ColumnScales(PerUser):
         sizes, known = self._sizes(squares.values)
         columns = squares.columns * self.SIZES.size + sizes
         marks = np.where(known, 1 / math.sqrt(data.n_features), 0.0)
-        return EntryVectors(squares.starts, squares.counts, columns, marks, data.n_features * self.SIZES.size)
+        return entries.EntryVectors(squares.starts, squares.counts, columns, marks, data.n_features * self.SIZES.size)
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         squares = kernels.over_users(kernels.mean_squares, data, users, data.n_features)

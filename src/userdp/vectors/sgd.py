@@ -262,8 +262,9 @@ def _iterates(
         for lane in range(lanes):
             members = users[edges[first_group + lane] : edges[first_group + lane + 1]]
             n_rows[lane] = _count_rows(offsets, members)
-            w[lane] = start
             total[lane] = 0.0
+            for k in range(n_weights):
+                w[lane, k] = start[k]
             squares[lane] = kernels.square_norm(start)
         for t in range(n_rows[:lanes].max()):
             at = t % window

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
-from scipy.stats import binom
+import scipy  # whose parts load when they are used
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
@@ -138,7 +138,9 @@ class SampledPaperOutlierRemoval(Mechanism):
     @cached_property
     def smallest_batch(self) -> int:
         """Largest b with P(Bin(n_vectors - 1, q) < b) <= selection_failure."""
-        return int(binom.ppf(self.selection_failure * (1 - 1e-9), self.n_vectors - 1, self.sampling_probability))
+        return int(
+            scipy.stats.binom.ppf(self.selection_failure * (1 - 1e-9), self.n_vectors - 1, self.sampling_probability)
+        )
 
     @property
     def test_failure(self) -> float:
@@ -312,5 +314,7 @@ def _most_changed(n_vectors: int, failure: float) -> int:
     ramp = paper_ramp(n_vectors)
     chance = min(1.0, 1 / (ramp.high - ramp.low))
     return bisect_left(
-        range(n_vectors - 1), True, key=lambda k: bool(binom.sf(k, n_vectors - 1, chance) * (1 + 1e-9) <= failure)
+        range(n_vectors - 1),
+        True,
+        key=lambda k: bool(scipy.stats.binom.sf(k, n_vectors - 1, chance) * (1 + 1e-9) <= failure),
     )

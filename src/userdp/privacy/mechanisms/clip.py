@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-import numba
 import numpy as np
 
+from userdp.compiling import kernel
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
-from userdp.vectors import fused
-from userdp.vectors.entries import EntryVectors
+from userdp.vectors import entries, fused
 
 _ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
@@ -210,8 +209,8 @@ class ClippedTotal:
     def sink(self) -> fused.Sink:
         return fused.sink_of(_add_clipped_vectors), np.array([self.radius, 2.0**self.bits]), 1
 
-    def __call__(self, vectors: Vectors | EntryVectors) -> Integers:
-        if isinstance(vectors, EntryVectors):
+    def __call__(self, vectors: Vectors | entries.EntryVectors) -> Integers:
+        if isinstance(vectors, entries.EntryVectors):
             return clipped_total_of_entries(vectors, self.radius, self.bits)
         return clipped_total(vectors, self.radius, self.bits, np.ones(len(vectors)))
 
@@ -243,14 +242,14 @@ def clipped_total(vectors: Vectors, radius: float, bits: int, lengths: Vectors) 
     return total
 
 
-def clipped_total_of_entries(vectors: EntryVectors, radius: float, bits: int) -> Integers:
+def clipped_total_of_entries(vectors: entries.EntryVectors, radius: float, bits: int) -> Integers:
     """`clipped_total` of vectors that are given by their entries, all clipped to the radius.
 
     Guarantee: the same, for any entries: a vector that has a column twice, or one that there is not, counts as one that
     is not finite. With a column twice it could be longer than its entries are.
 
-    >>> entries = (np.array([0, 2]), np.array([2, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, 0.5]))
-    >>> clipped_total_of_entries(EntryVectors(*entries, width=2), 1.0, 10)
+    >>> parts = (np.array([0, 2]), np.array([2, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, 0.5]))
+    >>> clipped_total_of_entries(entries.EntryVectors(*parts, width=2), 1.0, 10)
     array([ 614, 1331,    0])
     """
     starts, counts = vectors.starts, vectors.counts
@@ -269,7 +268,7 @@ def mean_of(total: Integers, radius: float, bits: int, divisor: float) -> Vector
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
+_compiled: Callable[[_F], _F] = kernel()
 
 
 def _add_clipped_vectors(vectors: Vectors, parameters: Vectors, total: Integers) -> None:

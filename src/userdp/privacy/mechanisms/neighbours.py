@@ -16,9 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from userdp.compiling import kernel
 
 __all__ = ["neighbour_counts"]
 
@@ -276,7 +277,7 @@ def band(norms: Floats, largest: float, dimension: int, limit: float, single: bo
 # No kernel of this file may use fastmath: a callee compiled first for a fastmath caller takes over its flags, even
 # in the cache, and the canonical predicate would then depend on who called it first.
 _F = TypeVar("_F", bound=Callable[..., Any])
-compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True)
+compiled: Callable[[_F], _F] = kernel()
 
 
 @compiled

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from scipy.stats import binom, norm
+import scipy  # whose parts load when they are used
+from scipy.special import ndtri
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
@@ -118,7 +119,7 @@ class OutlierRemoval(Mechanism):
             return self._laplace_excess(self.false_abort / self.rounds)
         if self.radii is not None:
             return math.ceil(_USUAL_NOISE * self.test_std)
-        return max(0, math.ceil(self.test_std * float(norm.isf(self.false_abort / self.rounds))))
+        return max(0, math.ceil(self.test_std * -float(ndtri(self.false_abort / self.rounds))))
 
     def _laplace_excess(self, probability: float) -> int:
         """Least k with P(noise >= k + 1) <= probability, for the noise of all tests of test_epsilon."""
@@ -290,7 +291,7 @@ class SampledOutlierRemoval(Mechanism):
         """Largest b with rounds * P(Bin(n_vectors - 1, q) < b) <= failure / 2."""
         # The quantile is the least b with P(Bin <= b) >= chance, so P(Bin < b) is below it; 1e-9 is for its rounding.
         chance = self.failure / (2 * self.rounds) * (1 - 1e-9)
-        return int(binom.ppf(chance, self.n_vectors - 1, self.sampling_probability))
+        return int(scipy.stats.binom.ppf(chance, self.n_vectors - 1, self.sampling_probability))
 
     @cached_property
     def margin(self) -> float:
@@ -305,7 +306,7 @@ class SampledOutlierRemoval(Mechanism):
     @property
     def reach(self) -> float:
         """How far the noise may raise the deficit before a round fails, but with probability false_abort / rounds."""
-        return max(0.0, float(self.deficit_std * norm.isf(self.false_abort / self.rounds)))
+        return max(0.0, self.deficit_std * -float(ndtri(self.false_abort / self.rounds)))
 
     @cached_property
     def fraction(self) -> float:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from userdp.privacy.noise import Noise, gaussian_std
 
@@ -77,7 +77,7 @@ def gaussian_margin(std: float, failure: float) -> float:
     8.27
     """
     drawn = gaussian_std(1.0, std, 1)  # a little more than std: it pays for the noise's grid
-    return max(0.0, drawn * float(norm.isf(failure)) * (1 + 1e-9) - 1)
+    return max(0.0, drawn * -float(ndtri(failure)) * (1 + 1e-9) - 1)
 
 
 def noisy(value: int, std: float, noise: Noise) -> float:
