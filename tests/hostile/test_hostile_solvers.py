@@ -14,6 +14,7 @@ from support_solvers import make_users
 
 from userdp import Ball, Budget, Ledger, losses
 from userdp.engines import local
+from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.solvers import base
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
@@ -65,6 +66,24 @@ def test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else(solver, mo
     np.testing.assert_array_equal(after.weights, before.weights)
     for told in ("aborted", "message", "n_gradients", "phases", "bound"):
         assert getattr(after, told) == getattr(before, told), told
+
+
+def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
+    """It means something: with very long vectors clipped to ten radii it complains."""
+
+    def ten_radii(self, vectors):
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / self.radius
+        clipped = vectors / self.radius / np.maximum(lengths, 1) * np.where(lengths > 1000, 10, 1)
+        count = np.where(lengths <= 1, 1, -1).sum()
+        return np.append((clipped * 2.0**self.bits).astype(np.int64).sum(axis=0), count)
+
+    monkeypatch.setattr(local, "_FUSED", ())
+    monkeypatch.setattr(ClippedTotal, "__call__", ten_radii)
+    data, tape = make_users(1500, rows=(1, 6)), Tape()
+    run("dp-fedavg", "tight", data, tape, replay=False)  # whose statistic leaves clipping to the mechanism
+    hostile = replaced(data, 7, *SENT["long"](data.n_features))
+    with pytest.raises(AssertionError, match="sensitivities"):
+        run("dp-fedavg", "tight", hostile, tape, replay=True)
 
 
 def test_the_comparison_notices_users_who_change_others(monkeypatch):

@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant(
         "the compiled loop forgets to clip before it marks",
         "fused._mark",
-        "kept[e] *= clip / length",
+        "vectors[j, e] *= clip / length",
         "pass",
         "test_whitened_statistics.py::test_gradients_are_clipped_and_their_sizes_marked",
     ),
@@ -74,8 +74,8 @@ MUTANTS = [
     Mutant(
         "a vector is scaled by its neighbour's length",
         "fused._turn",
-        "turned[j, k] * sizes[j]",
-        "turned[j, k] * sizes[0]",
+        "line[k] * sizes[j]",
+        "line[k] * sizes[0]",
         _PARTS,
     ),
     Mutant(

@@ -121,6 +121,7 @@ def _mean_gradients(
 ) -> None:
     """A user without rows, or with a slope that is not finite, gets one NaN."""
     rows, targets, offsets = data
+    lengths, longest = weighing
     n_outputs, n_features = weights.shape
     predictions, block_targets = np.empty(kernels.BLOCK_ROWS * n_outputs), np.empty(kernels.BLOCK_ROWS)
     gradient, seen = np.zeros((n_features, n_outputs)), np.zeros(n_features, np.bool_)
@@ -129,14 +130,13 @@ def _mean_gradients(
         touched, n, finite = columns[starts[j] :], 0, last > first
         for start in range(first, last, kernels.BLOCK_ROWS):
             n_rows = min(kernels.BLOCK_ROWS, last - start)
-            kernels.predict_block(rows, start, n_rows, weights, predictions)
+            kernels.predict_block(rows, start, n_rows, weights, predictions, 0)
             if smoothing[0] > 0.0:
-                kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions)
+                kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions, 0)
             for i in range(n_rows):
                 block_targets[i] = targets[start + i]
             slopes(predictions, block_targets, n_rows)
-            if weighing[0].size > 0:
-                kernels.weigh_block(weighing, start, n_rows, n_outputs, predictions)
+            kernels.weigh_block(lengths, longest, start, n_rows, predictions, 0, n_outputs, 1.0)
             for i in range(n_rows):
                 own = predictions[i * n_outputs : (i + 1) * n_outputs]
                 for c in range(n_outputs):

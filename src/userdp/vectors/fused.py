@@ -42,6 +42,7 @@ Turning = tuple[np.ndarray, np.ndarray, int]
 Marking = tuple[float, float, float, int]
 Sink = tuple[Any, np.ndarray, int]  # of `sink_of`, its parameters, and how many entries a total has beside a vector's
 
+AHEAD = 2  # how many users later rows are asked for early
 USERS = 16  # at a time; a multiple of a tile's rows
 NO_TURNING: Turning = np.zeros(0), np.zeros((0, 0)), 0
 NO_MARKING: Marking = (math.inf, 1.0, 0.0, 0)
@@ -163,10 +164,9 @@ def gradients(
     )
     along, turned = np.zeros((USERS, len(scales)), rows_type), np.empty((USERS, turning[1].shape[1]), rows_type)
     for first in range(0, len(users), USERS):
-        some = users[first : first + USERS]
-        place = first if total.size == 0 else 0
-        made = out[place : place + len(some)]
-        _mean_gradients(some, data, model, block, sums)
+        place, last = first if total.size == 0 else 0, min(first + USERS, len(users))
+        made = out[place : place + last - first]
+        _mean_gradients(users, first, last, data, model, block, sums)
         _turn(sums, turning, along, turned, made)
         if marking[3] > 0:
             _mark(marking, made)
@@ -175,54 +175,78 @@ def gradients(
 
 
 @compiled
-def _mean_gradients(users: np.ndarray, data: Arrays, model: Model, block: Any, sums: np.ndarray) -> None:
-    """sums[j] = (1/m) sum over the m rows of user j of weight * slope * row; NaN without rows.
+def _mean_gradients(
+    users: np.ndarray, begin: int, end: int, data: Arrays, model: Model, block: Any, sums: np.ndarray
+) -> None:
+    """sums[j] = (1/m) sum over the m rows of user users[begin + j] of weight * slope * row; NaN without rows.
 
     Blocks of at most 64 rows of a user wait until there are 64 in all: a loss turns them into slopes together.
     """
-    _, targets, offsets = data
-    weights, _, smoothing, _, alone = model
+    rows, targets, offsets = data
+    weights, slopes, smoothing, weighing, alone = model
     predictions, block_targets, waiting = block
+    lengths, longest = weighing
     filled = n_waiting = len(users) * 0  # no literal, for which what takes it would be compiled once more
-    for j in range(len(users)):
-        first, last = offsets[users[j]], offsets[users[j] + 1]
+    for j in range(end - begin):
+        user = users[begin + j]
+        first, last = offsets[user], offsets[user + 1]
+        if begin + j + AHEAD < len(users):
+            later = users[begin + j + AHEAD]
+            if later != users[begin + j + AHEAD - 1] + 1:  # else it is read in order anyway
+                start, n_rows = offsets[later], min(kernels.BLOCK_ROWS, offsets[later + 1] - offsets[later])
+                kernels.read_ahead(rows, start, n_rows)
+                kernels.read_ahead(targets, start, n_rows)
+                if lengths.size > 0:
+                    kernels.read_ahead(lengths, start, n_rows)
         sums[j] = math.nan if first == last else 0.0
         for start in range(first, last, kernels.BLOCK_ROWS):
             n_rows = min(kernels.BLOCK_ROWS, last - start)
             if filled + n_rows > kernels.BLOCK_ROWS or (alone and filled > 0):
-                _add_waiting(data, model, block, filled, n_waiting, sums)
+                _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
+                _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
                 filled = n_waiting = 0
-            here = predictions[filled * len(weights) :]
-            kernels.predict_block(data[0], start, n_rows, weights, here)
+            kernels.predict_block(rows, start, n_rows, weights, predictions, filled)
             if smoothing[0] > 0.0:
-                kernels.shift_block(data[0], start, n_rows, start - first, smoothing, targets, here)
+                kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions, filled)
             for i in range(n_rows):
                 block_targets[filled + i] = targets[start + i]
             waiting[n_waiting, 0], waiting[n_waiting, 1] = j, start
             waiting[n_waiting, 2], waiting[n_waiting, 3] = n_rows, last - first
             filled, n_waiting = filled + n_rows, n_waiting + 1
-    _add_waiting(data, model, block, filled, n_waiting, sums)
+    _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
+    _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
 
 
 @compiled
-def _add_waiting(data: Arrays, model: Model, block: Any, filled: int, n_waiting: int, sums: np.ndarray) -> None:
-    """Slopes of all rows that wait, and each user's gradients to its sum.
-
-    Up to a multiple of 16 rows, so that vector instructions compute them all.
-    """
-    weights, slopes, _, weighing, _ = model
-    predictions, block_targets, waiting = block
-    n_outputs, full = len(weights), -(-filled // 16) * 16
-    predictions[filled * n_outputs : full * n_outputs] = 0.0
-    block_targets[filled:full] = 0.0
+def _slopes_of_waiting(
+    slopes: Any, predictions: np.ndarray, block_targets: np.ndarray, filled: int, n_outputs: int
+) -> None:
+    """Slopes of all rows that wait: up to a multiple of 16 rows, so that vector instructions compute them all."""
+    full = -(-filled // 16) * 16
+    for i in range(filled * n_outputs, full * n_outputs):
+        predictions[i] = 0.0
+    for i in range(filled, full):
+        block_targets[i] = 0.0
     slopes(predictions, block_targets, full)
+
+
+@compiled
+def _add_waiting(
+    rows: Any,
+    lengths: np.ndarray,
+    longest: float,
+    slopes: np.ndarray,
+    n_outputs: int,
+    waiting: np.ndarray,
+    n_waiting: int,
+    sums: np.ndarray,
+) -> None:
+    """Each waiting user's gradients to its sum."""
     at = 0
     for i in range(n_waiting):
-        j, start, n_rows, n_all = waiting[i]
-        here = predictions[at * n_outputs :]
-        if weighing[0].size > 0:
-            kernels.weigh_block(weighing, start, n_rows, n_outputs, here)
-        kernels.add_block(data[0], start, n_rows, here, 1.0 / n_all, n_outputs, sums[j])
+        j, start, n_rows, n_all = waiting[i, 0], waiting[i, 1], waiting[i, 2], waiting[i, 3]
+        kernels.weigh_block(lengths, longest, start, n_rows, slopes, at, n_outputs, 1.0 / n_all)
+        kernels.add_block(rows, start, n_rows, slopes, at, n_outputs, sums, j)
         at += n_rows
 
 
@@ -233,27 +257,32 @@ def _turn(sums: np.ndarray, turning: Turning, along: np.ndarray, turned: np.ndar
     A block is divided by its length before, and multiplied by it after: it may have any size in any type.
     """
     scales, matrix, kept = turning
-    n_users, n_scales, sizes = len(out), len(scales), np.empty(USERS)
-    for j in range(n_users):
-        for c in range(sums.shape[1] // max(n_scales, 1)):
-            for k in range(n_scales):
-                sums[j, c * n_scales + k] *= scales[k]
-    if matrix.size == 0:
-        for j in range(n_users):
-            out[j, : sums.shape[1]] = sums[j]
-        return
+    n_users, sizes = len(out), np.empty(USERS)
+    n_scales = len(scales) if len(scales) > 0 else sums.shape[1]
     for c in range(sums.shape[1] // n_scales):
         for j in range(n_users):
-            block = sums[j, c * n_scales : (c + 1) * n_scales]
-            length = kernels.norm(block)
-            sizes[j] = length if length > 1e-100 and length < math.inf else 1.0
-            inverse = 1.0 / sizes[j]
+            block, square = sums[j, c * n_scales : (c + 1) * n_scales], 0.0
+            for k in range(len(scales)):
+                block[k] *= scales[k]
+            if matrix.size == 0:
+                made = out[j, c * n_scales : (c + 1) * n_scales]
+                for k in range(n_scales):
+                    made[k] = block[k]
+                continue
             for k in range(n_scales):
-                along[j, k] = block[k] * inverse
+                square += block[k] * block[k]
+            length = math.sqrt(square)
+            sizes[j] = length if length > 1e-100 and length < math.inf else 1.0
+            line, inverse = along[j], 1.0 / sizes[j]
+            for k in range(n_scales):
+                line[k] = block[k] * inverse
+        if matrix.size == 0:
+            continue
         tiles.multiply(along, n_users, matrix, turned)
         for j in range(n_users):
+            made, line = out[j, c * kept : (c + 1) * kept], turned[j]
             for k in range(kept):
-                out[j, c * kept + k] = turned[j, k] * sizes[j]
+                made[k] = line[k] * sizes[j]
 
 
 @compiled
@@ -266,14 +295,18 @@ def _mark(marking: Marking, vectors: np.ndarray) -> None:
     clip, longest, mark, n_sizes = marking
     n_kept = vectors.shape[1] - n_sizes - 1
     for j in range(len(vectors)):
-        kept, marks = vectors[j, :n_kept], vectors[j, n_kept:]
-        marks[:] = 0.0
-        length = kernels.norm(kept)
+        square = 0.0
+        for e in range(n_kept):
+            square += vectors[j, e] * vectors[j, e]
+        for e in range(n_kept, vectors.shape[1]):
+            vectors[j, e] = 0.0
+        length = math.sqrt(square)
         if not math.isfinite(length):
-            kept[:] = 0.0
-            marks[n_sizes] = mark
+            for e in range(n_kept):
+                vectors[j, e] = 0.0
+            vectors[j, n_kept + n_sizes] = mark
             continue
-        marks[kernels.size_of(length, longest, n_sizes)] = mark
+        vectors[j, n_kept + kernels.size_of(length, longest, n_sizes)] = mark
         if length > clip:
             for e in range(n_kept):
-                kept[e] *= clip / length
+                vectors[j, e] *= clip / length

@@ -127,7 +127,7 @@ class BallSmoothing:
     def shifted(self, predictions: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The predictions of one user's rows at the drawn weights."""
         moved = np.array(predictions, dtype=np.float64)
-        kernels.shift_block(rows, 0, len(rows), 0, self.for_kernels(rows.shape[1]), targets, moved)
+        kernels.shift_block(rows, 0, len(rows), 0, self.for_kernels(rows.shape[1]), targets, moved, 0)
         return moved
 
 

@@ -27,7 +27,7 @@ from numba import types
 
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
-from userdp.vectors import sparse, tiles
+from userdp.vectors import lanes, sparse, tiles
 
 # No "nnan" or "ninf": assuming that NaN and infinity never happen would let the compiler drop guards.
 _OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
@@ -196,58 +196,31 @@ def add_squares(rows: Any, i: int, scales: np.ndarray, spread: np.ndarray, out: 
 
 
 @sparse.either(_OPTIONS, sparse.predict_block)
-def predict_block(rows: Any, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
-    """predictions[i, c] = <weights[c], rows[start + i]>, four rows at a time so that weights load once for four."""
-    n_outputs, n_features = weights.shape
-    for c in range(n_outputs):
-        w = weights[c]
-        i = 0
-        while i + 4 <= n_rows:
-            x0, x1, x2, x3 = rows[start + i], rows[start + i + 1], rows[start + i + 2], rows[start + i + 3]
-            s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-            for k in range(n_features):
-                s0 += w[k] * x0[k]
-                s1 += w[k] * x1[k]
-                s2 += w[k] * x2[k]
-                s3 += w[k] * x3[k]
-            predictions[i * n_outputs + c] = s0
-            predictions[(i + 1) * n_outputs + c] = s1
-            predictions[(i + 2) * n_outputs + c] = s2
-            predictions[(i + 3) * n_outputs + c] = s3
-            i += 4
-        while i < n_rows:
-            x0 = rows[start + i]
-            s0 = 0.0
-            for k in range(n_features):
-                s0 += w[k] * x0[k]
-            predictions[i * n_outputs + c] = s0
-            i += 1
+def predict_block(rows: Any, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray, at: int) -> None:
+    """predictions[at + i, c] = <weights[c], rows[start + i]>.
+
+    Row after row: what is read in order is there in time, and what is read from several places in turn is not.
+    """
+    n_outputs = len(weights)
+    for i in range(n_rows):
+        for c in range(n_outputs):
+            predictions[(at + i) * n_outputs + c] = lanes.dot(rows, start + i, weights, c)
 
 
 @sparse.either(_OPTIONS, sparse.add_block)
 def add_block(
-    rows: Any, start: int, n_rows: int, slopes: np.ndarray, scale: float, n_outputs: int, gradient: np.ndarray
+    rows: Any, start: int, n_rows: int, slopes: np.ndarray, at: int, n_outputs: int, sums: np.ndarray, j: int
 ) -> None:
-    """gradient[c] += scale * sum over i of slopes[i, c] * rows[start + i], four rows at a time."""
-    n_features = rows.shape[1]
+    """sums[j, c] += sum over i of slopes[at + i, c] * rows[start + i]."""
     for c in range(n_outputs):
-        g = gradient[c * n_features : (c + 1) * n_features]
-        i = 0
-        while i + 4 <= n_rows:
-            x0, x1, x2, x3 = rows[start + i], rows[start + i + 1], rows[start + i + 2], rows[start + i + 3]
-            a0 = scale * slopes[i * n_outputs + c]
-            a1 = scale * slopes[(i + 1) * n_outputs + c]
-            a2 = scale * slopes[(i + 2) * n_outputs + c]
-            a3 = scale * slopes[(i + 3) * n_outputs + c]
-            for k in range(n_features):
-                g[k] += a0 * x0[k] + a1 * x1[k] + a2 * x2[k] + a3 * x3[k]
-            i += 4
-        while i < n_rows:
-            x0 = rows[start + i]
-            a0 = scale * slopes[i * n_outputs + c]
-            for k in range(n_features):
-                g[k] += a0 * x0[k]
-            i += 1
+        to = j * sums.shape[1] + c * rows.shape[1]
+        lanes.add_rows(rows, start, n_rows, slopes, at * n_outputs + c, n_outputs, sums, to)
+
+
+@sparse.either(_OPTIONS, sparse.read_ahead)
+def read_ahead(rows: Any, start: int, n_rows: int) -> None:
+    """Have rows brought near that are asked for soon."""
+    lanes.read_ahead(rows, start, n_rows)
 
 
 @compiled
@@ -266,8 +239,9 @@ def shift_block(
     smoothing: Smoothing,
     targets: np.ndarray,
     predictions: np.ndarray,
+    at: int,
 ) -> None:
-    """predictions[i] += radius |x| rho, where radius * rho is how far a random point of a ball is along the row x.
+    """predictions[at + i] += radius |x| rho, where radius * rho is how far a random point of a ball is along the row x.
 
     rho comes from `quantiles` at a pseudo-random place (splitmix64) made of the seed, the row's number within its user
     (from `first` on), length, target and prediction: of nothing that another user could change.
@@ -276,7 +250,7 @@ def shift_block(
     last, ones, spread = quantiles.shape[0] - 1, np.ones(rows.shape[1]), np.zeros(rows.shape[1])
     for i in range(n_rows):
         square = _row_square(rows, start + i, ones, spread)
-        mixed, length, target = _word(predictions[i]), _word(square), _word(targets[start + i])
+        mixed, length, target = _word(predictions[at + i]), _word(square), _word(targets[start + i])
         for word in (np.uint64(seed), np.uint64(first + i), length, target):
             mixed = (mixed ^ word) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -285,17 +259,27 @@ def shift_block(
         place = np.float64(mixed >> np.uint64(11)) * 2.0**-53 * last
         below = min(int(place), last - 1)
         rho = quantiles[below] + (place - below) * (quantiles[below + 1] - quantiles[below])
-        predictions[i] += radius * math.sqrt(square) * rho
+        predictions[at + i] += radius * math.sqrt(square) * rho
 
 
 @compiled
-def weigh_block(weighing: Weighing, start: int, n_rows: int, n_outputs: int, slopes: np.ndarray) -> None:
-    """slopes[i, c] *= min(1, longest / lengths[start + i]): rows that are longer count as if they were so long."""
-    lengths, longest = weighing
+def weigh_block(
+    lengths: np.ndarray,
+    longest: float,
+    start: int,
+    n_rows: int,
+    slopes: np.ndarray,
+    at: int,
+    n_outputs: int,
+    scale: float,
+) -> None:
+    """slopes[at + i, c] *= scale * min(1, longest / lengths[start + i]): longer rows count as if they were so long."""
     for i in range(n_rows):
-        if lengths[start + i] > longest:
-            for c in range(n_outputs):
-                slopes[i * n_outputs + c] *= longest / lengths[start + i]
+        weight = scale
+        if lengths.size > 0 and lengths[start + i] > longest:
+            weight *= longest / lengths[start + i]
+        for c in range((at + i) * n_outputs, (at + i + 1) * n_outputs):
+            slopes[c] *= weight
 
 
 @compiled
@@ -322,7 +306,7 @@ def mean_curvatures(
         total = math.nan if first == last else 0.0
         for start in range(first, last, BLOCK_ROWS):
             n_rows = min(BLOCK_ROWS, last - start)
-            predict_block(rows, start, n_rows, weights, here)
+            predict_block(rows, start, n_rows, weights, here, 0)
             for i in range(n_rows * n_outputs):
                 there[i] = here[i]
             for i in range(n_rows):

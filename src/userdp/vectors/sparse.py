@@ -117,23 +117,29 @@ def add_squares(rows: Entries, i: int, scales: np.ndarray, spread: np.ndarray, o
         out[-1] += scales[-1] * scales[-1]
 
 
-def predict_block(rows: Entries, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
+def predict_block(
+    rows: Entries, start: int, n_rows: int, weights: np.ndarray, predictions: np.ndarray, at: int
+) -> None:
     n_outputs = len(weights)
     for i in range(n_rows):
         for c in range(n_outputs):
-            predictions[i * n_outputs + c] = dot(rows, start + i, weights[c])
+            predictions[(at + i) * n_outputs + c] = dot(rows, start + i, weights[c])
 
 
 def add_block(
-    rows: Entries, start: int, n_rows: int, slopes: np.ndarray, scale: float, n_outputs: int, gradient: np.ndarray
+    rows: Entries, start: int, n_rows: int, slopes: np.ndarray, at: int, n_outputs: int, sums: np.ndarray, j: int
 ) -> None:
     n_features = rows.shape[1]
     for i in range(n_rows):
         for c in range(n_outputs):
-            a, g = scale * slopes[i * n_outputs + c], gradient[c * n_features : (c + 1) * n_features]
+            a, g = slopes[(at + i) * n_outputs + c], sums[j, c * n_features : (c + 1) * n_features]
             if not math.isfinite(a):
                 g[:] = math.nan
             for k in range(rows.indptr[start + i], rows.indptr[start + i + 1]):
                 g[rows.indices[k]] += a * rows.values[k]
             if rows.constant:
                 g[-1] += a
+
+
+def read_ahead(rows: Entries, start: int, n_rows: int) -> None:
+    """Entries are short: nothing is gained."""
