@@ -154,9 +154,12 @@ def laplace_scale(sensitivity: float, epsilon: float, dimension: int) -> float:
 @lru_cache(maxsize=1024)
 def _certified_scale(kind: str, scale: float, sensitivity: float, allowed: float, dimension: int) -> float:
     """`scale`, enlarged until OpenDP's privacy map (rho for Gaussian, epsilon for Laplace) is at most `allowed`."""
-    enlarged, extra = scale, 2.0**-GRID_BITS
+    # What the grid adds to the sensitivity; the map decides.
+    extra = 2.0**-GRID_BITS * max(1.0, scale / sensitivity * math.sqrt(dimension))
+    enlarged = scale * (1 + extra)
     while not _measurement(kind, enlarged, dimension).map(sensitivity) <= allowed:
-        enlarged, extra = scale * (1 + extra), 2 * extra
+        extra *= 2
+        enlarged = scale * (1 + extra)
     return enlarged
 
 
