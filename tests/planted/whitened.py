@@ -72,22 +72,22 @@ MUTANTS = [
     Mutant(
         "moments add up in single precision",
         "kernels.moment_shapes",
-        "square[k, e] += part[k, e]",
-        "square[k, e] = np.float32(square[k, e] + part[k, e])",
+        "_add_triangle(square, n_features, 1.0, shape)",
+        "_add_triangle(square, n_features, 1.0, shape); shape[:] = shape.astype(np.float32)",
         _ACUTE + "test_rounding_turns_moments_of_many_rows_by_less_than_there_is_room_for",
     ),
     Mutant(
         "shapes of any number of rows",
         "kernels.moment_shapes",
-        "not diagonal and last - first > most_rows",
-        "False",
+        "last - first <= most_rows",
+        "True",
         _ACUTE + "test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_shape",
     ),
     Mutant(
         "moments go on from the user before",
         "kernels.moment_shapes",
-        "square[:] = 0.0",
-        "",
+        "shape[:] = 0.0",
+        "shape[:] = out[max(place - 1, 0)] * (j > 0)",
         _ALONE,
     ),
     Mutant(

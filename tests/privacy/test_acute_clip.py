@@ -123,9 +123,10 @@ def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_s
     assert kernels._MOST_TURNED == 2.0**34
     monkeypatch.setattr(kernels, "_MOST_TURNED", 4.0)  # two rows of four features
     rows, offsets = np.eye(4)[[0, 1, 0, 1, 2]], np.array([0, 2, 5])
-    for basis, others in ((np.eye(4), 0.0), (np.ones((1, 4)), 1.0)):
-        out = np.empty((2, 4 if len(basis) == 1 else 10))
-        kernels.moment_shapes.py_func((rows, None, offsets), np.arange(2), basis, out)
+    nothing = None, np.zeros(0)
+    for basis, others in ((np.zeros(0), 0.0), (np.ones(4), 1.0)):
+        out, turned = np.empty((2, 4 if basis.size else 10)), kernels.turned_by(np.eye(4), rows.dtype)
+        kernels.moment_shapes.py_func((rows, None, offsets), np.arange(2), basis, turned, *nothing, out, np.zeros(0))
         np.testing.assert_allclose(np.linalg.norm(out, axis=1), [1.0, others])
 
 

@@ -13,7 +13,7 @@ from userdp.vectors.gradients import ClippedGradient, MeanGradient, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, UserMean
 
 # Statistics whose vectors are added up without being held.
-_FUSED = (ClippedGradient, MeanGradient, UserMean)
+_FUSED = (ClippedGradient, MeanGradient, MomentShape, UserMean)
 # Those whose vectors are sparse where rows are.
 _BY_ENTRIES = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
 
@@ -87,6 +87,8 @@ class LocalEngine:
 
 def _fused_total(statistic: Any, contribution: Contribution, data: UserData, users: np.ndarray) -> np.ndarray | None:
     """The total by the compiled loop; None for losses in plain Python."""
+    if isinstance(statistic, MomentShape):
+        return statistic.total(data, users, contribution.sink)
     gradient = statistic.gradient if isinstance(statistic, ClippedGradient) else statistic
     if isinstance(gradient, MeanGradient) and not gradient.loss.compiled:
         return None

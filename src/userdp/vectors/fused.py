@@ -80,7 +80,7 @@ def sink_of(add: Any) -> Any:
     return numba.cfunc(_SINK, nopython=True, cache=True, error_model="numpy")(add)
 
 
-def _keep(vectors: np.ndarray, parameters: np.ndarray, total: np.ndarray) -> None:
+def keep(vectors: np.ndarray, parameters: np.ndarray, total: np.ndarray) -> None:
     """Add nothing: the vectors stay."""
 
 
@@ -88,7 +88,7 @@ def vectors(
     data: UserData, users: np.ndarray, width: int, model: Model, turning: Turning, marking: Marking
 ) -> np.ndarray:
     """The vectors of these users, (n_users_listed, width)."""
-    out, add, none = np.empty((users.size, width)), sink_of(_keep), np.zeros(0)
+    out, add, none = np.empty((users.size, width)), sink_of(keep), np.zeros(0)
     users, arguments = read_only(users), _arguments(data, model, turning, marking)
 
     def run(chunk: slice) -> None:

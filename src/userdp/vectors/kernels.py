@@ -1,9 +1,9 @@
 """Compiled loops over users' rows: one vector per user, computed from that user's rows alone.
 
 Rows lie in CSR blocks: user u owns rows offsets[u] .. offsets[u+1]. Rows are float32 or float64; sums are float64,
-except for products within 256 rows of a second moment. Every user is computed by the same sequence of operations
-whichever thread, chunk or neighbours it has, so results do not depend on the number of threads, and NaN or infinity in
-a row reaches that user's vector only. A user without rows gets NaN.
+except for products within 256 rows of a second moment, and for rows that are turned into another basis. Every user is
+computed by the same sequence of operations whichever thread, chunk or neighbours it has, so results do not depend on
+the number of threads, and NaN or infinity in a row reaches that user's vector only. A user without rows gets NaN.
 
 A loss enters as a machine-code pointer that turns a block of predictions into slopes. One compiled kernel so serves
 every loss and is cached on disk, and the indirect call is paid once per block, not once per row.
@@ -175,6 +175,13 @@ def copy_row(rows: Any, i: int, out: np.ndarray) -> None:
     """out = rows[i]."""
     for k in range(rows.shape[1]):
         out[k] = rows[i, k]
+
+
+@sparse.either(_OPTIONS, sparse.scale_row)
+def scale_row(rows: Any, i: int, scales: np.ndarray, out: np.ndarray) -> None:
+    """out = rows[i] * scales, rounded once."""
+    for k in range(rows.shape[1]):
+        out[k] = rows[i, k] * scales[k]
 
 
 @sparse.either(_OPTIONS, sparse.row_square)
@@ -353,17 +360,6 @@ def norm(vector: np.ndarray) -> float:
     return math.sqrt(square_norm(vector))
 
 
-@sparse.either(_OPTIONS, sparse.turn_row)
-def _turn(rows: Any, i: int, basis: np.ndarray, out: np.ndarray) -> None:
-    """out = rows[i] @ basis in float64, for a basis of any number of directions."""
-    for e in range(basis.shape[1]):
-        out[e] = 0.0
-    for k in range(rows.shape[1]):
-        x = np.float64(rows[i, k])
-        for e in range(basis.shape[1]):
-            out[e] += x * basis[k, e]
-
-
 @compiled
 def turn_square(row: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
     """out = row @ basis in its own type, four of the basis's rows at a time so that `out` loads and stores once."""
@@ -382,34 +378,82 @@ def turn_square(row: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
         j += 1
 
 
+Turned = tuple[np.ndarray, np.ndarray, np.ndarray]  # of `turned_by`: scales, matrix, starts
+
+
+def turned_by(basis: np.ndarray, dtype: np.dtype[Any]) -> Turned:
+    """A basis (features x directions) as `turn_block` takes it, for rows of this type; read-only.
+
+    Its lines are scaled to at most 1 in size, so that it may be kept in single precision, in any units; columns are
+    padded, and said where each block of them starts.
+    """
+    scales = np.abs(basis).max(axis=1, initial=0.0)
+    scales[scales == 0] = 1.0
+    width = tiles.padded(basis.shape[1])
+    matrix = np.zeros((len(basis), width), dtype)
+    matrix[:, : basis.shape[1]] = basis / scales[:, None]
+    blocks = np.any(matrix.reshape(len(basis), width // tiles.COLUMNS, tiles.COLUMNS) != 0, axis=2)
+    return read_only(scales), read_only(matrix), read_only(np.argmax(blocks, axis=0))
+
+
 @compiled
-def _row_lengths(rows: Rows, first: int, basis: np.ndarray, diagonal: bool, out: np.ndarray) -> None:
+def turn_block(rows: Rows, start: int, n_rows: int, turned: Turned, block: np.ndarray, out: np.ndarray) -> None:
+    """out[i] = rows[start + i] @ basis in the rows' own type, by the same operations for each; `block` is room."""
+    scales, matrix, starts = turned
+    for i in range(n_rows):
+        scale_row(rows, start + i, scales, block[i])
+    tiles.multiply_from(starts, block, n_rows, matrix, out)
+
+
+@sparse.either(_OPTIONS, sparse.turned_lengths)
+def _turned_lengths(rows: Any, first: int, basis: np.ndarray, turned: Turned, out: np.ndarray) -> None:
+    """out[i] = |rows[first + i] @ basis|."""
+    matrix = turned[1]
+    block = np.zeros((BLOCK_ROWS, rows.shape[1]), matrix.dtype)
+    along = np.empty((BLOCK_ROWS, matrix.shape[1]), matrix.dtype)
+    for start in range(0, len(out), BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, len(out) - start)
+        turn_block(rows, first + start, n_rows, turned, block, along)
+        for i in range(n_rows):
+            out[start + i] = norm(along[i])
+
+
+@compiled
+def _row_lengths(rows: Rows, first: int, basis: np.ndarray, turned: Turned, diagonal: bool, out: np.ndarray) -> None:
     """A diagonal is a basis of one row, which is said, not inferred: a single feature has a basis of one row, too."""
-    along, spread = np.empty(basis.shape[1]), np.zeros(rows.shape[1])
-    for i in range(len(out)):
-        if diagonal:
+    spread = np.zeros(rows.shape[1])
+    if diagonal:
+        for i in range(len(out)):
             out[i] = math.sqrt(_row_square(rows, first + i, basis[0], spread))
-        else:
-            _turn(rows, first + i, basis, along)
-            out[i] = norm(along)
+    else:
+        _turned_lengths(rows, first, basis, turned, out)
 
 
 def row_lengths(rows: np.ndarray | SparseRows, basis: np.ndarray) -> np.ndarray:
     """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix.
 
-    By the same operations for each row, whatever rows stand around it.
+    By the same operations for each row, whatever rows stand around it. A basis is turned into a triangular one, which
+    gives the same lengths for half of the work.
     """
     if len(basis) != rows.shape[1]:  # the kernel would read beyond a row, and so another user's
         raise ValueError(f"Expected a basis of {rows.shape[1]} features, got {len(basis)}.")
     diagonal = basis.ndim == 1
-    held, basis = rows_of(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)))
+    matrix = np.zeros((len(basis), 0)) if diagonal else np.ascontiguousarray(triangular(basis))
+    held, basis = rows_of(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)) if diagonal else matrix)
+    turned = turned_by(matrix, rows.dtype)
     out = np.empty(len(rows), np.float32)
 
     def run(chunk: slice) -> None:
-        _row_lengths(held, chunk.start, basis, diagonal, out[chunk])
+        _row_lengths(held, chunk.start, basis, turned, diagonal, out[chunk])
 
     over_chunks(run, len(rows), rows.size * len(basis))
     return out
+
+
+def triangular(basis: np.ndarray) -> np.ndarray:
+    """The lower triangular L = basis @ Q, Q a rotation: x @ L is as long as x @ basis, and L L' = basis basis'."""
+    lower: np.ndarray = np.linalg.qr(basis.T).R.T
+    return lower
 
 
 @compiled
@@ -445,47 +489,53 @@ def usable_length(length: float) -> bool:
 
 
 @compiled
-def moment_shapes(data: Arrays, users: np.ndarray, basis: np.ndarray, out: np.ndarray) -> None:
-    """The upper triangle of sum (B'x)(B'x)', all in float64, divided by its length; zeros where that is extreme.
+def moment_shapes(
+    data: Arrays,
+    users: np.ndarray,
+    basis: np.ndarray,
+    turned: Turned,
+    sink: Any,
+    parameters: np.ndarray,
+    out: np.ndarray,
+    total: np.ndarray,
+) -> None:
+    """The upper triangle of sum (B'x)(B'x)', divided by its length; zeros where that is extreme.
 
-    With `basis` of one row B is diagonal, and so is what is kept of the moment. Zeros also without rows, and for so
-    many rows that rounding could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22).
+    B'x is computed in the rows' own type, all else in float64. With a `basis`, a vector, B is diagonal, and so is what
+    is kept of the moment; otherwise it is `turned`. Zeros also without rows, and for so many rows that rounding could
+    turn shapes by more than `Clip` has room for (docs/proofs.md, section 22). A vector for each user in `out`, or, if
+    there is a `total`, what the sink adds to it.
     """
     rows, _, offsets = data
-    n_features = rows.shape[1]
-    diagonal = basis.shape[0] == 1
+    n_features, diagonal = rows.shape[1], basis.size > 0
     most_rows = _MOST_TURNED / math.sqrt(n_features)
-    spread, full = np.zeros(n_features), 0 if diagonal else n_features
-    wide = -(-full // tiles.COLUMNS) * tiles.COLUMNS
-    matrix = np.zeros((full, wide))
-    if not diagonal:
-        matrix[:, :n_features] = basis
-    block, turned = np.zeros((BLOCK_ROWS, full)), np.empty((BLOCK_ROWS, wide))
-    part, square = np.empty((wide, wide)), np.zeros((wide, wide))
+    spread, width = np.zeros(n_features), turned[1].shape[1]
+    block = np.zeros((BLOCK_ROWS, n_features), turned[1].dtype)
+    along, exact = np.empty((BLOCK_ROWS, width), block.dtype), np.empty((BLOCK_ROWS, width))
+    square = np.empty((width, width))
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
-        square[:] = 0.0
-        out[j] = 0.0
-        if not diagonal and last - first > most_rows:
-            continue
+        place = j if total.size == 0 else 0
+        shape = out[place]
+        shape[:] = 0.0
         if diagonal:
             for i in range(first, last):
-                add_squares(rows, i, basis[0], spread, out[j])
-        else:
+                add_squares(rows, i, basis, spread, shape)
+        elif last - first <= most_rows:
             for start in range(first, last, BLOCK_ROWS):
                 n_rows = min(BLOCK_ROWS, last - start)
+                turn_block(rows, start, n_rows, turned, block, along)
                 for i in range(n_rows):
-                    copy_row(rows, start + i, block[i])
-                tiles.multiply(block, n_rows, matrix, turned)
-                tiles.squares(turned, n_rows, part)
-                for k in range(n_features):
-                    for e in range(k, n_features):
-                        square[k, e] += part[k, e]
-            _add_triangle(square, n_features, 1.0, out[j])
-        length = norm(out[j])
-        usable = usable_length(length)
-        for k in range(out.shape[1]):
-            out[j, k] = out[j, k] / length if usable else 0.0
+                    for k in range(width):
+                        exact[i, k] = along[i, k]
+                tiles.squares(exact, n_rows, square)
+                _add_triangle(square, n_features, 1.0, shape)
+        length = norm(shape)
+        inverse = 1.0 / length if usable_length(length) else 0.0
+        for k in range(len(shape)):
+            shape[k] = shape[k] * inverse if inverse > 0.0 else 0.0
+        if total.size > 0:
+            sink(out[:1], parameters, total)
 
 
 @compiled

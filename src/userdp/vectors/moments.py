@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -99,10 +100,40 @@ class MomentShape(PerUser):
         return entries.squares(data, users, self.basis, shapes=True)
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        d = data.n_features
-        basis = np.ascontiguousarray(np.atleast_2d(self.basis))
-        width = d if self.basis.ndim == 1 else d * (d + 1) // 2
-        return kernels.over_users(kernels.moment_shapes, data, users, width, basis, work=len(basis), smallest=256)
+        out, nothing = np.empty((users.size, self._width)), (fused.sink_of(fused.keep), np.zeros(0))
+        self._run(data, users, lambda chunk: (*nothing, out[chunk], np.zeros(0, dtype=np.int64)))
+        return out
+
+    def total(self, data: UserData, users: np.ndarray, sink: fused.Sink) -> np.ndarray:
+        """What the sink makes of these users' vectors, added up: whole numbers, so the same in any order."""
+        add, parameters, size = sink
+        totals: list[np.ndarray] = [np.zeros(self._width + size, dtype=np.int64)]
+
+        def into(chunk: slice) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+            one = np.zeros_like(totals[0])
+            totals.append(one)
+            return add, parameters, np.empty((1, self._width)), one
+
+        self._run(data, users, into)
+        summed: np.ndarray = np.sum(totals, axis=0)
+        return summed
+
+    @property
+    def _width(self) -> int:
+        d = len(self.basis)
+        return d if self.basis.ndim == 1 else d * (d + 1) // 2
+
+    def _run(self, data: UserData, users: np.ndarray, into: Callable[[slice], tuple[Any, ...]]) -> None:
+        self.check_basis(data.n_features)
+        d, diagonal = data.n_features, self.basis.ndim == 1
+        arrays, users = kernels.arrays_of(data), kernels.read_only(users)
+        basis = kernels.read_only(np.ascontiguousarray(self.basis) if diagonal else np.zeros(0))
+        turned = kernels.turned_by(np.zeros((d, 0)) if diagonal else self.basis, data.rows.dtype)
+
+        def run(chunk: slice) -> None:
+            kernels.moment_shapes(arrays, users[chunk], basis, turned, *into(chunk))
+
+        kernels.over_chunks(run, users.size, kernels.entries_of(data, users) * d, 256)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.check_basis(n_features)

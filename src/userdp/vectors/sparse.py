@@ -88,6 +88,14 @@ def copy_row(rows: Entries, i: int, out: np.ndarray) -> None:
         out[-1] = 1
 
 
+def scale_row(rows: Entries, i: int, scales: np.ndarray, out: np.ndarray) -> None:
+    out[:] = 0
+    for k in range(rows.indptr[i], rows.indptr[i + 1]):
+        out[rows.indices[k]] += rows.values[k] * scales[rows.indices[k]]
+    if rows.constant:
+        out[-1] = scales[-1]
+
+
 def row_square(rows: Entries, i: int, scales: np.ndarray, spread: np.ndarray) -> float:
     spread_row(rows, i, spread)
     square = scales[-1] * scales[-1] if rows.constant else 0.0
@@ -97,15 +105,20 @@ def row_square(rows: Entries, i: int, scales: np.ndarray, spread: np.ndarray) ->
     return square
 
 
-def turn_row(rows: Entries, i: int, basis: np.ndarray, out: np.ndarray) -> None:
-    out[:] = 0.0
-    for k in range(rows.indptr[i], rows.indptr[i + 1]):
-        x, line = np.float64(rows.values[k]), basis[rows.indices[k]]
-        for e in range(len(out)):
-            out[e] += x * line[e]
-    if rows.constant:
-        for e in range(len(out)):
-            out[e] += basis[-1, e]
+def turned_lengths(rows: Entries, first: int, basis: np.ndarray, turned: Any, out: np.ndarray) -> None:
+    along = np.empty(basis.shape[1])
+    for i in range(len(out)):
+        along[:] = 0.0
+        if rows.constant:
+            along += basis[-1]
+        for k in range(rows.indptr[first + i], rows.indptr[first + i + 1]):
+            x, line = np.float64(rows.values[k]), basis[rows.indices[k]]
+            for e in range(len(along)):
+                along[e] += x * line[e]
+        square = 0.0
+        for e in range(len(along)):
+            square += along[e] * along[e]
+        out[i] = math.sqrt(square)
 
 
 def add_squares(rows: Entries, i: int, scales: np.ndarray, spread: np.ndarray, out: np.ndarray) -> None:

@@ -106,6 +106,18 @@ def multiply(a: np.ndarray, n_rows: int, b: np.ndarray, out: np.ndarray) -> None
 
 
 @ordered
+def multiply_from(starts: np.ndarray, a: np.ndarray, n_rows: int, b: np.ndarray, out: np.ndarray) -> None:
+    """`multiply` where column block e of `b` is 0 before row starts[e], which is skipped: half of a triangle."""
+    flat_a, flat_b, flat_out = a.ravel(), b.ravel(), out.ravel()
+    for r in range(0, n_rows, _VECTOR_BYTES // b.itemsize):
+        for e in range(0, b.shape[1], COLUMNS):
+            k = starts[e // COLUMNS]
+            some, columns = flat_a[r * a.shape[1] + k :], flat_b[k * b.shape[1] + e :]
+            places = flat_out[r * out.shape[1] + e :]
+            _tile(some, a.shape[1], 1, columns, b.shape[1], a.shape[1] - k, places, out.shape[1])
+
+
+@ordered
 def squares(a: np.ndarray, n_rows: int, out: np.ndarray) -> None:
     """The upper triangle of out = a[:n_rows].T @ a[:n_rows], and some of what is below it; `a` is of padded width."""
     width = a.shape[1]
