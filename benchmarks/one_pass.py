@@ -1,8 +1,9 @@
 """One pass of clipped gradients, of a sample, and of second moments, in units of `X.sum()` on the same rows.
 
 A pass is a whole release of the curator: margins, slopes, row weights, mean over a user's rows, change of basis, sizes,
-clipping, the total and its noise. `sample` is a Poisson sample of a tenth of the users, divided by a tenth of the pass.
-CPU time, interleaved in one run, medians; `wall` is the pass's wall time over the CPU time of `X.sum()`.
+clipping, the total and its noise; the basis is a full matrix. `sample` is a Poisson sample of a tenth of the users,
+divided by a tenth of the pass. CPU time on one thread, interleaved in one run, medians. `2 threads` is the CPU time of
+the pass on two threads, and `wall` its wall time over that of `X.sum()`.
 
     python benchmarks/one_pass.py [--quick] [--repeats 7] [--only pass moments]
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numba
 import numpy as np
 from common import run_parts
 from rich.console import Console
@@ -28,7 +30,7 @@ from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.vectors.moments import MomentShape, SecondMomentShape
 
 ENTRIES = 40_000_000  # of X
-FEATURES, ROWS = (10, 20, 50, 200), (20, 3, 1)
+FEATURES, ROWS = (20, 50, 100, 200), (20, 3, 1)
 _BUDGET = Budget(8.0, 1e-6)
 
 
@@ -59,6 +61,16 @@ def releases(data: UserData, statistic: object, radius: float, repeats: int, **c
     return lambda: curator.release("one", statistic, radius)
 
 
+def on_threads(n_threads: int, call: Callable[[], object]) -> Callable[[], object]:
+    """The call on so many threads, or on all that there are."""
+
+    def run() -> None:
+        numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
+        call()
+
+    return run
+
+
 def gradients(repeats: int, quick: bool) -> list[dict]:
     """A pass, and a sample, for all numbers of features and rows."""
     found = []
@@ -70,16 +82,19 @@ def gradients(repeats: int, quick: bool) -> list[dict]:
                 logistic, rng.normal(size=d) / d, basis, row_weights=RowWeights(basis, 1.5 * np.sqrt(d))
             )
             statistic = ClippedGradient(inner, 0.3, 3.0, 0.06)
+            everyone = releases(data, statistic, statistic.radius, 2 * repeats + 1)
+            tenth = releases(data, statistic, statistic.radius, repeats, sampling_probability=0.1)
             calls = {
                 "X.sum()": data.rows.sum,
-                "pass": releases(data, statistic, statistic.radius, repeats),
-                "sample": releases(data, statistic, statistic.radius, repeats, sampling_probability=0.1),
+                "pass": on_threads(1, everyone),
+                "sample": on_threads(1, tenth),
+                "2 threads": on_threads(2, everyone),
             }
             seen = ratios(calls, repeats)
-            unit, (cpu, wall) = seen["X.sum()"][0], seen["pass"]
+            (unit, unit_wall), (cpu, _), (both, wall) = seen["X.sum()"], seen["pass"], seen["2 threads"]
             found.append(
-                {"features": d, "rows": rows_per_user, "pass": cpu / unit, "wall": wall / unit}
-                | {"sample": seen["sample"][0] / (0.1 * cpu), "ns a row": cpu / data.n_rows * 1e9}
+                {"features": d, "rows": rows_per_user, "pass": cpu / unit, "sample": seen["sample"][0] / (0.1 * cpu)}
+                | {"2 threads": both / unit, "wall": wall / unit_wall, "ns a row": cpu / data.n_rows * 1e9}
             )
     return shown("clipped gradients", found)
 
