@@ -48,6 +48,17 @@ def test_what_would_be_enough_is_enough():
     assert "needs about" in str(few)
 
 
+def test_an_epsilon_beyond_the_theorems_is_told_since_it_is_planned():
+    told = [option for option in plan(10_000, 20, 4, 4.0, 1e-6).options if option.mode == "paper"]
+    assert told
+    for option in told:
+        assert option.enough_epsilon > 10
+        larger = Budget(option.enough_epsilon, 1e-6)
+        enough = consider(option.solver, "paper", LOGISTIC, 10_000, 20, larger)
+        assert enough.feasible
+        assert any("eps <= 10" in hypothesis for hypothesis in enough.outside)
+
+
 def test_as_text_and_as_json():
     comparison = plan(500, 20, 4, 0.3, 1e-6)
     record = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from userdp.privacy.accounting import AddedUserMultiplier
 from userdp.privacy.mechanisms import capped_counts as capped
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.neighbours import neighbour_counts
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.noise import SeededNoise
 
 
@@ -60,9 +61,10 @@ KINDS = ["bulk", "concentrated", "flat", "outliers", "grid", "duplicates", "host
     st.floats(0.3, 1.2),
     st.sampled_from([1.0, 1e-100, 2.0**-1020, 1e150]),
     st.sampled_from(["own", "zero", "far", "nan"]),
+    st.floats(0.3, 1.0),
 )
 @settings(max_examples=150, deadline=None)
-def test_equal_to_the_capped_exact_counts(kind, size, dimension, seed, fraction, unit, pivot):
+def test_equal_to_the_capped_exact_counts(kind, size, dimension, seed, fraction, unit, pivot, part):
     vectors, radius = cloud(kind, size, dimension, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         vectors = vectors * unit
@@ -73,7 +75,17 @@ def test_equal_to_the_capped_exact_counts(kind, size, dimension, seed, fraction,
         patch.setattr(capped, "_SMALL", 0)
         patch.setattr(capped, "_MOST_PAIRS", math.inf)
         counts = capped.capped_counts(vectors, radius, enough, guess)
-    np.testing.assert_array_equal(counts, np.minimum(neighbour_counts(vectors, radius), enough))
+        loose = capped.capped_counts(vectors, radius, enough, guess, math.ceil(part * enough))
+    expected = np.minimum(neighbour_counts(vectors, radius), enough)
+    np.testing.assert_array_equal(counts, expected)
+    agree(loose, expected, math.ceil(part * enough))
+
+
+def agree(counts, expected, whole):
+    """Same h-index, same numbers up to `whole`."""
+    assert c.h_index(counts) == c.h_index(expected)
+    np.testing.assert_array_equal(np.minimum(counts, whole), np.minimum(expected, whole))
+    assert np.all(counts <= expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,6 +98,8 @@ def test_equal_to_the_capped_exact_counts_of_many(kind, dimension, monkeypatch):
         for enough in (1, 1500, 2800, 2960, 3000, 4000):
             counts = capped.capped_counts(vectors, factor * radius, enough)
             np.testing.assert_array_equal(counts, np.minimum(exact, enough))
+            loose = capped.capped_counts(vectors, factor * radius, enough, whole=enough - enough // 40)
+            agree(loose, np.minimum(exact, enough), enough - enough // 40)
 
 
 def test_pairs_at_the_radius_are_decided_canonically():
@@ -113,7 +127,11 @@ def test_a_concentrated_batch_is_settled_with_few_pairs(monkeypatch):
     exact = neighbour_counts(vectors, radius)
     np.testing.assert_array_equal(capped.capped_counts(vectors, radius, 19_300), np.minimum(exact, 19_300))
     assert exact.min() < 19_300
-    assert 0 < sum(looked) < 0.01 * 20_000**2
+    for_all = sum(looked)
+    assert 0 < for_all < 0.006 * 20_000**2
+    looked.clear()
+    agree(capped.capped_counts(vectors, radius, 19_300, whole=19_000), np.minimum(exact, 19_300), 19_000)
+    assert 0 < sum(looked) < for_all
 
 
 def test_the_shells_bound_is_no_less_than_the_distant_vectors():
@@ -135,11 +153,59 @@ def test_the_shells_bound_is_no_less_than_the_distant_vectors():
         assert np.all(bound <= 200)
 
 
+def test_the_bound_of_a_rows_own_direction_is_no_less_than_the_distant_vectors():
+    """Shells off their centre, most of whose vectors point the same way, and rows that point either way."""
+    rng = np.random.default_rng(4)
+    closer = 0
+    for _ in range(40):
+        dimension = int(rng.integers(1, 6))
+        shell = rng.normal(size=(200, dimension)) * rng.uniform(0.1, 3, dimension) + rng.normal(size=dimension)
+        shell *= (rng.uniform(0.5, 0.6, 200) / np.linalg.norm(shell, axis=1))[:, None]
+        rows = rng.normal(size=(50, dimension)) - rng.uniform(0, 2) * shell.mean(axis=0)
+        rows *= (rng.uniform(0.3, 0.7, 50) / np.linalg.norm(rows, axis=1))[:, None]
+        vectors = np.concatenate([shell, rows])
+        lengths = np.linalg.norm(vectors, axis=1)
+        ruler = capped.exact.ruler_of(1.0)
+        batch = capped._Sorted(
+            vectors, np.arange(250), lengths**2, lengths, lengths, vectors.astype(np.float32), ruler, 1.0
+        )
+        moments = capped._moments(batch, [0, 200])
+        tops = np.array([lengths[:200].max()])
+        bound = capped._fewer_distant(batch, np.arange(200, 250), tops, moments, 1.0)[:, 0]
+        distant = np.count_nonzero(np.linalg.norm(rows[:, None] - shell, axis=2) > 1, axis=1)
+        assert np.all(distant <= bound)
+        assert np.all(bound <= 200)
+        edges, none = np.array([0, 200]), np.zeros(50, int)
+        plain = capped._most_distant(lengths[200:] ** 2, none, edges, tops**2, moments.steepest, 1.0)[:, 0]
+        closer += np.count_nonzero(bound < plain)
+    assert closer > 500
+
+
+def test_the_bound_of_a_rows_own_direction_is_reached():
+    """Half of the vectors exactly beyond tau, the others as far on the other side: no smaller bound would be right."""
+    shell = np.repeat([[-0.6], [0.6]], 100, axis=0)
+    vectors = np.append(shell, [[0.65]], axis=0)
+    lengths = np.abs(vectors[:, 0])
+    batch = capped._Sorted(
+        vectors,
+        np.arange(201),
+        lengths**2,
+        lengths,
+        lengths,
+        vectors.astype(np.float32),
+        capped.exact.ruler_of(1.0),
+        1.0,
+    )
+    moments, near = capped._moments(batch, [0, 200]), 1.2499999
+    bound = capped._fewer_distant(batch, np.array([200]), np.array([0.6]), moments, near)
+    assert 100 <= bound[0, 0] <= 101
+
+
 @pytest.mark.parametrize("outliers", [40, 80])
 def test_a_release_is_what_exact_counts_give(outliers, monkeypatch):
     """The cap alters neither weights nor, but for values that it cannot tell from K, the tested value."""
     record = OutlierRemoval(1000, 5.0, None, 1e-7, rounds=3, outliers=outliers, test_std=3.0)
-    assert c.tight_ramp(1000, record.slack).high < record.enough <= 1000
+    assert c.tight_ramp(1000, record.slack).high == record.whole < record.enough <= 1000
     assert record.enough - record.threshold >= record.reach
     vectors = np.random.default_rng(0).normal(size=(1000, 3))
     released = []
@@ -152,6 +218,21 @@ def test_a_release_is_what_exact_counts_give(outliers, monkeypatch):
     assert c.h_index(np.minimum(counts, record.enough)) == min(c.h_index(counts), record.enough)
     weights = c.tight_ramp(1000, record.slack).weights
     np.testing.assert_array_equal(weights(np.minimum(counts, record.enough)), weights(counts))
+
+
+def test_a_release_of_a_sample_is_what_exact_counts_give(monkeypatch):
+    record = SampledOutlierRemoval(4000, 0.25, AddedUserMultiplier(5.0), 3.0, 1e-7, rounds=3, outliers=40)
+    vectors = np.random.default_rng(0).normal(size=(1000, 3))
+    vectors[:12, 0] = 4.2
+    ramp = c.minibatch_ramp(1000, record.slack, record.fraction)
+    counts = neighbour_counts(vectors, 5.5)
+    assert np.count_nonzero((counts > ramp.low) & (counts < ramp.high)) >= 10
+    released = []
+    for few in (0, 10**9):
+        monkeypatch.setattr(c, "_FEW", few)
+        session = record.start(SeededNoise(5))
+        released.append([session.release(vectors + k / 10, 5.5) for k in range(3)])
+    np.testing.assert_array_equal(*released)
 
 
 @pytest.mark.parametrize("kind", ["bulk", "grid", "two"])

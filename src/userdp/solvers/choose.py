@@ -349,8 +349,7 @@ def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_use
     feasible = SOLVERS[option.solver, option.mode].feasible
 
     def enough(epsilon: float) -> bool:
-        limit = 10.0 if option.mode == "paper" else math.inf  # up to which the theorems hold
-        return epsilon <= limit and feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
+        return feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
 
     low, high = budget.epsilon, 2 * budget.epsilon
     while not enough(high):

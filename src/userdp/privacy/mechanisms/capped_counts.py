@@ -3,7 +3,7 @@
     min(h_j, enough),  h_j = #{i : |x_j - x_i| <= r}
 
 Most vectors of a concentrated batch have more neighbours than are asked for, and that can be proven without looking at
-pairs: by distances to a pivot, and by a bound on how many vectors can point away from x_j. The others are counted by
+pairs: by distances to a pivot, and by bounds on how many vectors can point away from x_j. The others are counted by
 the canonical predicate of `neighbours.py`. Proofs: docs/neighbour-counts.md, section 4.
 
 Known limit: results do not depend on the shortcuts, but run time does depend on the data (a timing channel).
@@ -32,8 +32,9 @@ _MOST_PAIRS = 0.25  # of all: above, looking at each pair once is faster
 _SHELLS = 48  # of the vectors by distance from the pivot, up to 1.2 radii
 _FEWEST_COLUMNS = 1024  # looked at together: shells are joined
 _COLUMNS = 256  # vectors that the loop advances together: they fit a cache
+_ASKED = 1024  # rows whose spread in all shells is computed at once
 _CHUNK = 512  # rows of a product for the second moment: its rounding grows with them
-_MOMENT_ERROR = 2e-4  # of the trace: bound on the error of a shell's largest eigenvalue
+_MOMENT_ERROR = 2e-4  # of the trace: bound on the error of a shell's largest eigenvalue, and of a row's spread
 
 
 class _Sorted(NamedTuple):
@@ -49,22 +50,37 @@ class _Sorted(NamedTuple):
     far: float
 
 
-def capped_counts(vectors: Floats, radius: float, enough: int, pivot: Floats | None = None) -> Counts:
+class _Moments(NamedTuple):
+    """Of each shell's centred vectors: how many, their mean, squares about it (as a matrix), squares about 0."""
+
+    sizes: Counts
+    means: Floats
+    spreads: Floats
+    traces: Floats
+    steepest: Floats
+
+
+def capped_counts(
+    vectors: Floats, radius: float, enough: int, pivot: Floats | None = None, whole: int | None = None
+) -> Counts:
     """min(h_j, enough) for the neighbour counts h_j of `neighbour_counts`; the pivot is a guess of the centre.
 
-    Guarantee: equal to np.minimum(neighbour_counts(vectors, radius), enough), for every input and every pivot, so
-    replacing one row changes every other count by at most one.
+    With `whole` <= enough: numbers c_j of which the h-index is that of min(h_j, enough), and min(c_j, whole) is
+    min(h_j, whole). That is what a test and weights need, if the weight is 1 from `whole` on, and is found sooner.
+
+    Guarantee: the same as from np.minimum(neighbour_counts(vectors, radius), enough), for every input and every pivot,
+    so replacing one row changes every other min(c_j, whole), and the h-index, by at most one.
     """
     size, dimension = vectors.shape
     if size * size * dimension > _SMALL and dimension <= _MOST_COORDINATES:
         with np.errstate(all="ignore"):
-            counts = _capped(np.ascontiguousarray(vectors), radius, enough, pivot)
+            counts = _capped(np.ascontiguousarray(vectors), radius, enough, enough if whole is None else whole, pivot)
         if counts is not None:
             return counts
     return np.minimum(exact.neighbour_counts(vectors, radius), enough)
 
 
-def _capped(vectors: Floats, radius: float, enough: int, pivot: Floats | None) -> Counts | None:
+def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floats | None) -> Counts | None:
     """Counts; None if most pairs would have to be looked at, or distances overflow."""
     ruler, slack = exact.ruler_of(radius), exact.slack_of(vectors.shape[1])
     measured = _norms(vectors, pivot, ruler)
@@ -77,11 +93,12 @@ def _capped(vectors: Floats, radius: float, enough: int, pivot: Floats | None) -
         return None  # The distance of a finite vector has overflowed.
     order = finite[np.argsort(norms[finite], kind="stable")]
     size, norms = len(order), norms[order]
+    tested, weighed = min(enough, size), min(whole, enough, size)
     upper, lower = np.sqrt(norms) * (1 + slack), np.sqrt(norms) * (1 - slack)
     near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
     sure = np.searchsorted(upper, near - upper, side="right")  # this many, the innermost, are certainly close
-    inner = int(np.count_nonzero(sure >= min(enough, size)))
-    counts[order[:inner]] = min(enough, size)
+    inner = int(np.count_nonzero(sure >= tested))
+    counts[order[:inner]] = tested
     if inner == size:
         return counts
     centred = np.empty((size, vectors.shape[1]), dtype=np.float32)
@@ -89,26 +106,36 @@ def _capped(vectors: Floats, radius: float, enough: int, pivot: Floats | None) -
     batch = _Sorted(vectors, order, norms, upper, lower, centred, ruler, far)
     edges = _edges(upper, int(sure[-1]), ruler.radius)
     rows = np.arange(inner, size)
-    ends = np.array(edges)
-    tops = upper[ends[1:] - 1] ** 2
-    distant = _most_distant(upper[rows] ** 2, sure[rows], ends, tops, _steepest(batch, edges), near)
+    ends, moments = np.array(edges), _moments(batch, edges)
+    tops = upper[ends[1:] - 1]
+    distant = _most_distant(upper[rows] ** 2, sure[rows], ends, tops**2, moments.steepest, near)
     total = distant.sum(axis=1)
-    unsettled = np.flatnonzero(total > size - enough)
-    if float(np.sum(size - sure[rows[unsettled]])) > _MOST_PAIRS * float(size) ** 2:
+
+    def unsettled() -> NDArray[np.intp]:
+        """Rows that may lack neighbours for the test or, once enough of the others pass it, for a whole weight."""
+        lacking = np.flatnonzero(total > size - tested)
+        return lacking if size - len(lacking) < enough else lacking[total[lacking] > size - weighed]
+
+    asked = unsettled()
+    for some in np.array_split(asked, -(-len(asked) // _ASKED) or 1):
+        distant[some] = np.minimum(distant[some], _fewer_distant(batch, rows[some], tops, moments, near))
+    total = distant.sum(axis=1)
+    asked = unsettled()
+    if float(np.sum(size - sure[rows[asked]])) > _MOST_PAIRS * float(size) ** 2:
         return None
     stop = len(edges) - 1
     with ThreadPoolExecutor() as pool:
-        while stop > 0 and len(unsettled) > 0:  # from the outside: few vectors, of which the bound is loosest
+        while stop > 0 and len(asked) > 0:  # from the outside: few vectors, of which the bound is loosest
             shell = stop - 1
             while shell > 0 and edges[stop] - edges[shell] < _FEWEST_COLUMNS:
                 shell -= 1
             first, last = edges[shell], edges[stop]
-            asked = unsettled[sure[rows[unsettled]] < last]
-            hits = _hits(batch, rows[asked], first, last, pool)
-            total[asked] += (last - first) - hits - distant[asked, shell:stop].sum(axis=1)
-            unsettled, stop = unsettled[total[unsettled] > size - enough], shell
-    counts[order[rows]] = enough
-    counts[order[rows[unsettled]]] = size - total[unsettled]
+            some = asked[sure[rows[asked]] < last]
+            hits = _hits(batch, rows[some], first, last, pool)
+            total[some] += (last - first) - hits - distant[some, shell:stop].sum(axis=1)
+            asked, stop = unsettled(), shell
+    counts[order[rows]] = np.where(total > size - tested, weighed, tested)
+    counts[order[rows[asked]]] = size - total[asked]
     return counts
 
 
@@ -135,16 +162,39 @@ def _edges(upper: Floats, start: int, radius: float) -> list[int]:
     return sorted({start, len(upper), *(max(start, int(k)) for k in np.searchsorted(upper, marks, side="right"))})
 
 
-def _steepest(batch: _Sorted, edges: list[int]) -> Floats:
-    """For each shell, at least the largest eigenvalue of the sum of t_k t_k^T over its vectors."""
-    steepest = np.full(len(edges) - 1, math.inf)
+def _moments(batch: _Sorted, edges: list[int]) -> _Moments:
+    """Moments of the shells; `steepest` is at least the largest eigenvalue of the sum of t_k t_k^T."""
+    dimension, n_shells = batch.centred.shape[1], len(edges) - 1
+    means, spreads = np.zeros((n_shells, dimension)), np.zeros((n_shells, dimension, dimension))
+    traces, steepest = np.full(n_shells, math.inf), np.full(n_shells, math.inf)
     for shell, (first, last) in enumerate(pairwise(edges)):
-        moment = np.zeros((batch.centred.shape[1],) * 2)
-        _second_moment(batch.centred[first:last], moment)
+        moment, rows = spreads[shell], batch.centred[first:last]
+        _second_moment(rows, moment)
         trace = float(np.trace(moment))
         if trace < 1e30:
+            traces[shell] = trace
             steepest[shell] = 1.001 * float(np.linalg.eigvalsh(moment)[-1]) + _MOMENT_ERROR * trace + 1e-30
-    return steepest
+        means[shell] = rows.mean(axis=0, dtype=np.float64)
+        moment -= (last - first) * np.outer(means[shell], means[shell])
+    return _Moments(np.diff(edges), means, spreads, traces, steepest)
+
+
+def _fewer_distant(batch: _Sorted, rows: NDArray[np.intp], tops: Floats, moments: _Moments, near: float) -> Counts:
+    """For each row and shell, a closer bound on how many of the shell are not neighbours, from its own direction.
+
+    The inner products z_k = <t_j, t_k> of N vectors have mean m and sum of squares q about it. By Cantelli's inequality
+    at most N q / (q + N (tau + m)^2) of them are below -tau, if tau + m > 0.
+    """
+    n_shells, dimension = moments.means.shape
+    own, lengths = batch.centred[rows], batch.upper[rows][:, None]
+    tau = ((near * near - lengths**2) - tops**2) / 2
+    across = moments.spreads.transpose(1, 0, 2).reshape(dimension, -1).astype(np.float32)
+    spread = np.einsum("jsl,jl->js", (own @ across).reshape(len(rows), n_shells, dimension), own).astype(np.float64)
+    squares = 1.002 * np.maximum(spread, 0) + _MOMENT_ERROR * moments.traces * lengths**2 + 1e-30
+    beyond = tau + own @ moments.means.astype(np.float32).T - 1e-5 * lengths * tops
+    bound = moments.sizes * (squares / (squares + moments.sizes * beyond**2)) * (1 + 1e-9)
+    usable = (tau > 0) & (beyond > 0) & (bound < moments.sizes)
+    return np.where(usable, bound, moments.sizes).astype(np.int64)
 
 
 @compiled

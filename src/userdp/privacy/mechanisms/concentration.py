@@ -91,14 +91,17 @@ def comparable(vectors: Vectors, radius: float) -> Vectors:
     return rows
 
 
-def counts_up_to(enough: int, vectors: Vectors, radius: float, pivot: Vectors | None = None) -> Counts:
+def counts_up_to(
+    enough: int, vectors: Vectors, radius: float, pivot: Vectors | None = None, whole: int | None = None
+) -> Counts:
     """min(h_j, enough) of each vector: what is enough for a weight of 1 and for the test need not be told apart.
 
-    The pivot, a guess of the centre, changes the time it takes and nothing else.
+    With `whole` only their h-index, and each number up to `whole`, are so: see `capped_counts`. The pivot, a guess of
+    the centre, changes the time it takes and nothing else.
     """
     if len(vectors) < _FEW:
         return np.minimum(neighbour_counts(vectors, radius), enough)
-    return capped_counts(vectors, radius, enough, pivot)
+    return capped_counts(vectors, radius, enough, pivot, whole)
 
 
 def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp) -> Vectors:

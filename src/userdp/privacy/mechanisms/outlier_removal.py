@@ -37,6 +37,7 @@ _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / ep
 # In a search, a radius at which all but `outliers` vectors are close passes unless the noise is below this many
 # deviations. Failing costs little: the next larger radius is tried.
 _USUAL_NOISE = 2.0
+_CERTAIN_NOISE = 6.0  # deviations above its target at which the h-index of a probe need not be told from more
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,11 @@ class OutlierRemoval(Mechanism):
         return min(self.n_vectors, self.n_vectors - self.outliers + self.reach)
 
     @property
+    def whole(self) -> int:
+        """So many neighbours give a weight of 1."""
+        return self.n_vectors - self.slack - 1
+
+    @property
     def threshold(self) -> int:
         """What the noisy h-index must reach."""
         return self.n_vectors - self.slack + self.margin
@@ -191,7 +197,7 @@ class _Session(Session):
             raise ValueError(f"Expected {self._record.n_vectors} vectors, as was priced.")
         if self._test is None:
             return self._search(vectors, radius)
-        rows, counts = _counted(vectors, radius, self._record.enough, self._last)
+        rows, counts = _counted(vectors, radius, self._record.enough, self._record.whole, self._last)
         if not self._test.passes(c.h_index(counts)):
             raise Aborted
         self._last = self._mean(rows, counts, radius)
@@ -206,7 +212,7 @@ class _Session(Session):
         passed: list[tuple[Vectors, c.Counts, float]] = []
 
         def passes(number: int) -> bool:
-            rows, counts = _counted(vectors, radii[number], record.enough)
+            rows, counts = _counted(vectors, radii[number], record.enough, record.whole)
             if noisy(c.h_index(counts), std, self._noise) < record.threshold:
                 return False
             passed[:] = [(rows, counts, radii[number])]
@@ -224,10 +230,15 @@ class _Session(Session):
         return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.noise_multiplier)
 
 
-def _counted(vectors: Vectors, radius: float, enough: int, pivot: Vectors | None = None) -> tuple[Vectors, c.Counts]:
-    """The vectors, those that are like no other as NaN, and how many neighbours each has, up to `enough`."""
+def _counted(
+    vectors: Vectors, radius: float, enough: int, whole: int, pivot: Vectors | None = None
+) -> tuple[Vectors, c.Counts]:
+    """The vectors, those that are like no other as NaN, and how many neighbours each has, as far as it matters.
+
+    The h-index is exact up to `enough`, the numbers up to `whole`.
+    """
     rows = c.comparable(vectors, radius)
-    return rows, c.counts_up_to(enough, rows, radius, pivot)
+    return rows, c.counts_up_to(enough, rows, radius, pivot, whole)
 
 
 def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
@@ -341,6 +352,7 @@ class _SampledSession(Session):
     def __init__(self, record: SampledOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
+        self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
     def choose(self, users: Users) -> Users:
         taking_part = self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))
@@ -354,13 +366,16 @@ class _SampledSession(Session):
         if batch < record.smallest_batch:
             # The Poisson mask alone decides this, and its probability is part of `failure`.
             raise Aborted("A random batch was too small, which is rare and not due to the data.")
-        rows, counts = _counted(vectors, radius, min(batch, batch - record.outliers + math.ceil(record.reach)))
+        enough, whole = batch - record.outliers + math.ceil(record.reach), batch - record.slack - 1
+        rows, counts = _counted(vectors, radius, min(batch, enough), whole, self._last)
         deficit = batch - c.h_index(counts)
         if noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
             raise Aborted
         self._open = True
         mean = c.filtered_mean(rows, counts, c.minibatch_ramp(batch, record.slack, record.fraction))
-        return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.added_user_multiplier)
+        released = self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.added_user_multiplier)
+        self._last = released
+        return released
 
 
 def radius_grid(smallest: float, largest: float, ratio: float = 1.2) -> tuple[float, ...]:
@@ -381,7 +396,8 @@ class RadiusSearch(Mechanism):
 
     The radii are in units of the radius given at release time (a theoretical one, say). The last one is never probed:
     it is the answer if no other one reaches the target, so let it be large enough. A probe is
-    Q(r) + N(0, noise_std^2), and Q(r) has sensitivity 1 whatever r is.
+    min(Q(r), enough) + N(0, noise_std^2), and Q(r) has sensitivity 1 whatever r is, so has its minimum with a public
+    number.
 
     Guarantee: ceil(log2(number of radii)) / noise_std^2 (Gaussian), for any vectors. The answer is one of the public
     radii and tells nothing else. Proof: docs/proofs.md, section 11.
@@ -400,6 +416,11 @@ class RadiusSearch(Mechanism):
         object.__setattr__(self, "radii", c.check_factors(self.radii))
         if not 0 < self.target <= self.n_vectors:
             raise ValueError(f"Expected 0 < target={self.target} <= n_vectors={self.n_vectors}.")
+
+    @property
+    def enough(self) -> int:
+        """What neighbours are counted up to: a probe that finds so many passes, but once in a billion."""
+        return min(self.n_vectors, self.target + math.ceil(_CERTAIN_NOISE * self.noise_std))
 
     @property
     def probes(self) -> int:
@@ -427,7 +448,7 @@ class _SearchSession(Session):
         record, radii = self._record, [radius * factor for factor in self._record.radii]
 
         def passes(number: int) -> bool:
-            _, counts = _counted(vectors, radii[number], record.n_vectors)
+            _, counts = _counted(vectors, radii[number], record.enough, 1)
             return noisy(c.h_index(counts), record.noise_std, self._noise) >= record.target
 
         return np.array([radii[first_passing(len(radii) - 1, passes)]])
