@@ -84,7 +84,8 @@ _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a 
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
 _HIDDEN = 8.0  # how much longer rows are than the constant 1 says, from which on it is taken to be hidden
-_CLIPPED = 0.0065  # s / sqrt(rows per user) from which on calibration slopes were measured to be below 0.9
+# s / sqrt(rows per user) from which on calibration slopes were measured to be below 0.9, with and without delta.
+_CLIPPED, _PURE_CLIPPED = 0.0065, 0.004
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
 
 
@@ -142,7 +143,7 @@ def plan_whitened_clip(
     plan.certify(budget)
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
-    caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user) else ""
+    caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""
     schedule = WhitenedClip(
         phases, {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in steps}, tuple(first)
     )
@@ -192,12 +193,12 @@ def _clipped_fraction(problem: Problem, last: ClippedPhase, rows_per_user: int) 
     return min(1.5 / (rows_per_user * clip**2), 0.5) if problem.loss.classifies else 0.0
 
 
-def _biased(problem: Problem, s: float, inverse_rows: float) -> bool:
+def _biased(problem: Problem, s: float, inverse_rows: float, pure: bool) -> bool:
     """Whether clipping is expected to cost more than noise: gradients of few rows are skewed, and noise needs clips.
 
     Errors of regression were symmetric where it was measured, and clipping did not bias it.
     """
-    return problem.loss.classifies and s * math.sqrt(inverse_rows) > _CLIPPED
+    return problem.loss.classifies and s * math.sqrt(inverse_rows) > (_PURE_CLIPPED if pure else _CLIPPED)
 
 
 def _steps(
@@ -464,7 +465,7 @@ class WhitenedClip:
         found.bound = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
         if problem.intercept and coordinates.row_scale > _HIDDEN:
             found.message = HIDDEN_ADVICE
-        elif _biased(problem, phase.s, descent.inverse_rows):
+        elif _biased(problem, phase.s, descent.inverse_rows, phase.pure):
             found.message = CLIPPED_ADVICE
 
 
