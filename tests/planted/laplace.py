@@ -94,11 +94,11 @@ MUTANTS = [
         _PURE,
     ),
     Mutant(
-        "epsilons alone are told of many pure parts",
+        "Gaussian noise beside many pure parts is told to be free",
         "accounting.epsilon_at",
-        "return added_up if room == 0 else math.inf",
-        "return 0.0 if room == 0 else math.inf",
-        _SAID,
+        "math.inf if cost.gaussian or cost.subsampled else math.fsum(cost.pure)",
+        "math.fsum(cost.pure)",
+        "privacy/test_accounting.py::test_epsilons_of_many_pure_parts_add_up_and_bound_what_they_compose_to",
     ),
     Mutant(
         "adding a user is told to cost nothing without delta",

@@ -33,7 +33,7 @@ _FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions a
 _TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
 # Without delta: fraction for whitening; steps of burn-in, and how they share with the others what is left; of averaged
 # steps, with the fraction that is about left for them; and of recalibration.
-_PURE_WHITENING, _PURE_BURN_IN, _PURE_STEPS, _PURE_RECALIBRATION = 0.25, (6, 0.35), (4, 0.4), (4, 0.1)
+_PURE_WHITENING, _PURE_BURN_IN, _PURE_STEPS, _PURE_RECALIBRATION = 0.25, (6, 0.35), (4, 0.4), (8, 0.2)
 SPREAD = 0.85  # 1-norm / (length * sqrt(entries)) that most vectors do not exceed: clipped there, noise is less
 
 
