@@ -536,7 +536,7 @@ def test_without_delta_every_release_is_pure_and_epsilons_add_up_to_the_budget(p
     (cost,) = set(plan.costs)
     assert cost == Cost(pure=cost.pure)
     assert (1 - 1e-8) * epsilon <= sum(cost.pure) <= epsilon
-    assert len(cost.pure) <= 25
+    assert len(cost.pure) <= 25, "each costs noise"
 
 
 def test_without_delta_every_radius_has_room_for_nearly_all_vectors(monkeypatch):
