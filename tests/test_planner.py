@@ -73,7 +73,7 @@ def test_as_text_and_as_json():
 
 
 def test_none_fits():
-    comparison = plan(20, 20, 4, 0.1, 0.0)
+    comparison = plan(20, 20, 4, 0.1, 0.0, max_gradients=10)
     assert comparison.choice is None
     assert comparison.to_dict()["choice"] is None
     assert "No solver fits" in comparison.why
@@ -115,8 +115,9 @@ def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():
     assert choose(LOGISTIC, 10**6, 20, Budget(1.0, 1e-6), mode="paper").mode == "paper"
     with pytest.raises(BudgetExceeded, match="users would do"):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="accelerated")
-    with pytest.raises(BudgetExceeded, match="delta"):
-        choose(LOGISTIC, 50, 20, Budget(0.1, 0.0))
+    assert choose(LOGISTIC, 50, 20, Budget(0.1, 0.0)).solver == "whitened-clip"
+    with pytest.raises(BudgetExceeded, match="the default, whitened-clip, does without"):
+        choose(LOGISTIC, 10**6, 20, Budget(0.1, 0.0), mode="paper")
     with pytest.raises(ValueError, match=r'solver="auto" or one of "accelerated", .*"phased-sgd", .*"whitened-clip"'):
         choose(LOGISTIC, 50, 20, Budget(0.1, 1e-6), solver="adam")
     with pytest.raises(ValueError, match="max_gradients=10"):

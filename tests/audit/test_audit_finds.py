@@ -16,6 +16,7 @@ PAIRS = {(pair.what, pair.attack): pair for pair in pairs.mechanism_pairs(BUDGET
 # What is quick, at how many runs it reaches .7, and how many it takes to see that noise was halved.
 QUICK = {
     ("Clip", "edges"): 20_000,
+    ("Clip, Laplace noise", "edges"): 20_000,
     ("Clip, sampled", "edges"): 20_000,
     ("Perturbation", "edges"): 20_000,
     ("LocalVotes", "edges"): 4000,
@@ -37,6 +38,9 @@ class HalvedNoise(SeededNoise):
 
     def gaussian(self, query, sensitivity, multiplier):
         return query + (super().gaussian(query, sensitivity, multiplier) - query) / 2
+
+    def laplace(self, query, sensitivity, epsilon):
+        return super().laplace(query, sensitivity / 2, epsilon)
 
     def integer_laplace(self, query, scale):
         return super().integer_laplace(query, scale / 2)

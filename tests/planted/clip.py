@@ -152,8 +152,8 @@ MUTANTS = [
     Mutant(
         "clipped means get half their noise multiplier",
         "Clip.released",
-        "self.noise_multiplier",
-        "self.noise_multiplier / 2",
+        "mean.size), self.noise_multiplier",
+        "mean.size), self.noise_multiplier / 2",
         _ALL + "test_each_round_has_noise_of_multiplier_times_sensitivity",
     ),
     Mutant(

@@ -278,6 +278,15 @@ def test_a_pure_budget_takes_pure_costs_only():
         a.gaussian_multiplier(budget)
 
 
+def test_epsilons_of_many_pure_parts_add_up_and_bound_what_they_compose_to():
+    cost, more = Cost(pure=(0.1,) * 12), Cost(gaussian=1.0)
+    assert a.epsilon_at(cost, 0.0) == pytest.approx(1.2)
+    assert a.epsilon_at(cost, 1e-15) == a.epsilon_at(cost, 0.0)
+    assert a.epsilon_at(cost, 1e-6) < 1.2
+    assert a.epsilon_at(cost + more, 0.0) == math.inf
+    assert a.epsilon_at(cost + more, 1e-6) > a.epsilon_at(more, 1e-6) > 1.2
+
+
 def test_exceeding_says_what_it_costs_and_what_to_do():
     with pytest.raises(a.BudgetExceeded, match=r"needs epsilon=.* expected <= 1: ask for fewer releases") as error:
         a.certify(Cost(gaussian=1.0), Budget(1.0, 1e-6))

@@ -23,7 +23,7 @@ from userdp.vectors.moments import MomentShape, UserMean
 RNG = np.random.default_rng(5)
 BASIS, DIAGONAL = RNG.normal(size=(N_FEATURES, N_FEATURES)), np.abs(RNG.normal(size=N_FEATURES))
 MANY = ROWS_OF_USERS * 9  # more users than the loop takes at a time
-LIMIT = ClippedTotal(0.4, 40, 7)
+LIMIT, LAPLACE = (ClippedTotal(0.4, 40, 7, laplace) for laplace in (False, True))
 
 
 def gradient(loss=losses.logistic, basis=BASIS, **more):
@@ -60,7 +60,8 @@ def test_the_compiled_loop_adds_up_what_the_vectors_contribute_bit_for_bit(stati
     data = data_of(dtype, rows_of_users=MANY)
     for value in (None, np.nan, np.inf, 1e30, 0.0):
         data = data if value is None else with_user(data, 3, rows=value)
-        np.testing.assert_array_equal(total(statistic, data), LIMIT(vectors(statistic, data)))
+        for limit in (LIMIT, LAPLACE):
+            np.testing.assert_array_equal(total(statistic, data, None, limit), limit(vectors(statistic, data)))
 
 
 @EVERY

@@ -11,6 +11,7 @@ from userdp import Affine, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, S
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.base import run
+from userdp.solvers.choose import AUTO, consider
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -151,10 +152,17 @@ def test_too_few_users_are_told_how_many_would_do(solver, mode):
 
 
 @EVERY
-def test_without_delta_there_is_no_plan(solver, mode):
-    """docs/known-limits.md says so: all noise is Gaussian."""
+def test_without_delta_the_default_alone_has_a_plan(solver, mode):
+    """docs/known-limits.md says so: all other noise is Gaussian."""
+    problem, budget = Problem(losses.logistic, Ball(10.0), 4, 2.5), Budget(1.0, 0.0)
+    if SOLVERS[solver, mode].pure:
+        assert (solver, mode) == (AUTO, "tight")
+        assert SOLVERS[solver, mode].plan(problem, 20_000, 10, budget).n_releases > 5
+        return
     with pytest.raises(ValueError, match=r"delta"):
-        SOLVERS[solver, mode].plan(Problem(losses.logistic, Ball(10.0), 4, 2.5), 20_000, 10, Budget(1.0, 0.0))
+        SOLVERS[solver, mode].plan(problem, 20_000, 10, budget)
+    refusal = str(consider(solver, mode, problem, 20_000, 10, budget).refusal)
+    assert refusal == "Expected delta > 0 for this solver: the default, whitened-clip, does without. Nothing was spent."
 
 
 @EVERY

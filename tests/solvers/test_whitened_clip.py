@@ -55,9 +55,9 @@ def make_users(n_users, rows, truth=TRUTH, seed=0, kind="classes", intercept=Tru
     return UserData.from_arrays(X * scales, y, np.repeat(np.arange(n_users), counts), fit_intercept=intercept)
 
 
-def fit(data, epsilon=1.0, rows=1, loss="logistic", domain=ANYWHERE, **options):
+def fit(data, epsilon=1.0, rows=1, loss="logistic", domain=ANYWHERE, delta=DELTA, **options):
     options = {"solver": "whitened-clip", "insecure_seed": 1} | options
-    return minimize(loss, data, domain, epsilon, DELTA, rows_per_user=rows, **options)
+    return minimize(loss, data, domain, epsilon, delta, rows_per_user=rows, **options)
 
 
 def excess(loss, data, weights, l2=0.0):
@@ -458,11 +458,17 @@ epsilons = st.floats(-2.0, 1.3).map(lambda exponent: 10.0**exponent)
 
 
 @settings(max_examples=300, deadline=None)
-@given(problem=problems, users=st.tuples(sizes, sizes), epsilon=st.tuples(epsilons, epsilons), rows=st.integers(1, 99))
-def test_more_users_and_more_epsilon_never_raise_the_estimate(problem, users, epsilon, rows):
+@given(
+    problem=problems,
+    users=st.tuples(sizes, sizes),
+    epsilon=st.tuples(epsilons, epsilons),
+    rows=st.integers(1, 99),
+    delta=st.sampled_from([DELTA, 0.0]),
+)
+def test_more_users_and_more_epsilon_never_raise_the_estimate(problem, users, epsilon, rows, delta):
     few, many, low, high = *sorted(users), *sorted(epsilon)
-    worse = plan_whitened_clip(problem, few, rows, Budget(low, DELTA)).bound
-    better = plan_whitened_clip(problem, many, rows, Budget(high, DELTA)).bound
+    worse = plan_whitened_clip(problem, few, rows, Budget(low, delta)).bound
+    better = plan_whitened_clip(problem, many, rows, Budget(high, delta)).bound
     assert better <= worse * (1 + 1e-9)
 
 
@@ -518,6 +524,55 @@ def test_a_hurried_plan_is_as_accurate_as_an_unhurried_one():
         for most in (UNHURRIED, None)
     )
     assert fast < 1.05 * slow + 1e-5
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems, n_users=sizes, epsilon=epsilons)
+def test_without_delta_every_release_is_pure_and_epsilons_add_up_to_the_budget(problem, n_users, epsilon):
+    budget = Budget(epsilon, 0.0)
+    plan = plan_whitened_clip(problem, n_users, 3, budget, UNHURRIED).certified
+    plan.certify(budget)
+    assert all(step.mechanism.laplace and step.n_users == n_users for step in plan.steps)
+    (cost,) = set(plan.costs)
+    assert cost == Cost(pure=cost.pure)
+    assert (1 - 1e-8) * epsilon <= sum(cost.pure) <= epsilon
+    assert len(cost.pure) <= 25, "each costs noise"
+
+
+def test_without_delta_every_radius_has_room_for_nearly_all_vectors(monkeypatch):
+    """Each request asks for a 1-norm that clips nobody, but for gradients that are spread over all coordinates."""
+    data, found, compute = make_users(2000, 5, truth=TRUTH_OF_20), {}, LocalEngine.total
+
+    def total(self, statistic, contribution, data, users):
+        lengths = np.abs(statistic(data, users, len(users))).sum(axis=1)
+        found.setdefault(type(statistic).__name__, []).append(np.mean(lengths > contribution.radius * (1 + 1e-12)))
+        assert contribution.laplace
+        return compute(self, statistic, contribution, data, users)
+
+    monkeypatch.setattr(LocalEngine, "total", total)
+    for epsilon in (8.0, 80.0):
+        fit(data, epsilon, 5, delta=0.0)
+    assert set(found) == {"ColumnScales", "RowScale", "MomentShape", "ClippedGradient", "MeanCurvature"}
+    assert max(found.pop("ClippedGradient")) < 0.3
+    assert max(itertools.chain(*found.values())) == 0
+
+
+@pytest.mark.parametrize(("epsilon", "most"), [(1.0, 0.003), (8.0, 0.001)])
+@pytest.mark.parametrize("scales", [1.0, np.array([1e-3, 1.0, 1e4])])
+def test_without_delta_it_is_accurate_with_more_users(epsilon, most, scales):
+    data = make_users(20_000, 5, scales=scales)
+    result = fit(data, epsilon, 5, delta=0.0)
+    assert excess(losses.logistic, data, result.weights) < most
+    assert result.bound < 0.01
+    assert result.privacy.delta == 0
+
+
+def test_without_delta_noise_costs_more_and_samples_are_refused():
+    problem = Problem(losses.logistic, ANYWHERE, 11, 4.0)
+    pure, usual = (choose(problem, 20_000, 5, Budget(1.0, delta)) for delta in (0.0, DELTA))
+    assert pure.bound > 1.5 * usual.bound
+    with pytest.raises(ValueError, match=r"Expected max_gradients=100000 >= \d+, .* Nothing was spent\."):
+        choose(problem, 20_000, 5, Budget(1.0, 0.0), max_gradients=100_000)
 
 
 def test_auto_takes_it_and_its_plan_cannot_abort():

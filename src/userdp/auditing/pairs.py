@@ -170,6 +170,8 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs = _means("Clip", priced.clip(budget))
     pairs += _means("Clip, 3 rounds", priced.clip(budget, rounds=3))
     pairs += _acute_clip(budget)
+    pairs += _means("Clip, Laplace noise", priced.laplace_clip(budget))
+    pairs += _means("Clip, Laplace noise, 3 rounds", priced.laplace_clip(budget, rounds=3))
     pairs += _sampled_clip(budget)
     for rounds in (1, 3):
         suffix = "" if rounds == 1 else f", {rounds} rounds"

@@ -43,6 +43,10 @@ def clip(budget: Budget, rounds: int = 1, acute: bool = False) -> Clip:
     return Clip(2, gaussian(budget, rounds), rounds, acute=acute)
 
 
+def laplace_clip(budget: Budget, rounds: int = 1) -> Clip:
+    return Clip(2, rounds / budget.epsilon * (1 + 1e-9), rounds, laplace=True)
+
+
 def sampled_clip(budget: Budget, fraction: float | None) -> Clip:
     joint = subsampled_multiplier(budget, 0.5, 1) / 2 * (1 + 1e-6)  # a replacement is twice an addition
     if fraction is None:

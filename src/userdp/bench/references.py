@@ -107,6 +107,8 @@ def _bent_inverse(hessian: np.ndarray) -> tuple[np.ndarray, int]:
 class Yardstick:
     """What one Gaussian release of users' influences would cost, with their scale and the Hessian known beforehand.
 
+    Without delta it has Laplace noise, for 1-norms of sqrt(d) times their lengths.
+
     rho = sqrt(tr(H^-1 Cov g_u)), the root-mean-square norm of a user's influence H^-1/2 g_u at the optimum, where H is
     the Hessian and g_u the user's mean gradient; `dimension` counts the directions in which the loss bends.
     """
@@ -116,12 +118,15 @@ class Yardstick:
 
     def excess(self, n_users: int, budget: Budget | None) -> float:
         """d/2 (2 rho z/n)^2 for the noise, z = 1/mu(epsilon, delta), and rho^2/(2n) for the data; None: no noise."""
-        noise = 0.0 if budget is None else 2 * self.rho * gaussian_multiplier(budget) / n_users
+        noise = 0.0 if budget is None else 2 * self.rho * self._multiplier(budget) / n_users
         return self.dimension / 2 * noise**2 + self.rho**2 / (2 * n_users)
+
+    def _multiplier(self, budget: Budget) -> float:
+        return gaussian_multiplier(budget) if budget.delta else math.sqrt(2 * self.dimension) / budget.epsilon
 
     def facts(self, n_users: int, budget: Budget | None, unit: float = 1.0) -> dict[str, Any]:
         """For a record: yard in the squared unit, rho in the unit, and s = sqrt(d)/(mu n), how hard the privacy is."""
-        s = None if budget is None else math.sqrt(self.dimension) * gaussian_multiplier(budget) / n_users
+        s = None if budget is None else math.sqrt(self.dimension) * self._multiplier(budget) / n_users
         return {"yard": self.excess(n_users, budget) * unit**2, "rho": self.rho * unit, "s": s}
 
 

@@ -38,7 +38,8 @@ NO_GROUPS = (
 _PARAMETERS = {
     "epsilon": "Privacy loss allowed, for whole users under replacement; 1 is a common choice.",
     "delta": "Chance of more, well below 1 / number of users. None takes (number of users)^-1.5, at most 1e-6; "
-    "`privacy_.delta` (`privacy.delta` of a result) shows it.",
+    "`privacy_.delta` (`privacy.delta` of a result) shows it. 0 is pure epsilon-DP: of the solvers the default has it, "
+    "with Laplace noise, for which it needs several times as many users.",
     "max_rows_per_user": "More rows of a user are dropped at random. The estimators also take users to have so many.",
     "fit_intercept": "Whether there is a constant.",
     "l2": "Adds l2/2 |weights|^2 to the mean loss, the intercept included.",

@@ -128,7 +128,7 @@ class Cost:
     """What adaptive releases on the same users cost together.
 
     gaussian: sum over Gaussian releases of (sensitivity / std)^2, that is mu^2 of their joint mu-GDP;
-    pure: epsilons of the pure-DP parts (Laplace tests, AboveThreshold);
+    pure: epsilons of the pure-DP parts (means with Laplace noise, Laplace tests, AboveThreshold);
     subsampled: Poisson-sampled Gaussian steps;
     failure: probability of the events outside the analysis, added to delta.
 
@@ -235,13 +235,13 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
     1.0
     """
     room = delta - cost.failure
-    if room < 0 or (room == 0 and (cost.gaussian or cost.subsampled)):
-        return math.inf
+    added_up = math.inf if cost.gaussian or cost.subsampled else math.fsum(cost.pure)
+    if room <= 0:
+        return added_up if room == 0 else math.inf
     if _needs_pld(cost):
         room -= _pld_rounding(cost)
-        return float(_composed(replace(cost, failure=0.0), grid).get_epsilon_for_delta(room)) if room > 0 else math.inf
-    if room == 0:
-        return math.fsum(cost.pure)
+        counted = replace(cost, failure=0.0)
+        return min(added_up, float(_composed(counted, grid).get_epsilon_for_delta(room)) if room > 0 else math.inf)
     counted = replace(cost, failure=0.0)
     if delta_at(counted, 0.0) <= room:
         return 0.0

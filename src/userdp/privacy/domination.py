@@ -215,6 +215,12 @@ class Filter:
                 f"{self.most_failure:.3g}: this ledger holds {self.failure_fraction:g} of its delta for them. Ask for "
                 "a smaller delta of the run, or for a solver without tests and samples. Nothing was spent."
             )
+        if self.budget.delta == 0:
+            raise BudgetExceeded(
+                f"With what was spent before, the plan needs epsilon={total.pure:.4g} at delta=0, expected <= "
+                f"{self.budget.epsilon:g}: try fewer releases, more noise, or a larger budget. Without delta epsilons "
+                "add up, and only pure releases fit. Nothing was spent."
+            )
         needed = min(a.epsilon_at(Cost(gaussian=total.mu_squared), self.gaussian.delta), total.pure)
         raise BudgetExceeded(
             f"With what was spent before, the plan needs epsilon={needed:.4g} at delta={self.gaussian.delta:g} (delta "

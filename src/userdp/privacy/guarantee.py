@@ -67,7 +67,7 @@ class Part:
 
     `mechanism` is its kind, `record` its numbers (text in files of 0.1.0). `epsilon_alone` is what it would cost by
     itself at the statement's delta. `fraction` is its part of what those who pay most of the users in it pay, counted
-    in mu^2 of the Gaussian mechanism that would cost as much.
+    in mu^2 of the Gaussian mechanism that would cost as much, without delta in epsilon.
     """
 
     step: str
@@ -280,7 +280,9 @@ def statement(
 
 
 def _square(epsilon: float, delta: float) -> float:
-    """mu^2 of the Gaussian mechanism that costs (epsilon, delta)."""
+    """mu^2 of the Gaussian mechanism that costs (epsilon, delta); epsilon itself without delta, where they add up."""
+    if delta == 0:
+        return epsilon
     try:
         return 1 / gaussian_multiplier(Budget(max(epsilon, 1e-9), delta)) ** 2
     except BudgetExceeded:  # so little that no noise the accountant knows costs as little
@@ -342,7 +344,8 @@ def _added_epsilon(plan: Plan, delta: float) -> float | None:
         ratio = _ADDED_ACUTE if record.get("acute") else _ADDED.get(record["kind"])
         if ratio is None:
             return None
-        added[step] = Cost(gaussian=ratio**2 * cost.gaussian, subsampled=cost.subsampled)
+        pure = tuple(ratio * epsilon for epsilon in cost.pure)
+        added[step] = Cost(ratio**2 * cost.gaussian, pure, cost.subsampled)
     costs = {
         sum((cost for step, cost in added.items() if step.start <= position < step.stop), Cost())
         for position in {step.start for step in plan.steps}

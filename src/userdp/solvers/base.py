@@ -214,8 +214,15 @@ def check_sizes(n_users: int, rows_per_user: int, budget: Budget) -> tuple[int, 
     """Both as plain whole numbers; refuses what is no count, and a budget without room for Gaussian noise."""
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     if budget.delta == 0:
-        raise BudgetExceeded("Expected delta > 0: Gaussian noise cannot do without. Nothing was spent.")
+        raise without_delta()
     return n_users, rows_per_user
+
+
+def without_delta() -> BudgetExceeded:
+    """The refusal of all solvers but the default: Gaussian noise, and tests, cannot do without."""
+    return BudgetExceeded(
+        "Expected delta > 0 for this solver: the default, whitened-clip, does without. Nothing was spent."
+    )
 
 
 def any_number_of_users(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:

@@ -18,7 +18,7 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.solvers.base import PROVEN, SolverPlan
+from userdp.solvers.base import PROVEN, SolverPlan, without_delta
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 
@@ -112,6 +112,8 @@ def consider(
         )
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     chosen, option = SOLVERS[solver, mode], Option(solver, mode)
+    if budget.delta == 0 and not chosen.pure:
+        return replace(option, refusal=without_delta())
     if problem.l2 and not chosen.penalizes:
         message = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
         return replace(option, refusal=ValueError(f"{message} Nothing was spent."))
@@ -299,8 +301,9 @@ def plan(
 ) -> Comparison:
     """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
 
-    delta=None takes (number of users)^-1.5, at most 1e-6. `loss` is a name or a Loss; regression losses take targets as
-    scaled to [-1, 1] unless `target_bound` is given.
+    delta=None takes (number of users)^-1.5, at most 1e-6; delta=0 is pure epsilon-DP, which only whitened-clip has a
+    plan for. `loss` is a name or a Loss; regression losses take targets as scaled to [-1, 1] unless `target_bound` is
+    given.
     `row_norm` is by default sqrt(number of weights an output), right for features of size about 1. With `baselines` the
     solvers of earlier work are planned too.
 

@@ -4,7 +4,8 @@ Unhurried, every release is of everyone: some fifty passes. Hurried, whitening a
 users each, no user twice, so that together they take about a pass, and each may use all of their budget; only the last
 few steps ask everyone. A part of 1/k of the users is noisier by k, which is why there must be little noise to begin
 with; what it leaves is removed by the last steps. Fewer and longer steps with less momentum come as near as many do.
-All of it is decided by public numbers.
+Without delta (pure), epsilons add up, not their squares: T releases are noisier by T, their average by sqrt(T). So
+there are few, of everyone, in long steps. All of it is decided by public numbers.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _CURVATURE_FRACTION = 0.02
 _RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
 _FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
 _TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
+# Without delta: fraction for whitening; steps of burn-in, and how they share with the others what is left; of averaged
+# steps, with the fraction that is about left for them; and of recalibration.
+_PURE_WHITENING, _PURE_BURN_IN, _PURE_STEPS, _PURE_RECALIBRATION = 0.25, (6, 0.35), (4, 0.4), (8, 0.2)
+SPREAD = 0.85  # 1-norm / (length * sqrt(entries)) that most vectors do not exceed: clipped there, noise is less
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the budget (fractions of mu^2) and the steps are divided; s = sqrt(weights) / (mu n)."""
+    """How the budget (fractions of mu^2) and the steps are divided; s = sqrt(weights) / (mu n).
+
+    `pure`: without delta, of epsilon; s is then that of Gaussian noise as large.
+    """
 
     s: float
     whitening: float
@@ -57,9 +65,12 @@ class Layout:
     recalibration_steps: int
     recalibration: float
     hurried: bool = False
+    pure: bool = False
 
     @staticmethod
     def of(problem: Problem, n_users: int, budget: Budget, hurried: bool = False) -> Layout:
+        if budget.delta == 0:
+            return Layout._without_delta(problem, n_users, budget.epsilon)
         s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
         whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
         few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried
@@ -73,6 +84,21 @@ class Layout:
             hurried,
         )
 
+    @staticmethod
+    def _without_delta(problem: Problem, n_users: int, epsilon: float) -> Layout:
+        steps, fraction = _PURE_STEPS
+        # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
+        noise = SPREAD * math.sqrt(2 * steps * (problem.dimension + 1)) / (fraction * epsilon)
+        s = math.sqrt(0.5 * problem.dimension) * noise / n_users
+        few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY
+        n_steps, recalibration = (0, 0.0) if few else _PURE_RECALIBRATION
+        whitening = 0.0 if problem.public_moment is not None else _PURE_WHITENING
+        return Layout(s, whitening, _PURE_BURN_IN[0] + steps, n_steps, recalibration, pure=True)
+
+    def multiplier(self, one: float, fraction: float, releases: int = 1) -> float:
+        """Of each of so many releases that share a fraction of the budget, `one` being that of all of it."""
+        return one * (releases / fraction if self.pure else math.sqrt(releases / fraction))
+
     def may_hurry(self, problem: Problem, n_rows: int) -> bool:
         """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
         smooth = problem.loss.smooth and problem.loss.compiled and problem.loss.n_outputs == 1
@@ -80,6 +106,8 @@ class Layout:
 
     @property
     def burn_in_steps(self) -> int:
+        if self.pure:
+            return _PURE_BURN_IN[0]
         return max(1, round(_BURN_IN * self.steps))
 
     @property
@@ -88,6 +116,7 @@ class Layout:
             return self._hurried_parts
         rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION
         burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
+        burn_in = _PURE_BURN_IN[1] if self.pure else burn_in
         parts = (
             Part(BURN_IN, self.burn_in_steps, burn_in * rest),
             Part(CURVATURE, 1, _CURVATURE_FRACTION),

@@ -18,7 +18,7 @@ class Solver:
 
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
     `baseline`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `refines`: whether
-    what it expects of the excess risk is renewed by what a run released.
+    what it expects of the excess risk is renewed by what a run released; `pure`: whether it can do without delta.
     """
 
     planner: str
@@ -26,6 +26,7 @@ class Solver:
     penalizes: bool = False
     baseline: bool = False
     refines: bool = False
+    pure: bool = False
 
     @property
     def _module(self) -> ModuleType:
@@ -51,7 +52,7 @@ def _baseline(planner: str, fits_gradients: bool = False) -> Solver:
 SOLVERS = {
     ("accelerated", "tight"): Solver("solvers.accelerated:plan_accelerated", fits_gradients=True, penalizes=True),
     ("whitened-clip", "tight"): Solver(
-        "solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True
+        "solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
     ),
     ("phased-sgd", "tight"): Solver("solvers.phased_sgd:plan_phased_sgd"),
     ("asi-liu", "tight"): _baseline("asi_liu:plan_asi_liu", fits_gradients=True),

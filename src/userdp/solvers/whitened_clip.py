@@ -18,6 +18,8 @@ All numbers below come from s = sqrt(weights) / (mu n), the noise of a mean of n
 length, mu being the budget's (GDP). The clip grows as s falls, to where it never acts: with more users or a larger
 epsilon the result converges to the minimum of the weighted loss, and the weights to 1.
 
+Without delta noise is Laplace's, on clipped 1-norms, and releases are fewer: epsilons add up (`Layout`).
+
 There is no test, hence no abort on clean data; if a quarter of the users have no finite gradient the run is aborted.
 """
 
@@ -31,6 +33,7 @@ import numpy as np
 
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
+from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
@@ -39,7 +42,6 @@ from userdp.solvers.base import (
     Releases,
     Request,
     SolverPlan,
-    check_sizes,
     gradients_of_samples,
     largest_sample,
     too_few_gradients,
@@ -49,6 +51,7 @@ from userdp.solvers.layout import (
     BURN_IN,
     CURVATURE,
     RECALIBRATION,
+    SPREAD,
     STEPS,
     WHITENING_PARTS,
     Layout,
@@ -81,7 +84,8 @@ _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a 
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
 _HIDDEN = 8.0  # how much longer rows are than the constant 1 says, from which on it is taken to be hidden
-_CLIPPED = 0.0065  # s / sqrt(rows per user) from which on calibration slopes were measured to be below 0.9
+# s / sqrt(rows per user) from which on calibration slopes were measured to be below 0.9, with and without delta.
+_CLIPPED, _PURE_CLIPPED = 0.0065, 0.004
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
 
 
@@ -105,7 +109,7 @@ class ClippedPhase(Phase):
     """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
 
     `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `longest`: what row
-    weights bound a row to; `s` as above; `hurried` steps are long, and clip what is rare only.
+    weights bound a row to; `s` as above; `hurried` steps are long, and clip what is rare only; `pure` ones are long.
     """
 
     clip: float
@@ -113,6 +117,7 @@ class ClippedPhase(Phase):
     longest: float
     s: float
     hurried: bool = False
+    pure: bool = False
 
 
 def plan_whitened_clip(
@@ -124,20 +129,21 @@ def plan_whitened_clip(
     `max_gradients` time does not count; where full passes take more, and a hurried plan does, too, steps take Poisson
     samples.
     """
-    n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
+    n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     layout, sampled = _layout(problem, n_users, rows_per_user, budget, max_gradients)
     first: tuple[Step, ...] = ()
-    one = gaussian_multiplier(budget) * (1 + 1e-9)  # room for the rounding of fractions
+    one = gaussian_multiplier(budget) if budget.delta else 1 / budget.epsilon
+    one *= 1 + 1e-9  # room for the rounding of fractions
     if layout.whitening:
-        multiplier = one / math.sqrt(layout.whitening)
+        multiplier = layout.multiplier(one, layout.whitening)
         parts = WHITENING_PARTS if layout.hurried else 1
-        first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier, parts)
+        first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier, parts, layout.pure)
     steps = (*first, *_steps(layout, n_users, sampled, budget, one, first))
     plan = Plan(n_users, steps)
     plan.certify(budget)
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
-    caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user) else ""
+    caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""
     schedule = WhitenedClip(
         phases, {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in steps}, tuple(first)
     )
@@ -149,7 +155,12 @@ def plan_whitened_clip(
 def _layout(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None
 ) -> tuple[Layout, float]:
-    """Hurried if time counts, or if full passes are too many; and the probability with which users are sampled."""
+    """Hurried if time counts, or if full passes are too many; and the probability with which users are sampled.
+
+    Without delta there are neither: passes are few, and Laplace noise of samples is not accounted for.
+    """
+    if budget.delta == 0:
+        return Layout.of(problem, n_users, budget), 1.0
     full, hurried = (Layout.of(problem, n_users, budget, hurried) for hurried in (False, True))
     most = 0 if max_gradients is None else max_gradients
     slow, fast = (_gradients(layout, n_users, rows_per_user) for layout in (full, hurried))
@@ -182,12 +193,12 @@ def _clipped_fraction(problem: Problem, last: ClippedPhase, rows_per_user: int) 
     return min(1.5 / (rows_per_user * clip**2), 0.5) if problem.loss.classifies else 0.0
 
 
-def _biased(problem: Problem, s: float, inverse_rows: float) -> bool:
+def _biased(problem: Problem, s: float, inverse_rows: float, pure: bool) -> bool:
     """Whether clipping is expected to cost more than noise: gradients of few rows are skewed, and noise needs clips.
 
     Errors of regression were symmetric where it was measured, and clipping did not bias it.
     """
-    return problem.loss.classifies and s * math.sqrt(inverse_rows) > _CLIPPED
+    return problem.loss.classifies and s * math.sqrt(inverse_rows) > (_PURE_CLIPPED if pure else _CLIPPED)
 
 
 def _steps(
@@ -199,8 +210,8 @@ def _steps(
         found = []
         for part in layout.parts:
             start, stop = _users_of(part, n_users)
-            noise = multiplier * math.sqrt(part.steps / part.fraction)
-            clip = Clip(stop - start, noise, part.steps, sampling_probability=sampled)
+            noise = layout.multiplier(multiplier, part.fraction, part.steps)
+            clip = Clip(stop - start, noise, part.steps, sampling_probability=sampled, laplace=layout.pure)
             found.append(Step(part.label, start, stop, clip))
         return found
 
@@ -221,7 +232,7 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
     return ClippedPhase(
         step.label,
         step.n_users,
-        usual * longest * _slope_scale(problem) * math.hypot(1, _MARK),
+        _radius(usual * longest * _slope_scale(problem) * math.hypot(1, _MARK), problem.dimension, layout.pure),
         _noise_ratio(step, problem),
         n_steps=mechanism.rounds,
         sampling_probability=sampled,
@@ -230,7 +241,13 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
         longest=longest,
         s=layout.s,
         hurried=layout.hurried,
+        pure=layout.pure,
     )
+
+
+def _radius(length: float, dimension: int, pure: bool) -> float:
+    """What gradients with their mark are clipped to: their length, or the 1-norm that few of this length exceed."""
+    return SPREAD * length * math.sqrt(dimension + 1) if pure else length
 
 
 def _slope_scale(problem: Problem) -> float:
@@ -340,10 +357,11 @@ class _Descent:
         step = 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
         statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
-        released = (yield Request(CURVATURE, statistic, statistic.radius)) + 0.5
+        radius = 1.0 if self.phase.pure else statistic.radius
+        released = (yield Request(CURVATURE, statistic, radius)) + 0.5
         measured = scale * float(released[0])
-        self.inverse_rows = min(max(float(released[1]) - statistic.radius * ratio, 0.0), 1.0)
-        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * statistic.radius * ratio) ** 2)
+        self.inverse_rows = min(max(float(released[1]) - radius * ratio, 0.0), 1.0)
+        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
         usual = self.curvature / self.loss.curvature
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
@@ -351,12 +369,13 @@ class _Descent:
     def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
         """So many steps; the average of the points less that of the gradients over the curvature."""
         points = gradients = np.zeros_like(self.point)
-        noise, (momentum, step) = 0.0, _HURRIED_PACE if self.phase.hurried else _PACE
+        long = self.phase.hurried or self.phase.pure
+        noise, (momentum, step) = 0.0, _HURRIED_PACE if long else _PACE
         for number in range(n_steps):
             gradient, std, steep = yield from self._release(label, ratio)
             points, gradients = points + self.point / n_steps, gradients + gradient / steep / n_steps
             noise += (std / steep / n_steps) ** 2
-            length = step / steep * (1.0 if self.phase.hurried else math.sqrt(4 / (4 + number + self.passed)))
+            length = step / steep * (1.0 if long else math.sqrt(4 / (4 + number + self.passed)))
             most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
             self.velocity = momentum * self.velocity - min(length, most) * gradient
             self.point = self.point + self.velocity
@@ -368,8 +387,9 @@ class _Descent:
         """A gradient in these directions, the std of its noise, and the curvature of the clipped objective."""
         mark = _MARK * self.clip
         statistic = ClippedGradient(self._gradient(), self.clip, self.longest, mark, self.directions)
-        released = yield Request(label, statistic, statistic.radius)
-        std = ratio * statistic.radius
+        radius = _radius(statistic.radius, self.point.size, self.phase.pure)
+        released = yield Request(label, statistic, radius)
+        std = ratio * radius
         gradient, frequencies = released[: self.point.size], released[self.point.size :] / mark
         self.unusable.append((float(frequencies[-1]), std / mark))
         self.sizes.see(frequencies[:-1], std / mark)
@@ -445,7 +465,7 @@ class WhitenedClip:
         found.bound = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
         if problem.intercept and coordinates.row_scale > _HIDDEN:
             found.message = HIDDEN_ADVICE
-        elif _biased(problem, phase.s, descent.inverse_rows):
+        elif _biased(problem, phase.s, descent.inverse_rows, phase.pure):
             found.message = CLIPPED_ADVICE
 
 

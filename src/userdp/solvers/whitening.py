@@ -27,6 +27,7 @@ from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
+_PURE_STAGES = (1 / 3,) * 3  # without delta: each costs noise in proportion
 _COLUMNS, _SCALE, _SHOWN = "column scales", "row scale", "whitening"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
@@ -37,29 +38,35 @@ _FREQUENT = 0.5  # of the users, who have that scale
 
 
 def whitening_steps(
-    n_users: int, n_features: int, intercept: bool, multiplier: float, parts: int = 1
+    n_users: int, n_features: int, intercept: bool, multiplier: float, parts: int = 1, pure: bool = False
 ) -> tuple[Step, ...]:
-    """The releases that together cost as much as one Gaussian release of this noise multiplier.
+    """The releases that together cost as much as one Gaussian, or if `pure` Laplace, release of this noise multiplier.
 
     Where a column's scale could not stand out of the noise it is not asked for. Then the rows' scale is, which costs
     far less: the constant 1, whose size is known, may be hidden below noise among larger columns. With several `parts`
     of the users (at least 7) each release asks one of them, and costs all by itself.
     """
     asked = n_users // parts
-    full = n_features <= MOST_FEATURES
-    scale = multiplier / math.sqrt(_SCALE_FRACTION)
-    columns = n_features <= _MOST_SCALED and _CLEAR * scale * math.sqrt(2 * n_features) / asked < _FREQUENT
+    full, stages = n_features <= MOST_FEATURES, _PURE_STAGES if pure else _STAGES
+
+    def mean(fraction: float, size: int) -> Clip:
+        noise = multiplier / (fraction if pure else math.sqrt(fraction))
+        return Clip(asked, noise, block=block_of(size), acute=not pure, laplace=pure)
+
+    scale = mean(_SCALE_FRACTION, n_features)
+    noise = scale.noise_std(scale.radius_of(math.sqrt(n_features), n_features), n_features)
+    columns = n_features <= _MOST_SCALED and _CLEAR * noise < _FREQUENT
     fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
     scaled = columns and intercept
     rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
-    fractions |= {f"whitening {stage + 1}": fraction * rest for stage, fraction in enumerate(_STAGES)}
+    fractions |= {f"whitening {stage + 1}": fraction * rest for stage, fraction in enumerate(stages)}
     fractions |= {} if scaled else {_SCALE: _SCALE_FRACTION}
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
     return tuple(
-        Step(label, first, first + asked, Clip(asked, noise, block=block_of(sizes.get(label, usual)), acute=True))
+        Step(label, first, first + asked, mean(fraction if parts == 1 else 1.0, sizes.get(label, usual)))
         for number, (label, fraction) in enumerate(fractions.items())
-        for first, noise in [(number % parts * asked, multiplier / math.sqrt(fraction if parts == 1 else 1.0))]
+        for first in [number % parts * asked]
     )
 
 
@@ -158,8 +165,9 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
         if step.label == _COLUMNS:
-            released = yield Request(_COLUMNS, ColumnScales(), 1.0, _SHOWN)
-            scales = _column_scales(released.reshape(n_features, -1), mechanism.noise_std(1.0, released.size))
+            radius = mechanism.radius_of(1.0, n_features)
+            released = yield Request(_COLUMNS, ColumnScales(), radius, _SHOWN)
+            scales = _column_scales(released.reshape(n_features, -1), mechanism.noise_std(radius, released.size))
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
@@ -169,8 +177,9 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
             row_scale = 1.0 if intercept and _NEAR[0] < found < _NEAR[1] else found
             basis = basis / row_scale
             continue
-        released = yield Request(step.label, MomentShape(basis), 1.0, _SHOWN)
-        noise = mechanism.noise_std(1.0, released.size)
+        radius = mechanism.radius_of(1.0, n_features * (n_features + 1) // 2 if full else n_features)
+        released = yield Request(step.label, MomentShape(basis), radius, _SHOWN)
+        noise = mechanism.noise_std(radius, released.size)
         if full:
             values, axes = np.linalg.eigh(symmetric(released, n_features))
             basis = basis @ axes / np.sqrt(np.maximum(values, 0.0) + noise * math.sqrt(n_features))

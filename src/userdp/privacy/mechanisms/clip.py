@@ -1,4 +1,4 @@
-"""Clipping: each vector is clipped to a given length, then all, or a sample's, are averaged with Gaussian noise.
+"""Clipping: each vector is clipped to a given length, then all, or a sample's, are averaged with noise.
 
 Clipped vectors are added up in whole numbers of a grid, so that a total does not depend on the order in which they
 come, nor on threads, blocks or machines: what a block of users contributes is an array of whole numbers, and these add
@@ -40,10 +40,12 @@ class Clip(Mechanism):
     1/2 + (1/qK) sum of (1/2 if |x_j| <= r, else -1/2) + N(0, (fraction_multiplier / qK)^2), from which the next radius
     may be chosen (Andrew et al. 2021). Both are one Gaussian release of multiplier z with
     1/z^2 = 1/noise_multiplier^2 + 1/fraction_multiplier^2. Both multipliers are in units of a replacement.
+    laplace: lengths are 1-norms, |x| = sum of |x_i|, and each coordinate of the mean of everyone gets Laplace noise of
+    scale noise_multiplier * 2r/K: no delta.
 
     Guarantee: rounds / z^2 (Gaussian), or with q < 1 `rounds` Poisson-sampled Gaussian steps of multiplier 2z in units
-    of adding one user; for any vectors, with `acute` for those of such statistics. Proof: docs/proofs.md, sections 13,
-    21 and 22.
+    of adding one user, or with `laplace` `rounds` times 1 / noise_multiplier (pure); for any vectors, with `acute` for
+    those of such statistics. Proof: docs/proofs.md, sections 13, 21, 22 and 27.
     Paper: Andrew et al. 2021, Alg. 1, for samples with their fraction.
     Differs: users are replaced, not added or removed; a vector that is not finite counts as a long one.
     """
@@ -56,16 +58,21 @@ class Clip(Mechanism):
     acute: bool = False
     sampling_probability: float = 1.0
     fraction_multiplier: float | None = None
+    laplace: bool = False
 
     def __post_init__(self) -> None:
         check_record(self, ("noise_multiplier", "sampling_probability"), ("n_vectors", "rounds", "block"))
         if self.fraction_multiplier is not None:
             check_record(self, ("fraction_multiplier",))
         object.__setattr__(self, "acute", self.acute is True)
+        object.__setattr__(self, "laplace", self.laplace is True)
         if self.sampling_probability > 1:
             raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
         if self.acute and self.samples_users:
             raise ValueError("Expected acute vectors of everyone, not of samples: a new user moves those by a radius.")
+
+        if self.laplace and (self.acute or self.samples_users or self.fraction_multiplier is not None):
+            raise ValueError("Expected Laplace noise for any vectors of everyone, without their fraction.")
 
     @property
     def samples_users(self) -> bool:
@@ -80,6 +87,8 @@ class Clip(Mechanism):
 
     @property
     def cost(self) -> Cost:
+        if self.laplace:
+            return Cost(pure=(math.nextafter(1 / self.noise_multiplier, math.inf),) * self.rounds)
         if not self.samples_users:
             return Cost(gaussian=math.nextafter(self.rounds / self.joint_multiplier**2, math.inf))
         adding = AddedUserMultiplier(2 * self.joint_multiplier)  # which moves a sum half as far as a replacement
@@ -96,14 +105,21 @@ class Clip(Mechanism):
         return grid_bits(self.n_vectors)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """2r/(qK), or sqrt(2) r/K, and what rounding may add: to lengths and angles, and to the mean of a total."""
+        """2r/(qK), or sqrt(2) r/K, and what rounding may add: to lengths and angles, and to the mean of a total.
+
+        With `laplace` it is the 1-norm's.
+        """
         rounded = 2.0**-50 * (dimension + 8 + self.n_vectors)
         turned = _ROUNDED_ANGLE + 4 * math.sqrt(dimension) * 2.0**-self.bits
         return (math.sqrt(2 + turned) if self.acute else 2) * radius / self.expected * (1 + rounded)
 
     def noise_std(self, radius: float, dimension: int) -> float:
         """Of a mean's coordinate."""
-        return self.noise_multiplier * self.sensitivity(radius, dimension)
+        return self.noise_multiplier * self.sensitivity(radius, dimension) * (math.sqrt(2) if self.laplace else 1)
+
+    def radius_of(self, length: float, entries: int) -> float:
+        """The radius that clips no vector of this length (2-norm) with at most so many entries that are not 0."""
+        return length * math.sqrt(entries) if self.laplace else length
 
     @property
     def fraction_sensitivity(self) -> float:
@@ -112,11 +128,13 @@ class Clip(Mechanism):
 
     def contribution(self, vectors: Vectors, radius: float) -> Integers:
         """What vectors add to a round's total, wherever they are: see `clipped_total`."""
-        return ClippedTotal(radius, self.bits, self.block)(vectors)
+        return ClippedTotal(radius, self.bits, self.block, self.laplace)(vectors)
 
     def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
         """The noisy mean, and fraction, of a round's total."""
         mean = mean_of(total, radius, self.bits, self.expected)
+        if self.laplace:
+            return noise.laplace(mean, self.sensitivity(radius, mean.size), 1 / self.noise_multiplier)
         released = noise.gaussian(mean, self.sensitivity(radius, mean.size), self.noise_multiplier)
         if self.fraction_multiplier is None:
             return released
@@ -169,7 +187,7 @@ class _Session(Session):
 
     def contribution(self, radius: float) -> ClippedTotal:
         self._radius = radius
-        return ClippedTotal(radius, self._record.bits, self._record.block)
+        return ClippedTotal(radius, self._record.bits, self._record.block, self._record.laplace)
 
     def release_total(self, total: Integers, radius: float) -> Vectors:
         """The same of a total of all of a round's vectors, as `contribution` adds them up."""
@@ -204,14 +222,18 @@ class ClippedTotal:
     radius: float
     bits: int
     block: int
+    laplace: bool = False
 
     @property
     def sink(self) -> fused.Sink:
-        return fused.sink_of(_add_clipped_vectors), np.array([self.radius, 2.0**self.bits]), 1
+        add = _add_vectors_of_1_norms if self.laplace else _add_clipped_vectors
+        return fused.sink_of(add), np.array([self.radius, 2.0**self.bits]), 1
 
     def __call__(self, vectors: Vectors | entries.EntryVectors) -> Integers:
         if isinstance(vectors, entries.EntryVectors):
-            return clipped_total_of_entries(vectors, self.radius, self.bits)
+            return clipped_total_of_entries(vectors, self.radius, self.bits, self.laplace)
+        if self.laplace:
+            return clipped_total_of_1_norms(vectors, self.radius, self.bits)
         return clipped_total(vectors, self.radius, self.bits, np.ones(len(vectors)))
 
 
@@ -242,8 +264,24 @@ def clipped_total(vectors: Vectors, radius: float, bits: int, lengths: Vectors) 
     return total
 
 
-def clipped_total_of_entries(vectors: entries.EntryVectors, radius: float, bits: int) -> Integers:
-    """`clipped_total` of vectors that are given by their entries, all clipped to the radius.
+def clipped_total_of_1_norms(vectors: Vectors, radius: float, bits: int) -> Integers:
+    """`clipped_total` of rows that are clipped to the radius in the 1-norm.
+
+    Guarantee: the same.
+
+    >>> clipped_total_of_1_norms(np.array([[3.0, 5.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0, 10)
+    array([ 384, 1152,   -1])
+    """
+    total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
+    with np.errstate(all="ignore"):
+        _add_clipped_1_norms(vectors, radius, 2.0**bits, total)
+    return total
+
+
+def clipped_total_of_entries(
+    vectors: entries.EntryVectors, radius: float, bits: int, laplace: bool = False
+) -> Integers:
+    """`clipped_total`, or that of 1-norms, of vectors that are given by their entries, all clipped to the radius.
 
     Guarantee: the same, for any entries: a vector that has a column twice, or one that there is not, counts as one that
     is not finite. With a column twice it could be longer than its entries are.
@@ -258,7 +296,7 @@ def clipped_total_of_entries(vectors: entries.EntryVectors, radius: float, bits:
         raise ValueError("Expected vectors whose entries are there.")
     total: Integers = np.zeros(vectors.width + 1, dtype=np.int64)
     with np.errstate(all="ignore"):
-        _add_clipped_entries(starts, counts, vectors.columns, vectors.values, radius, 2.0**bits, total)
+        _add_clipped_entries(starts, counts, vectors.columns, vectors.values, radius, 2.0**bits, laplace, total)
     return total
 
 
@@ -274,6 +312,11 @@ _compiled: Callable[[_F], _F] = kernel()
 def _add_clipped_vectors(vectors: Vectors, parameters: Vectors, total: Integers) -> None:
     """For compiled loops: each vector clipped to one radius."""
     _add_clipped(vectors, parameters[0], parameters[1], np.ones(1), total)
+
+
+def _add_vectors_of_1_norms(vectors: Vectors, parameters: Vectors, total: Integers) -> None:
+    """For compiled loops: each vector clipped to one radius in the 1-norm."""
+    _add_clipped_1_norms(vectors, parameters[0], parameters[1], total)
 
 
 @_compiled
@@ -310,8 +353,35 @@ def _add_clipped(vectors: Vectors, radius: float, steps: float, lengths: Vectors
 
 
 @_compiled
+def _add_clipped_1_norms(vectors: Vectors, radius: float, steps: float, total: Integers) -> None:
+    for row in range(vectors.shape[0]):
+        size, largest = 0.0, 0.0
+        for entry in vectors[row]:
+            size += abs(entry * (1 / radius))
+            largest = max(largest, abs(entry)) if abs(entry) < np.inf else np.inf
+        total[-1] += 1 if size <= 1 else -1
+        if size < np.inf:
+            factor = (1.0 if size <= 1 else 1 / size) * steps * (1 / radius)
+            for column in range(vectors.shape[1]):
+                total[column] += np.int64(vectors[row, column] * factor)
+        elif largest < np.inf:  # divided by it first, so that no sum overflows
+            size = 0.0
+            for entry in vectors[row]:
+                size += abs(entry / largest)
+            for column in range(vectors.shape[1]):
+                total[column] += np.int64(vectors[row, column] / largest * (steps / size))
+
+
+@_compiled
 def _add_clipped_entries(
-    starts: Integers, counts: Integers, columns: Integers, values: Vectors, radius: float, steps: float, total: Integers
+    starts: Integers,
+    counts: Integers,
+    columns: Integers,
+    values: Vectors,
+    radius: float,
+    steps: float,
+    laplace: bool,
+    total: Integers,
 ) -> None:
     last_seen, part = np.full(len(total) - 1, -1), np.zeros(1, dtype=np.int64)
     for row in range(len(starts)):
@@ -325,7 +395,10 @@ def _add_clipped_entries(
             part = np.zeros(2 * (last - first) + 1, dtype=np.int64)
         own = part[: last - first + 1]
         own[:] = 0
-        _add_clipped(values[first:last].reshape(1, last - first), radius, steps, np.ones(1), own)
+        if laplace:
+            _add_clipped_1_norms(values[first:last].reshape(1, last - first), radius, steps, own)
+        else:
+            _add_clipped(values[first:last].reshape(1, last - first), radius, steps, np.ones(1), own)
         total[-1] += own[-1] if fits else -1
         if fits:
             for k in range(first, last):
