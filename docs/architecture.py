@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent / "architecture.md"
 SOURCE = Path(__file__).parent.parent / "src" / "userdp"
 # The order in which data flows, and beside it what only looks on.
 STREET = ("data", "vectors", "engines", "privacy", "solvers", "models", "report", "cli")
-BESIDE = ("losses", "domains", "baselines", "auditing", "bench")
+BESIDE = ("losses", "domains", "baselines", "auditing", "bench", "compiling")
 
 
 def files(part: str) -> list[Path]:

@@ -4,8 +4,8 @@ Floating-point noise added naively leaks through its low bits (Mironov 2012). Op
 adds exactly sampled discrete noise on that grid. The rounding enlarges the sensitivity by grid * sqrt(d); OpenDP's own
 privacy map charges it, and `gaussian` enlarges the noise until that map certifies the multiplier asked for. A grid of
 2^-40 standard deviations makes the rest (discrete against continuous Gaussian) cost less than the accountant's
-reserve: docs/proofs.md, section 7. A coarser grid would hardly be faster (measured): OpenDP's time goes
-into random bytes and whole numbers, whatever the scale.
+reserve: docs/proofs.md, section 7. A coarser grid, or noise for whole numbers in steps of the grid, would hardly be
+faster (measured): OpenDP's time goes into random bytes and exact arithmetic, whatever the scale and type.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -31,20 +30,18 @@ def laplace_tail(epsilon: float, at_least: int) -> float:
     return math.exp(-epsilon * at_least) / (1 + math.exp(-epsilon))
 
 
-@lru_cache(maxsize=4096)
 def above_threshold_tail(epsilon: float, at_least: int) -> float:
     """Upper bound on P(nu - xi >= k), k >= 1: the noise of one AboveThreshold answer.
 
-    nu and xi are discrete Laplace of scales 4/epsilon and 2/epsilon. Summed over xi out to 60 scales; what lies beyond
-    is bounded by its probability.
+    nu and xi are discrete Laplace of scales 4/epsilon and 2/epsilon. With a = e^(-epsilon/4), the sum over xi of
+    P(xi) P(nu >= k + xi), P(xi) = (1 - a^2) / (1 + a^2) a^(2|xi|), is three geometric series: those of xi >= 0,
+    0 > xi > -k, and xi <= -k. All terms are positive; 1e-12 is for their rounding.
     """
-    slow, reach = epsilon / 4, math.ceil(120 / epsilon)
-    xi = np.arange(-reach, reach + 1)
-    mass = math.tanh(slow) * np.exp(-2 * slow * np.abs(xi))
-    gap = at_least + xi
-    beyond = np.exp(-slow * np.maximum(gap, 1 - gap)) / (1 + math.exp(-slow))
-    tail = np.where(gap >= 1, beyond, 1 - beyond)
-    return float(mass @ tail) * (1 + 1e-12) + 2 * laplace_tail(2 * slow, reach + 1)
+    slow = epsilon / 4
+    a, cubes = math.exp(-slow), -math.expm1(-3 * slow)  # 1 - a^3
+    near = math.exp(-slow * at_least) * (1 / cubes + a * math.expm1(-slow * (at_least - 1)) / math.expm1(-slow))
+    far = math.exp(-2 * slow * at_least) * (1 + a * a) / cubes
+    return math.tanh(slow) * (near + far) / (1 + a) * (1 + 1e-12)
 
 
 def least_excess(tail: Tail, epsilon: float, probability: float) -> int:
