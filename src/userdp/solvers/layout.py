@@ -17,12 +17,17 @@ from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.solvers.problem import Problem
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
-APPROACH = tuple(f"approach {number + 1}" for number in range(10))
+EARLY_CURVATURE = "early curvature"
+_APPROACH = tuple(f"approach {number + 1}" for number in range(14))
+IF_FLAT = _APPROACH[10:]  # steps that are skipped unless the curvature tells of a rare class
+# Releases of a hurried plan before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
+APPROACH = (*_APPROACH[:4], EARLY_CURVATURE, *_APPROACH[4:], CURVATURE)
 WHITENING_PARTS = 8  # of the users, one for each release of whitening in a hurry
-_PARTS = 16  # of the users, one for each step of the approach
-_HURRIED = {BURN_IN: (3, 0.15), STEPS: (5, 0.85)}  # steps of everyone, and how they share what is left
+_PARTS = len(APPROACH)  # of the users, one for each release of the approach
+_HURRIED = {BURN_IN: 0.15, STEPS: 0.85}  # how steps of everyone share what is left
+# s up to which the approach's noise is small enough for so many steps of everyone, of burn-in and averaged, to remove.
+_ENOUGH = ((1e-4, {BURN_IN: 1, STEPS: 4}), (3e-4, {BURN_IN: 2, STEPS: 4}), (1e-3, {BURN_IN: 3, STEPS: 5}))
 _APPROACH_FRACTION = 0.15
-_LITTLE_NOISE = 1e-3  # s up to which the approach's noise does no harm
 _FEW_ROWS = 200_000  # up to which nobody waits for all passes
 
 _MOST_STEPS = 40
@@ -102,7 +107,7 @@ class Layout:
     def may_hurry(self, problem: Problem, n_rows: int) -> bool:
         """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
         smooth = problem.loss.smooth and problem.loss.compiled and problem.loss.n_outputs == 1
-        return smooth and self.s <= _LITTLE_NOISE and n_rows > _FEW_ROWS
+        return smooth and self.s <= _ENOUGH[-1][0] and n_rows > _FEW_ROWS
 
     @property
     def burn_in_steps(self) -> int:
@@ -128,14 +133,14 @@ class Layout:
     @property
     def _hurried_parts(self) -> tuple[Part, ...]:
         """The approach's users are no two the same: all of its releases cost what one does."""
-        labels = (*APPROACH, CURVATURE)
         rest = 1 - self.whitening - _APPROACH_FRACTION
+        steps = next((steps for most, steps in _ENOUGH if self.s <= most), _ENOUGH[-1][1])
         return (
             *(
                 Part(label, 1, _APPROACH_FRACTION, number / _PARTS, (number + 1) / _PARTS)
-                for number, label in enumerate(labels)
+                for number, label in enumerate(APPROACH)
             ),
-            *(Part(label, steps, fraction * rest) for label, (steps, fraction) in _HURRIED.items()),
+            *(Part(label, steps[label], fraction * rest) for label, fraction in _HURRIED.items()),
         )
 
     @property

@@ -50,6 +50,8 @@ from userdp.solvers.layout import (
     APPROACH,
     BURN_IN,
     CURVATURE,
+    EARLY_CURVATURE,
+    IF_FLAT,
     RECALIBRATION,
     SPREAD,
     STEPS,
@@ -66,6 +68,8 @@ _MARK = 0.3  # a size's mark / clip: sizes raise the gradients' noise by 4%
 # Momentum, and a step in units of the inverse curvature; with it they lead 1.25 and 1.3 of these. The latter shrink
 # errors by .63 a step, along curvatures of a sixth to three times the mean one.
 _PACE, _HURRIED_PACE = (0.6, 0.5), (0.4, 0.8)
+# Where the loss is so flat, compared with usual curvatures, a class is rare, and curvatures differ by directions.
+_FLAT, _FLAT_PACE = 0.25, (0.7, 0.6)
 _CLIPPED_TAIL = 6.0  # fraction of users that a hurried plan clips / s: what clipping costs then falls as noise does
 _MOST_NOISE = 0.05  # that a step's noise may move predictions / a typical prediction
 _TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured
@@ -350,7 +354,7 @@ class _Descent:
         weights = self.coordinates.to_weights(self._whitened())
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
-    def measure_curvature(self, ratio: float) -> Releases[None]:
+    def measure_curvature(self, label: str, ratio: float) -> Releases[None]:
         """Set the curvature to what is released, as far as that can be told from noise, if the loss is compiled."""
         if not self.loss.compiled:
             return
@@ -358,7 +362,7 @@ class _Descent:
         statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
         radius = 1.0 if self.phase.pure else statistic.radius
-        released = (yield Request(CURVATURE, statistic, radius)) + 0.5
+        released = (yield Request(label, statistic, radius)) + 0.5
         measured = scale * float(released[0])
         self.inverse_rows = min(max(float(released[1]) - radius * ratio, 0.0), 1.0)
         trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
@@ -370,7 +374,7 @@ class _Descent:
         """So many steps; the average of the points less that of the gradients over the curvature."""
         points = gradients = np.zeros_like(self.point)
         long = self.phase.hurried or self.phase.pure
-        noise, (momentum, step) = 0.0, _HURRIED_PACE if long else _PACE
+        noise, (momentum, step) = 0.0, self._pace
         for number in range(n_steps):
             gradient, std, steep = yield from self._release(label, ratio)
             points, gradients = points + self.point / n_steps, gradients + gradient / steep / n_steps
@@ -402,6 +406,20 @@ class _Descent:
         return gradient, std, steep
 
     @property
+    def _pace(self) -> tuple[float, float]:
+        if self.phase.hurried and self.flat:
+            return _FLAT_PACE
+        return _HURRIED_PACE if self.phase.hurried or self.phase.pure else _PACE
+
+    @property
+    def flat(self) -> bool:
+        return self._relative_curvature < _FLAT
+
+    @property
+    def _relative_curvature(self) -> float:
+        return self.curvature / (_TYPICAL_CURVATURE * self.loss.curvature)
+
+    @property
     def _usual_clip(self) -> float:
         """In units of longest: a multiple of the root mean square; in a hurry what few users' gradients exceed."""
         skewed = self.phase.least_clip * math.sqrt(self.inverse_rows)
@@ -415,8 +433,7 @@ class _Descent:
 
         They are the longer the fewer rows a user has.
         """
-        flat = self.curvature / (_TYPICAL_CURVATURE * self.loss.curvature)
-        lopsided = max(0.0, 1 / math.sqrt(flat) - 1) if self.problem.loss.smooth else 0.0
+        lopsided = max(0.0, 1 / math.sqrt(self._relative_curvature) - 1) if self.problem.loss.smooth else 0.0
         return _LOPSIDED[self.phase.label] * lopsided * math.sqrt(self.inverse_rows)
 
     @property
@@ -446,10 +463,12 @@ class WhitenedClip:
         start = coordinates.from_weights(problem.start)
         curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
         descent = _Descent(problem, loss, coordinates, phase, start, curvature)
-        first = [label for label in APPROACH if label in self.parts] or [BURN_IN]
-        for label in first:
-            yield from descent.steps(label, *self.parts[label])
-        yield from descent.measure_curvature(self.parts[CURVATURE][1])
+        for label in APPROACH if phase.hurried else (BURN_IN, CURVATURE):
+            n_steps, ratio = self.parts[label]
+            if label in (EARLY_CURVATURE, CURVATURE):
+                yield from descent.measure_curvature(label, ratio)
+            elif label not in IF_FLAT or descent.flat:
+                yield from descent.steps(label, n_steps, ratio)
         if phase.hurried:
             yield from descent.steps(BURN_IN, *self.parts[BURN_IN])
         point = yield from descent.steps(STEPS, *self.parts[STEPS])
