@@ -19,7 +19,8 @@ def test_a_table_and_its_files(tmp_path):
     record = json.loads((tmp_path / "a.json").read_text())
     assert record["holds"] is True
     assert record["secure_noise"] is False
-    kinds = ("", ", 3 rounds", ", acute vectors", ", sampled", ", sampled, with its fraction")
+    kinds = ("", ", 3 rounds", ", acute vectors", ", Laplace noise", ", Laplace noise, 3 rounds")
+    kinds += (", sampled", ", sampled, with its fraction")
     assert {finding["what"] for finding in record["findings"]} == {f"Clip{kind}" for kind in kinds}
     assert re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}$", record["date"])
     assert "<svg" in (tmp_path / "a.svg").read_text()

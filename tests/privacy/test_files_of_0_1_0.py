@@ -86,7 +86,7 @@ def test_a_report_tells_the_same_of_it(number):
 
 
 FIELDS = {
-    "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier",
+    "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier laplace",
     "local-reports": "n_vectors noise_multiplier",
     "local-votes": "n_vectors epsilon n_bins",
     "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii",

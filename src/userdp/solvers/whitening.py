@@ -22,7 +22,7 @@ from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
 from userdp.vectors.gradients import RowWeights
-from userdp.vectors.kernels import triangular
+from userdp.vectors import kernels
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
@@ -183,7 +183,9 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         if full:
             values, axes = np.linalg.eigh(symmetric(released, n_features))
             basis = basis @ axes / np.sqrt(np.maximum(values, 0.0) + noise * math.sqrt(n_features))
-            basis = triangular(basis)  # any rotation of these coordinates whitens as well; products take half the time
+            basis = kernels.triangular(
+                basis
+            )  # any rotation of these coordinates whitens as well; products take half the time
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
         basis = _constant_of_one(basis)
