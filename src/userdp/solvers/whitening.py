@@ -21,8 +21,8 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
-from userdp.vectors.gradients import RowWeights
 from userdp.vectors import kernels
+from userdp.vectors.gradients import RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
