@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support_curator import BUDGET, SIZE, make_data, mean, plan_of
 
-from userdp import Budget, Curator, Ledger, UserData
+from userdp import Budget, Curator, Ledger, LogisticRegression, UserData
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.engines.local import LocalEngine
-from userdp.privacy.journal import Journal
+from userdp.privacy.journal import Journal, OpenJournal
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
@@ -157,16 +157,43 @@ def test_an_abort_and_a_failure_stay(tmp_path):
     assert asked == [1, 0]
 
 
-def test_a_release_is_on_disk_before_it_is_seen_and_else_does_not_leave(tmp_path, monkeypatch):
+def full_disk(curator, full=True):
+    curator._journal._db.execute(f"PRAGMA query_only = {int(full)}")
+
+
+def test_a_release_is_on_disk_before_it_is_seen_and_else_does_not_leave(tmp_path):
     with closing(Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=tmp_path / "j")) as curator:
         assert curator._journal._db.execute("PRAGMA synchronous").fetchone() == (3,)
-        curator._journal._db.execute("PRAGMA query_only = 1")  # as if the disk were full
-        with pytest.raises(OSError, match="Nothing was released: make room"):
-            curator.release("step 0", UserMean(), 1.0)
-        curator._journal._db.execute("PRAGMA query_only = 0")
         released = curator.release("step 0", UserMean(), 1.0)
         (kept,) = curator._journal._db.execute("SELECT value FROM records WHERE number = 1").fetchone()
         assert np.array_equal(np.frombuffer(kept), released)
+        full_disk(curator)
+        with pytest.raises(OSError, match="Nothing was released: make room"):
+            curator.release("step 0", UserMean(), 1.0)
+
+
+@pytest.mark.parametrize("radius", [1.0, 1e-9])
+def test_what_became_of_a_request_that_was_not_written_is_not_told_later(tmp_path, radius):
+    """Whether the test has passed or not: the run is closed, and can only be begun again."""
+    plan = plan_of(mean(rounds=3), Clip(SIZE, 20.0))
+    with closing(Curator(DATA, plan, Ledger(BUDGET), checkpoint=tmp_path / "j")) as curator:
+        full_disk(curator)
+        with pytest.raises(OSError, match="Nothing was released"):
+            curator.release("step 0", UserMean(), radius)
+        full_disk(curator, False)
+        for label in ("step 0", "step 1"):
+            with pytest.raises(RuntimeError, match="the same run begun again"):
+                curator.release(label, UserMean(), radius)
+        assert curator._journal._db.execute("SELECT count(*) FROM records").fetchone() == (1,)
+
+
+def test_an_interrupted_request_closes_the_run(tmp_path):
+    engine = Counting(0)
+    with closing(Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=tmp_path / "j", engine=engine)) as curator:
+        with pytest.raises(KeyboardInterrupt):
+            curator.release("step 0", UserMean(), 1.0)
+        with pytest.raises(RuntimeError, match="the same run begun again"):
+            curator.release("step 1", UserMean(), 1.0)
 
 
 def test_a_run_that_was_killed_before_its_charge_is_charged(tmp_path, monkeypatch):
@@ -182,7 +209,7 @@ def test_a_run_that_was_killed_before_its_charge_is_charged(tmp_path, monkeypatc
 
 def test_the_data_is_not_touched_before_the_charge(tmp_path, monkeypatch):
     touched = []
-    monkeypatch.setattr(Journal, "order", lambda *_: touched.append("order"))
+    monkeypatch.setattr(OpenJournal, "order", lambda *_: touched.append("order"))
     with pytest.raises(TypeError):
         Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=tmp_path / "j")
     assert touched == ["order"]
@@ -249,13 +276,50 @@ def test_a_copy_is_refused(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    with closing(Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=tmp_path / "j")):
-        with pytest.raises(ValueError, match="another process has it open"):
-            run(tmp_path / "j")
-        code = f"import sqlite3; sqlite3.connect({str(tmp_path / 'j')!r}, timeout=0).execute('BEGIN IMMEDIATE')"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert "locked" in done.stderr
+    with (
+        closing(Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=tmp_path / "j")),
+        pytest.raises(ValueError, match="another one has it open"),
+    ):
+        run(tmp_path / "j")
     run(tmp_path / "j")
+
+
+def test_one_run_at_a_time_has_a_journal_that_is_passed_around(tmp_path):
+    """Also if it is the same object, as copies of an estimator have it, and after it was let go."""
+    journal = Journal(tmp_path / "j")
+    first = Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=journal)
+    released = first.release("step 0", UserMean(), 1.0)
+    with pytest.raises(ValueError, match="another one has it open"):
+        Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=journal)
+    first.close()
+    with closing(Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=journal)) as second:
+        with pytest.raises(OSError, match="Nothing was released"):
+            first.release("step 0", UserMean(), 1.0)
+        assert np.array_equal(second.release("step 0", UserMean(), 1.0), released)
+
+
+def test_other_uses_of_the_file_in_the_process_do_not_end_the_lock(tmp_path):
+    code = f"""
+import fcntl, os
+try:
+    fcntl.flock(os.open({str(tmp_path / "j")!r}, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("locked")
+"""
+    with closing(Curator(DATA, CLIPS, Ledger(BUDGET), checkpoint=tmp_path / "j")):
+        (tmp_path / "j").read_bytes()  # a backup, say
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "locked\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_users_who_changed_places_are_noticed_by_their_ids(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y, ids = rng.uniform(-1, 1, (30_000, 2)), rng.random(30_000) < 0.5, np.repeat(np.arange(3000), 10)
+    model = LogisticRegression(8.0, 1e-6, max_rows_per_user=10, checkpoint=str(tmp_path / "j"), verbose=False)
+    model.fit(X, y, groups=ids)
+    with pytest.raises(ValueError, match="in the same order"):
+        model.fit(X, y, groups=ids[::-1])
 
 
 def test_only_its_owner_reads_it(tmp_path):

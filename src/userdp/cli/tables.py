@@ -71,6 +71,7 @@ def users_of(
         fit_intercept=model.fit_intercept,
         insecure_seed=model.insecure_seed,
         fill_missing=fill_missing,
+        keep_user_ids=model.checkpoint is not None,
     )
 
 

@@ -59,8 +59,9 @@ _PARAMETERS = {
     "saved.",
     "engine": "Who computes; None is this process.",
     "checkpoint": "Path of a journal. Each release is on disk before it is used, and the same call, after the process "
-    "was killed, goes on behind the last one: nothing is charged or released twice. As secret as the data; delete it "
-    "once the fit has ended.",
+    "was killed, goes on behind the last one: nothing is charged or released twice. The data must be the same, with "
+    "users in the same order, which their ids tell (of `UserData`, if it has `keep_user_ids`). As secret as the data; "
+    "delete it once the fit has ended.",
     "insecure_seed": "Makes everything repeatable and NOTHING PRIVATE; for tests.",
 }
 _EXPERT = {

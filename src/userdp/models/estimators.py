@@ -144,6 +144,7 @@ class LinearModel(PrivateEstimator, ABC):
                 max_rows_per_user=self._rows_per_user,
                 fit_intercept=bool(self.fit_intercept),
                 insecure_seed=self.insecure_seed,
+                keep_user_ids=self.checkpoint is not None,  # by which a run that goes on knows them again
             )
             self._fit(data)
         self._warn()  # not before: a warning that is an error must not take away what was paid for

@@ -18,7 +18,7 @@ import numpy as np
 from userdp.data.users import UserData
 from userdp.engines.local import Contribution, LocalEngine
 from userdp.privacy.accounting import Budget
-from userdp.privacy.journal import Journal, as_journal, recorded, run_facts
+from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Vectors
 from userdp.privacy.mechanisms.concentration import check_radius
@@ -89,9 +89,9 @@ class Curator:
         seed = data.insecure_seed if insecure_seed is None else insecure_seed
         self._process = os.getpid()
         self._data, self._plan, self._engine, self._noise = data, plan, engine or LocalEngine(), noise
-        self._journal = as_journal(checkpoint)
+        self._journal: OpenJournal | None = None
         try:
-            self._charge(ledger, purpose, seed)
+            self._charge(ledger, purpose, seed, as_journal(checkpoint))
             self._order = self._drawn_order()
         except BaseException:
             self.close()
@@ -139,12 +139,13 @@ class Curator:
         if os.getpid() != self._process:
             raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
 
-    def _charge(self, ledger: Ledger, purpose: str, seed: int | None) -> None:
+    def _charge(self, ledger: Ledger, purpose: str, seed: int | None, journal: Journal | None) -> None:
         """Charge the plan, unless this is a run that goes on and was charged."""
         token = None
-        if self._journal is not None:
+        if journal is not None:
             facts = run_facts(self._data, self._plan, self.budget, ledger.identity, purpose, seed)
-            token = self._journal.open(facts)
+            self._journal = journal.open(facts)
+            token = self._journal.token
         ledger.charge(self._plan, purpose, seed, token)
         self._check_process()
 
@@ -164,9 +165,11 @@ class Curator:
         if (before := self._journal.next(step.label, statistic, radius)) is not None:
             self._go_on(before.state, session)
             return before.outcome()
+        position, self._position = self._position, len(self._plan.steps)  # closed for good if this is not written
         outcome = self._outcome(step, session, statistic, radius)
         if not isinstance(outcome, KeyboardInterrupt):  # which has released nothing
             self._journal.append(recorded(step.label, statistic, radius, outcome, self._state(session)))
+            self._position = position
         return outcome
 
     def _state(self, session: Session | None = None) -> str:
@@ -271,7 +274,8 @@ class Curator:
         if position < self._position or (position == self._position and self._rounds_left <= 0):
             raise RuntimeError(
                 f"Expected a later step than {label!r}: it is closed, because its releases are used up or it has "
-                "aborted. A new plan, charged anew, is needed for more."
+                "aborted. A new plan, charged anew, is needed for more; or if a journal could not be written, the same "
+                "run begun again."
             )
         step = self._plan.steps[position]
         if position > self._position or self._session is None:

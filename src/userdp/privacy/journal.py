@@ -12,6 +12,7 @@ of how many rows users have. It is readable by its owner only, and of no use onc
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -95,72 +96,100 @@ class Journal:
     """A file in which a run's releases are kept; `command` is what `userdp resume` runs again.
 
     Guarantee: what a run releases with a journal, over any number of times that it was killed and begun again, is what
-    the run would release without, provided that it is killed for reasons that do not depend on draws that nobody saw.
-    One process at a time has it open, and a copy is refused: two runs that go on from the same place would release
-    what was charged once. An older state of the same file that is put back cannot be told. Proof: docs/proofs.md,
-    section 28.
+    the run would release without, provided that it is killed for reasons that do not depend on draws that nobody saw,
+    and that there is room on the disk. One run at a time has it open, and a copy beside it is refused: two runs that go
+    on from the same place would release what was charged once. An older state that is put back cannot be told. Proof:
+    docs/proofs.md, section 28.
     """
 
     def __init__(self, path: str | os.PathLike[str], command: tuple[str, ...] = ()) -> None:
         self.path = Path(path).resolve()
         self._command = command
-        self._db: sqlite3.Connection | None = None
-        self._records: list[Record] = []
-        self._digest, self._replayed = "", 0
-
-    def __deepcopy__(self, memo: object = None) -> Journal:
-        """Itself: scikit-learn copies parameters of estimators."""
-        return self
-
-    __copy__ = __deepcopy__
 
     def command(self) -> tuple[str, ...]:
         """The arguments of `userdp` that the run was begun with; empty if it was begun from Python."""
         if not self.path.is_file():
             raise FileNotFoundError(f"Expected a journal at {self.path}: --checkpoint of `userdp fit` makes one.")
-        with self._undamaged(), contextlib.closing(self._connect()) as db:
-            self._check_kind(db)
+        with _undamaged(self.path), contextlib.closing(_connect(self.path)) as db:
+            _check_kind(db, self.path)
             command = json.loads(db.execute("SELECT command FROM run").fetchone()[0])
             if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
                 raise TypeError("no command")
             return tuple(command)
 
-    def open(self, facts: str) -> str:
-        """Begin a run's journal, or go on with it; the token by which a ledger knows the charge."""
-        self.close()
+    def open(self, facts: str) -> OpenJournal:
+        """Begin a run's journal, or go on with it."""
         self._create(facts)
-        with self._undamaged():
-            db = self._connect()
+        return OpenJournal(self.path, facts)
+
+    def _create(self, facts: str) -> None:
+        """Make a journal, unless something is there: aside, and linked into place in one step."""
+        try:
+            if self.path.exists():
+                return
+            with tempfile.TemporaryDirectory(prefix=f".{self.path.name}.", dir=self.path.parent) as aside:
+                new = Path(aside) / "journal"
+                new.touch(mode=0o600)
+                with contextlib.closing(_connect(new)) as db:
+                    db.execute("PRAGMA synchronous = EXTRA")
+                    for statement in _TABLES:
+                        db.execute(statement)
+                    known = (facts, str(uuid.uuid4()), json.dumps(self._command), new.stat().st_ino)
+                    db.execute("INSERT INTO run VALUES (1, ?, ?, ?, ?)", known)
+                with contextlib.suppress(FileExistsError):
+                    os.link(new, self.path)
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ValueError(
+                f"Expected to make a journal at {self.path}: {reason}. Does its folder not exist, or is it not "
+                "writable, or on a disk without hard links? Nothing was spent."
+            ) from None
+
+
+class OpenJournal:
+    """A run's hold on its journal, until it is closed.
+
+    token: the name by which a ledger knows the run's charge.
+    """
+
+    def __init__(self, path: Path, facts: str) -> None:
+        self.path = path
+        self._records: list[Record] = []
+        self._digest, self._replayed = "", 0
+        with contextlib.ExitStack() as stack:
+            # By a descriptor of its own: SQLite's locks are gone as soon as this process closes the file anywhere.
+            held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            stack.callback(os.close, held)
             try:
-                db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                db.execute("PRAGMA synchronous = EXTRA")
-                db.execute("BEGIN EXCLUSIVE")  # and with that mode it stays exclusive until the process ends
-                db.execute("COMMIT")
-                token = self._check(db, facts)
-            except BaseException:
-                db.close()
-                raise
-        self._db, self._replayed = db, 0
-        return token
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(
+                    f"Expected the journal {path} for this run alone: another one has it open. Nothing was released."
+                ) from None
+            with _undamaged(path):
+                self._db = _connect(path)
+                stack.callback(self._db.close)  # before the lock is gone
+                self._db.execute("PRAGMA synchronous = EXTRA")
+                self.token = self._check(facts)
+            self._closing = stack.pop_all()
 
     def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-        self._db = None
+        """Let others have it; this hold is of no more use."""
+        self._closing.close()
 
     def order(self, data: UserData, draw: Callable[[], Users], state: Callable[[], str]) -> tuple[Users, str]:
         """The order that users were drawn in, and what was kept with it: of the first run, which draws it.
 
-        Users are known by their place in the data, so what can be told of that must be the same. (Which rows of a user
-        are kept may differ.)
+        Users are known by their place in the data, so their ids, where the data keeps them, and their numbers of rows
+        must be the same. (Which rows of a user are kept may differ.)
         """
-        shape = hashlib.sha256(np.ascontiguousarray(data.offsets).tobytes()).hexdigest()
+        shape = hashlib.sha256(np.ascontiguousarray(data.offsets).tobytes() + repr(data.user_ids).encode()).hexdigest()
         if not self._records:
             self.append(Record(_ORDER, "order", shape, 0.0, draw().astype("<i8").tobytes(), state()))
         first = self._records[0]
         order = np.frombuffer(first.value, dtype="<i8").astype(np.int64)
         if first.kind != _ORDER or not np.array_equal(np.sort(order), np.arange(data.n_users)):
-            raise self._damaged()
+            raise _damaged(self.path)
         if first.statistic != shape:
             raise ValueError(
                 f"Expected the users that the journal {self.path} was begun with, in the same order and with as many "
@@ -186,8 +215,6 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Write down what was drawn, and sync it to the disk; raises, and nothing may leave, if that fails."""
-        if self._db is None:
-            raise RuntimeError("Expected an open journal.")
         digest = _digest(self._digest, record)
         values = (record.kind, record.label, record.statistic, record.radius, record.value, record.state, digest)
         try:
@@ -200,47 +227,10 @@ class Journal:
         self._records.append(record)
         self._digest, self._replayed = digest, len(self._records)
 
-    # --- the file -----------------------------------------------------------------------------------------------------
-
-    def _connect(self, mode: str = "rw", path: Path | None = None) -> sqlite3.Connection:
-        uri = f"{(path or self.path).as_uri()}?mode={mode}"
-        return sqlite3.connect(uri, timeout=0.0, isolation_level=None, check_same_thread=False, uri=True)
-
-    def _create(self, facts: str) -> None:
-        """Make a journal, unless something is there: aside, and linked into place in one step."""
-        try:
-            if self.path.exists():
-                return
-            with tempfile.TemporaryDirectory(prefix=f".{self.path.name}.", dir=self.path.parent) as aside:
-                new = Path(aside) / "journal"
-                new.touch(mode=0o600)
-                with contextlib.closing(self._connect(path=new)) as db:
-                    db.execute("PRAGMA synchronous = EXTRA")
-                    for statement in _TABLES:
-                        db.execute(statement)
-                    known = (facts, str(uuid.uuid4()), json.dumps(self._command), new.stat().st_ino)
-                    db.execute("INSERT INTO run VALUES (1, ?, ?, ?, ?)", known)
-                with contextlib.suppress(FileExistsError):
-                    os.link(new, self.path)
-        except (OSError, sqlite3.Error) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ValueError(
-                f"Expected to make a journal at {self.path}: {reason}. Does its folder not exist, or is it not "
-                "writable, or on a disk without hard links? Nothing was spent."
-            ) from None
-
-    def _check_kind(self, db: sqlite3.Connection) -> None:
-        (name,), (version,) = (db.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version"))
-        if (name, version) != (_NAME, _FORMAT):
-            raise ValueError(
-                f"Expected {self.path} to be a userdp journal of format {_FORMAT}, it is something else: choose "
-                "another --checkpoint. Nothing was spent."
-            )
-
-    def _check(self, db: sqlite3.Connection, facts: str) -> str:
+    def _check(self, facts: str) -> str:
         """Refuse what is no whole journal of this run, and read what it holds; its token."""
-        self._check_kind(db)
-        held, token, inode = db.execute("SELECT facts, token, inode FROM run").fetchone()
+        _check_kind(self._db, self.path)
+        held, token, inode = self._db.execute("SELECT facts, token, inode FROM run").fetchone()
         if inode != self.path.stat().st_ino:
             raise ValueError(
                 f"Expected {self.path} to be the journal itself, it is a copy: a run goes on once, with the file that "
@@ -255,38 +245,49 @@ class Journal:
             )
         digest = hashlib.sha256(held.encode() + token.encode()).hexdigest()
         records = []
-        rows = db.execute("SELECT number, kind, label, statistic, radius, value, state, digest FROM records")
+        rows = self._db.execute("SELECT number, kind, label, statistic, radius, value, state, digest FROM records")
         for number, (found, *values, written) in enumerate(sorted(rows.fetchall())):
             record = Record(*values)
             digest = _digest(digest, record)
             if (found, digest) != (number, written) or record.kind not in (_ORDER, _RELEASE, _ABORT, _FAILURE):
-                raise self._damaged()
+                raise _damaged(self.path)
             records.append(record)
         self._records, self._digest = records, digest
         uuid.UUID(token)
         return str(token)
 
-    def _damaged(self) -> ValueError:
-        return ValueError(
-            f"Expected {self.path} to be a whole journal, records in it are damaged: the run cannot go on. What it "
-            "spent is spent; nothing was released."
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode=rw", timeout=0.0, isolation_level=None, check_same_thread=False, uri=True
+    )
+
+
+def _check_kind(db: sqlite3.Connection, path: Path) -> None:
+    (name,), (version,) = (db.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version"))
+    if (name, version) != (_NAME, _FORMAT):
+        raise ValueError(
+            f"Expected {path} to be a userdp journal of format {_FORMAT}, it is something else: choose another "
+            "--checkpoint. Nothing was spent."
         )
 
-    @contextlib.contextmanager
-    def _undamaged(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            if "locked" in str(error):
-                raise ValueError(
-                    f"Expected the journal {self.path} for this run alone: another process has it open. Nothing was "
-                    "released."
-                ) from None
-            raise self._damaged() from None
-        except ValueError as error:
-            raise (error if str(error).startswith("Expected ") else self._damaged()) from None
-        except (AttributeError, LookupError, RecursionError, TypeError):
-            raise self._damaged() from None
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(
+        f"Expected {path} to be a whole journal, records in it are damaged: the run cannot go on. What it spent is "
+        "spent; nothing was released."
+    )
+
+
+@contextlib.contextmanager
+def _undamaged(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with records inside is told as one thing."""
+    try:
+        yield
+    except ValueError as error:
+        raise (error if str(error).startswith("Expected ") else _damaged(path)) from None
+    except (sqlite3.Error, AttributeError, LookupError, RecursionError, TypeError):
+        raise _damaged(path) from None
 
 
 def _digest(before: str, record: Record) -> str:

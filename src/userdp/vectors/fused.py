@@ -17,10 +17,10 @@ of rows need these three.
 
 Guarantee: a user's vector is a function of its rows, in their order, and of the parameters, bit for bit: whoever is
 beside it, in any order, on any thread. Slopes of several users are computed side by side, each by the same operations:
-the package's own losses call no library function across rows. A loss from outside may call exp or tanh, of which a
-compiler may have two versions, for single numbers and for several, that round differently; so its slopes are computed
-of one user alone. A user's rows are cut into blocks from its own first row on; sums over rows or entries never cross
-users.
+the package's own losses, as solvers use them (smoothed only where they have kinks), call no library function across
+rows. A loss from outside may call exp or tanh, of which a compiler may have two versions, for single numbers and for
+several, that round differently; so its slopes are computed of one user alone. A user's rows are cut into blocks from
+its own first row on; sums over rows or entries never cross users.
 """
 
 from __future__ import annotations
