@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -141,7 +142,7 @@ def _check_helpers(function: Any, name: str) -> None:
 
 def _is_compiled(function: Any) -> bool:
     if isinstance(function, Kernel):
-        return True
+        return os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"  # numba's own switch; asking numba would load it
     from numba.extending import is_jitted
 
     return bool(is_jitted(function))
