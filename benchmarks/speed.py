@@ -40,7 +40,7 @@ mpl.use("Agg")
 SIZES = ((100_000, 20, 10), (100_000, 20, 20), (100_000, 20, 50), (20_000, 20, 200))  # users, rows, features
 EPSILONS, DELTA, UNHURRIED = (0.5, 1.0, 8.0), 1e-8, 10**15
 GROWTH = (10_000, 100_000, 1_000_000)
-MOST_PASSES, MOST_RATIO = 12, 2.0  # of the guard; ratios on few rows are larger than on many
+MOST_PASSES, MOST_RATIO = 12, 3.0  # of the guard; ratios on few rows, and on busy machines, are larger
 PICTURE = Path(__file__).parents[1] / "docs" / "bench" / "speed.svg"
 
 

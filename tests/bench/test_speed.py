@@ -1,4 +1,4 @@
-"""A guard of speed, by counts and ratios in one run: passes of the default plan, and its CPU time over scikit-learn's."""
+"""A guard of speed, by counts and ratios in one run: passes of the default, and its CPU time over scikit-learn's."""
 
 import subprocess
 import sys
