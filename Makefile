@@ -56,8 +56,12 @@ test-all: coverage
 # First compiled kernels as plain Python, which is how their branches are seen. No threads, because coverage's tracer
 # cannot be installed in two at once; those that need some are run after, without coverage.
 COVERED := src/userdp/privacy/*,src/userdp/baselines/mechanisms/*
+PLAIN := tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/privacy/test_sparse_clip.py \
+	$(addprefix tests/privacy/test_laplace_clip.py::,test_vectors_of_all_sizes_add_up \
+	  test_totals_of_entries_are_those_of_the_vectors \
+	  test_a_vector_is_clipped_in_the_1_norm_and_never_beyond_what_the_sensitivity_allows)
 coverage: $(DEV)/ready
-	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --cov --cov-report= tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/privacy/test_sparse_clip.py
+	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --cov --cov-report= $(PLAIN)
 	NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 -m "not threads" --cov --cov-append --cov-report= tests/privacy
 	$(DEV)/bin/python -m coverage report --include='$(COVERED)' --fail-under=100
 	$(PYTEST) -m "threads and slow" tests/privacy || [ $$? = 5 ]  # 5: none is slow

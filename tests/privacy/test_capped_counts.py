@@ -260,3 +260,6 @@ def test_small_or_scattered_batches_and_huge_vectors_are_counted_exactly(monkeyp
     vectors[:5] *= 1e17
     found = capped.capped_counts(vectors, radius, 50)
     np.testing.assert_array_equal(found, np.minimum(neighbour_counts(vectors, radius), 50))
+    vectors[0] = 1e300  # finite, but its distance is not
+    found = capped.capped_counts(vectors, radius, 50, pivot=np.median(vectors, axis=0))
+    np.testing.assert_array_equal(found, np.minimum(neighbour_counts(vectors, radius), 50))

@@ -392,3 +392,11 @@ def test_what_is_no_journal_is_refused_in_one_sentence(tmp_path):
     change(tmp_path / "j", "UPDATE run SET command = '{}'")
     with pytest.raises(ValueError, match="whole journal"):
         Journal(tmp_path / "j").command()
+
+
+def test_an_order_that_is_none_is_damage(tmp_path):
+    with (
+        closing(Journal(tmp_path / "j").open("{}")) as journal,
+        pytest.raises(ValueError, match="whole journal"),
+    ):
+        journal.order(DATA, lambda: np.zeros(SIZE, dtype=np.int64), lambda: "[null, null]")

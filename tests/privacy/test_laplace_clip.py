@@ -15,9 +15,11 @@ from test_sparse_clip import WIDTH, any_vector, held, sound_vector
 
 from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
+from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import (
     Clip,
+    _add_vectors_of_1_norms,
     clipped_total_of_1_norms,
     clipped_total_of_entries,
 )
@@ -213,3 +215,16 @@ def test_what_has_no_proof_with_laplace_noise_is_refused(more):
 def test_radii_that_clip_nothing():
     assert Clip(40, 5.0).radius_of(3.0, 16) == 3.0
     assert of(40).radius_of(3.0, 16) == 12.0
+
+
+def test_the_compiled_loop_adds_the_same():
+    vectors = np.array([[3.0, 5.0], [0.0, 0.5], [np.nan, 0.0]])
+    added = np.zeros(3, dtype=np.int64)
+    _add_vectors_of_1_norms(vectors, np.array([1.0, 2.0**10]), added)
+    assert np.array_equal(added, clipped_total_of_1_norms(vectors, 1.0, 10))
+
+
+def test_parts_of_a_plan_without_delta_are_counted_in_epsilon():
+    parts = (Step("a", 0, 100, of(100, 4.0)), Step("b", 0, 100, of(100, 8.0, rounds=2)))
+    told = statement(Plan(100, parts), Budget(0.5, 0.0), Ledger(Budget(0.5, 0.0)), None)
+    assert [part.fraction for part in told.parts] == pytest.approx([0.5, 0.5])
