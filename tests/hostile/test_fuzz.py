@@ -15,7 +15,14 @@ import userdp
 from userdp import Ledger, load_model
 
 # Where one run takes long, fewer.
-EXAMPLES = {"table_file": 300, "arrays": 500, "model_file": 300, "ledger_file": 100, "arguments": 60}
+EXAMPLES = {
+    "table_file": 300,
+    "arrays": 500,
+    "model_file": 300,
+    "ledger_file": 100,
+    "journal_file": 60,
+    "arguments": 60,
+}
 
 
 @pytest.mark.parametrize("name", targets.TARGETS)
