@@ -42,7 +42,6 @@ Turning = tuple[np.ndarray, np.ndarray, int]
 Marking = tuple[float, float, float, int]
 Sink = tuple[Any, np.ndarray, int]  # of `sink_of`, its parameters, and how many entries a total has beside a vector's
 
-AHEAD = 2  # how many users later rows are asked for early
 USERS = 16  # at a time; a multiple of a tile's rows
 NO_TURNING: Turning = np.zeros(0), np.zeros((0, 0)), 0
 NO_MARKING: Marking = (math.inf, 1.0, 0.0, 0)
@@ -190,19 +189,13 @@ def _mean_gradients(
     for j in range(end - begin):
         user = users[begin + j]
         first, last = offsets[user], offsets[user + 1]
-        if begin + j + AHEAD < len(users):
-            later = users[begin + j + AHEAD]
-            if later != users[begin + j + AHEAD - 1] + 1:  # else it is read in order anyway
-                start, n_rows = offsets[later], min(kernels.BLOCK_ROWS, offsets[later + 1] - offsets[later])
-                kernels.read_ahead(rows, start, n_rows)
-                kernels.read_ahead(targets, start, n_rows)
-                if lengths.size > 0:
-                    kernels.read_ahead(lengths, start, n_rows)
-        sums[j] = math.nan if first == last else 0.0
+        for k in range(sums.shape[1]):
+            sums[j, k] = math.nan if first == last else 0.0
         for start in range(first, last, kernels.BLOCK_ROWS):
             n_rows = min(kernels.BLOCK_ROWS, last - start)
             if filled + n_rows > kernels.BLOCK_ROWS or (alone and filled > 0):
                 _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
+                _read_ahead(rows, targets, offsets, lengths, users, begin + j)
                 _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
                 filled = n_waiting = 0
             kernels.predict_block(rows, start, n_rows, weights, predictions, filled)
@@ -214,6 +207,7 @@ def _mean_gradients(
             waiting[n_waiting, 2], waiting[n_waiting, 3] = n_rows, last - first
             filled, n_waiting = filled + n_rows, n_waiting + 1
     _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
+    _read_ahead(rows, targets, offsets, lengths, users, end)
     _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
 
 
@@ -248,6 +242,29 @@ def _add_waiting(
         kernels.weigh_block(lengths, longest, start, n_rows, slopes, at, n_outputs, 1.0 / n_all)
         kernels.add_block(rows, start, n_rows, slopes, at, n_outputs, sums, j)
         at += n_rows
+
+
+@compiled
+def _read_ahead(
+    rows: Any,
+    targets: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    users: np.ndarray,
+    first: int,
+) -> None:
+    """Ask for what is read of users[first], and of those after it that are computed together with it."""
+    asked = 0
+    for j in range(first, min(first + USERS, len(users))):
+        start = offsets[users[j]]
+        n_rows = min(kernels.BLOCK_ROWS, offsets[users[j] + 1] - start)
+        asked += n_rows
+        if asked > kernels.BLOCK_ROWS:
+            break
+        kernels.read_ahead(rows, start, n_rows)
+        kernels.read_ahead(targets, start, n_rows)
+        if lengths.size > 0:
+            kernels.read_ahead(lengths, start, n_rows)
 
 
 @compiled

@@ -19,7 +19,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -176,8 +176,8 @@ class RowWeights:
     def lengths(self, data: UserData) -> np.ndarray:
         """|x @ basis| of all rows, in float32."""
         kept = _KEPT.get(data)
-        if kept is None or kept[0] is not self:
-            kept = self, kernels.row_lengths(data.rows, self.basis)
+        if kept is None or not (kept[0] is self or np.array_equal(kept[0].basis, self.basis)):
+            kept = self, kernels.row_lengths(data.rows, self.basis, data.scratch((data.n_rows,), np.float32))
             _KEPT[data] = kept
         return kept[1]
 
@@ -266,7 +266,12 @@ class MeanGradient(PerUser):
                 self.loss.slope(prediction, 1.0)
         except Exception as error:
             raise ValueError(f"Expected the {self.loss.name} loss to have a slope at 0.5: it raised.") from error
-        if not np.all(np.isfinite(self.on_generated(n_features, dtype))):
+        if self.row_weights is not None and len(self.row_weights.basis) != n_features:
+            raise ValueError(
+                f"Expected a basis of {n_features} features for row weights, got {len(self.row_weights.basis)}."
+            )
+        plain = replace(self, row_weights=None)  # weights are from 0 to 1: what is finite without them stays so
+        if not np.all(np.isfinite(plain.on_generated(n_features, dtype))):
             raise ValueError(
                 f"Expected finite gradients of the {self.loss.name} loss on generated rows with targets 0 and 1: "
                 f"check its slope."
@@ -390,15 +395,18 @@ class ClippedGradient(PerUser):
 
     def for_kernels(self, data: UserData) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
         """As `MeanGradient.for_kernels`."""
-        size = self.gradient.weights.size
-        if self.directions is not None and len(self.directions) != size:
-            raise ValueError(f"Expected directions of {size} entries, got {len(self.directions)}.")
+        self._check_directions()
         width, model, turning, _ = self.gradient.for_kernels(data, self.directions)
         return width + N_SIZES + 1, model, turning, (self.clip, self.longest, self.mark, N_SIZES)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
-        self.on_generated(n_features, dtype)
+        self._check_directions()
+
+    def _check_directions(self) -> None:
+        size = self.gradient.weights.size
+        if self.directions is not None and len(self.directions) != size:
+            raise ValueError(f"Expected directions of {size} entries, got {len(self.directions)}.")
 
 
 @dataclass(frozen=True, eq=False)

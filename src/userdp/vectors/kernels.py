@@ -429,8 +429,8 @@ def _row_lengths(rows: Rows, first: int, basis: np.ndarray, turned: Turned, diag
         _turned_lengths(rows, first, basis, turned, out)
 
 
-def row_lengths(rows: np.ndarray | SparseRows, basis: np.ndarray) -> np.ndarray:
-    """|x @ basis| of each row in float32; a basis that is a vector is a diagonal matrix.
+def row_lengths(rows: np.ndarray | SparseRows, basis: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """|x @ basis| of each row in float32, in `out` if there is room; a basis that is a vector is a diagonal matrix.
 
     By the same operations for each row, whatever rows stand around it. A basis is turned into a triangular one, which
     gives the same lengths for half of the work.
@@ -441,13 +441,13 @@ def row_lengths(rows: np.ndarray | SparseRows, basis: np.ndarray) -> np.ndarray:
     matrix = np.zeros((len(basis), 0)) if diagonal else np.ascontiguousarray(triangular(basis))
     held, basis = rows_of(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)) if diagonal else matrix)
     turned = turned_by(matrix, rows.dtype)
-    out = np.empty(len(rows), np.float32)
+    lengths = np.empty(len(rows), np.float32) if out is None else out
 
     def run(chunk: slice) -> None:
-        _row_lengths(held, chunk.start, basis, turned, diagonal, out[chunk])
+        _row_lengths(held, chunk.start, basis, turned, diagonal, lengths[chunk])
 
     over_chunks(run, len(rows), rows.size * len(basis))
-    return out
+    return lengths
 
 
 def triangular(basis: np.ndarray) -> np.ndarray:

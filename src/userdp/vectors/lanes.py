@@ -1,8 +1,9 @@
 """Products of rows with weights, sums of rows, and reading ahead, in LLVM's own terms.
 
 Compilers cut loops over the features into long steps and leave the rest to single numbers, which costs more than all
-else where features are few. Here steps are of 16 features, then of 4, then of one, in float64 whatever the rows are in.
-An entry is one sum in an order that the number of features, or of rows, decides.
+else where features are few. Here steps are of 32 features, in float64 whatever the rows are in, and the last step is of
+those that are left: the others of the 32 are neither read nor written, and count as 0. An entry is one sum in an order
+that the number of features, or of rows, decides.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_LANES, _PARTS = 4, 4  # numbers of a vector, vectors of a long step
+_LANES, _PARTS = 8, 4  # numbers of a vector, vectors of a step
 _LINE_BYTES = 64
-_INDEX, _REAL = ir.IntType(64), ir.DoubleType()
+_INDEX, _SHORT, _REAL = ir.IntType(64), ir.IntType(32), ir.DoubleType()
+_WIDE = ir.VectorType(_REAL, _LANES)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -51,44 +53,78 @@ class _Matrix:
         self.bytes = kind.dtype.bitwidth // 8
         self._kind = context.get_value_type(kind.dtype)
 
-    def place(self, *offsets: Any, lanes: int = 1) -> Any:
-        """Where so many numbers begin."""
+    def place(self, *offsets: Any) -> Any:
+        """Where a number is."""
         place = self._start
         for offset in offsets:
             place = self._builder.gep(place, [offset])
-        return self._builder.bitcast(place, ir.VectorType(self._kind, lanes).as_pointer()) if lanes > 1 else place
+        return place
 
-    def load(self, *offsets: Any, lanes: int = 1) -> Any:
-        """The numbers there, in float64."""
-        loaded = self._builder.load(self.place(*offsets, lanes=lanes))
-        loaded.align = self.bytes
-        return self._builder.fpext(loaded, _wide(lanes)) if self.bytes < 8 else loaded
+    def number(self, *offsets: Any) -> Any:
+        """The number there, in float64."""
+        loaded = self._builder.load(self.place(*offsets))
+        return self._builder.fpext(loaded, _REAL) if self.bytes < 8 else loaded
 
-    def store(self, numbers: Any, *offsets: Any, lanes: int = 1) -> None:
-        self._builder.store(numbers, self.place(*offsets, lanes=lanes)).align = self.bytes
+    def load(self, some: Any, *offsets: Any) -> Any:
+        """The numbers of a vector that begins there, in float64; those that are not among `some`, if given, are 0."""
+        kind, place = self._vector(offsets)
+        if some is None:
+            loaded = self._builder.load(place)
+            loaded.align = self.bytes
+        else:
+            nothing = ir.Constant(kind, [0.0] * _LANES)
+            signature = ir.FunctionType(kind, [kind.as_pointer(), _SHORT, some.type, kind])
+            load = self._masked(signature, "load", kind)
+            loaded = self._builder.call(load, [place, ir.Constant(_SHORT, self.bytes), some, nothing])
+        return self._builder.fpext(loaded, _WIDE) if self.bytes < 8 else loaded
 
+    def store(self, some: Any, numbers: Any, *offsets: Any) -> None:
+        """The same for writing, into a matrix of float64."""
+        kind, place = self._vector(offsets)
+        if some is None:
+            self._builder.store(numbers, place).align = self.bytes
+            return
+        signature = ir.FunctionType(ir.VoidType(), [kind, kind.as_pointer(), _SHORT, some.type])
+        store = self._masked(signature, "store", kind)
+        self._builder.call(store, [numbers, place, ir.Constant(_SHORT, self.bytes), some])
 
-def _wide(lanes: int) -> Any:
-    return ir.VectorType(_REAL, lanes) if lanes > 1 else _REAL
+    def _vector(self, offsets: tuple[Any, ...]) -> tuple[Any, Any]:
+        kind = ir.VectorType(self._kind, _LANES)
+        return kind, self._builder.bitcast(self.place(*offsets), kind.as_pointer())
+
+    def _masked(self, signature: Any, name: str, kind: Any) -> Any:
+        full = f"llvm.masked.{name}.v{_LANES}f{self.bytes * 8}.p0"
+        return cgutils.get_or_insert_function(self._builder.module, signature, full)
 
 
 def _number(value: int) -> Any:
     return ir.Constant(_INDEX, value)
 
 
-def _zero(lanes: int) -> Any:
-    return ir.Constant(_wide(lanes), [0.0] * lanes if lanes > 1 else 0.0)
+def _steps(builder: Any, width: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Loops that cover all features: for each vector of a step its first feature, and which are some of the matrix.
+
+    First full steps, of which all are, and then what is left.
+    """
+    size = _number(_LANES * _PARTS)
+    end = builder.sub(width, builder.srem(width, size))
+    with cgutils.for_range_slice(builder, _number(0), end, size) as (feature, _):
+        yield [(builder.add(feature, _number(part * _LANES)), None) for part in range(_PARTS)]
+    with builder.if_then(builder.icmp_signed("<", end, width)):
+        yield [_rest(builder, builder.add(end, _number(part * _LANES)), width) for part in range(_PARTS)]
 
 
-def _steps(builder: Any, width: Any) -> Iterator[tuple[Any, int, int]]:
-    """Loops that cover all features: first feature of a step, numbers of a vector, vectors."""
-    begin = _number(0)
-    for lanes, parts in ((_LANES, _PARTS), (_LANES, 1), (1, 1)):
-        size = _number(lanes * parts)
-        end = builder.sub(width, builder.srem(width, size))
-        with cgutils.for_range_slice(builder, begin, end, size) as (feature, _):
-            yield feature, lanes, parts
-        begin = end
+def _rest(builder: Any, feature: Any, width: Any) -> tuple[Any, Any]:
+    left = _same(builder, builder.sub(width, feature))
+    lanes = ir.Constant(left.type, list(range(_LANES)))
+    return feature, builder.icmp_signed("<", lanes, left)
+
+
+def _same(builder: Any, number: Any) -> Any:
+    """A vector of this number everywhere."""
+    kind = ir.VectorType(number.type, _LANES)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(_SHORT, 0))
+    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_SHORT, _LANES), [0] * _LANES))
 
 
 def _add_product(builder: Any, place: Any, a: Any, b: Any) -> None:
@@ -99,47 +135,39 @@ def _add_product(builder: Any, place: Any, a: Any, b: Any) -> None:
 def _generate_dot(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     rows, weights = (_Matrix(context, builder, signature.args[k], values[k]) for k in (0, 2))
     row, line = (builder.mul(values[k], rows.width) for k in (1, 3))
-    sums = [cgutils.alloca_once_value(builder, _zero(_LANES)) for _ in range(_PARTS)]
-    rest = cgutils.alloca_once_value(builder, _zero(1))
-    for place in (*sums, rest):
-        builder.store(_zero(1) if place is rest else _zero(_LANES), place)
-    for feature, lanes, parts in _steps(builder, rows.width):
-        for part in range(parts):
-            here = (feature, _number(part * lanes))
-            a, b = rows.load(row, *here, lanes=lanes), weights.load(line, *here, lanes=lanes)
-            _add_product(builder, rest if lanes == 1 else sums[part], a, b)
+    sums = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
+    for place in sums:
+        builder.store(ir.Constant(_WIDE, [0.0] * _LANES), place)
+    for step in _steps(builder, rows.width):
+        for place, (feature, some) in zip(sums, step, strict=True):
+            _add_product(builder, place, rows.load(some, row, feature), weights.load(some, line, feature))
     numbers = [builder.load(place) for place in sums]
     while len(numbers) > 1:
         numbers = [builder.fadd(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
-    numbers = [builder.extract_element(numbers[0], ir.Constant(ir.IntType(32), lane)) for lane in range(_LANES)]
-    while len(numbers) > 1:
-        numbers = [builder.fadd(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
-    return builder.fadd(numbers[0], builder.load(rest))
+    (total,) = numbers
+    for half in (4, 2, 1):  # the first numbers and the others
+        first, others = (
+            ir.Constant(ir.VectorType(_SHORT, half), list(range(begin, begin + half))) for begin in (0, half)
+        )
+        total = builder.fadd(builder.shuffle_vector(total, total, first), builder.shuffle_vector(total, total, others))
+    return builder.extract_element(total, ir.Constant(_SHORT, 0))
 
 
 def _generate_add_rows(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     rows, factors, sums = (_Matrix(context, builder, signature.args[k], values[k]) for k in (0, 3, 6))
-    _, first, n_rows, _, at, step, _, to = values
+    _, first, n_rows, _, at, stride, _, to = values
     start = builder.mul(first, rows.width)
-    held = {lanes: [cgutils.alloca_once(builder, _wide(lanes)) for _ in range(_PARTS)] for lanes in (_LANES, 1)}
-    for feature, lanes, parts in _steps(builder, rows.width):
-        for part in range(parts):
-            builder.store(sums.load(to, feature, _number(part * lanes), lanes=lanes), held[lanes][part])
+    held = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
+    for step in _steps(builder, rows.width):
+        for place, (feature, some) in zip(held, step, strict=True):
+            builder.store(sums.load(some, to, feature), place)
         with cgutils.for_range(builder, n_rows) as loop:
-            factor = factors.load(at, builder.mul(loop.index, step))
-            if lanes > 1:
-                one = builder.insert_element(
-                    ir.Constant(_wide(lanes), ir.Undefined), factor, ir.Constant(ir.IntType(32), 0)
-                )
-                factor = builder.shuffle_vector(
-                    one, one, ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-                )
+            factor = _same(builder, factors.number(at, builder.mul(loop.index, stride)))
             row = builder.mul(loop.index, rows.width)
-            for part in range(parts):
-                x = rows.load(start, row, feature, _number(part * lanes), lanes=lanes)
-                _add_product(builder, held[lanes][part], factor, x)
-        for part in range(parts):
-            sums.store(builder.load(held[lanes][part]), to, feature, _number(part * lanes), lanes=lanes)
+            for place, (feature, some) in zip(held, step, strict=True):
+                _add_product(builder, place, factor, rows.load(some, start, row, feature))
+        for place, (feature, some) in zip(held, step, strict=True):
+            sums.store(some, builder.load(place), to, feature)
     return context.get_dummy_value()
 
 
