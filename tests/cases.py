@@ -32,12 +32,14 @@ REGRESSION = [
     losses.huber(0.5),
     losses.absolute,
     losses.quantile(0.8),
+    losses.poisson(1.0),
     compiled_custom,
     python_custom,
 ]
 SCALAR_LOSSES = CLASSIFICATION + REGRESSION
 MULTINOMIAL = losses.multinomial(4)
-ALL_LOSSES = [*SCALAR_LOSSES, MULTINOMIAL]
+ONE_VS_REST = losses.one_vs_rest(4)
+ALL_LOSSES = [*SCALAR_LOSSES, MULTINOMIAL, ONE_VS_REST]
 
 # Three dimensions each.
 DOMAINS = [

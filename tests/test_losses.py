@@ -8,12 +8,22 @@ import pickle
 import numba
 import numpy as np
 import pytest
-from cases import ALL_LOSSES, CLASSIFICATION, MULTINOMIAL, SCALAR_LOSSES, compiled_custom, name, python_custom
+from cases import (
+    ALL_LOSSES,
+    CLASSIFICATION,
+    MULTINOMIAL,
+    ONE_VS_REST,
+    SCALAR_LOSSES,
+    compiled_custom,
+    name,
+    python_custom,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from userdp import losses
 from userdp.losses.standard import _exp_of_negative
+from userdp.losses.weighing import pack_classes, pack_numbers
 from userdp.vectors import kernels
 
 scalar = pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=name)
@@ -272,3 +282,80 @@ def test_machine_code_computes_what_python_does(loss):
 @numba.njit
 def _run_block(made, slopes, targets):
     made(slopes, targets, len(slopes))
+
+
+@given(p=vector, q=vector, target=st.integers(0, 3))
+@settings(max_examples=300)
+@example(p=np.array([2.0, -2, -2, -2]), q=np.zeros(4), target=1)
+def test_one_vs_rest_is_squared_hinges_and_its_constants_hold(p, q, target):
+    loss, slope = ONE_VS_REST, ONE_VS_REST.slope(p, target)
+    labels = [1.0 if c == target else 0.0 for c in range(4)]
+    each = [
+        (losses.squared_hinge.value(a, t), losses.squared_hinge.slope(a, t)) for a, t in zip(p, labels, strict=True)
+    ]
+    assert loss.value(p, target) == pytest.approx(sum(value for value, _ in each))
+    np.testing.assert_allclose(slope, [s for _, s in each])
+    assert loss.value(q, target) >= loss.value(p, target) + slope @ (q - p) - 1e-9
+    assert np.linalg.norm(slope) <= loss.lipschitz(1.0, weight_norm=float(np.linalg.norm(p))) * (1 + 1e-12)
+    change = np.linalg.norm(slope - loss.slope(q, target))
+    assert change <= loss.smoothness(1.0) * np.linalg.norm(p - q) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("target", [-1.0, 4.0, 0.5, math.nan, math.inf])
+def test_one_vs_rest_knows_its_classes(target):
+    assert math.isnan(ONE_VS_REST.value(np.zeros(4), target))
+    assert np.isnan(ONE_VS_REST.slope(np.zeros(4), target)).all()
+
+
+def test_poisson_is_half_of_the_deviance_up_to_the_largest_count():
+    loss = losses.poisson(8.0)
+    for p in np.linspace(-4, math.log(8), 25):
+        for count in (0.0, 1.0, 5.0, 8.0):
+            rate = math.exp(p)
+            deviance = 2 * (count * math.log(count / rate) - count + rate) if count else 2 * rate
+            assert 2 * 8 * loss.value(p, count / 8) == pytest.approx(deviance, abs=1e-12)
+    assert loss.slope(5.0, 0.25) == loss.slope(math.log(8) + 1e-9, 0.25) == 0.75
+    assert (loss.slope(0.0, 2.0), loss.slope(0.0, -1.0)) == (loss.slope(0.0, 1.0), loss.slope(0.0, 0.0))
+    assert loss.usual_curvature(0.0, 0.0) == pytest.approx(1 / 8)
+    assert loss.usual_curvature(50.0, 0.0) == 1.0
+
+
+# ---------------------------------------------------------------- rows of weights
+
+
+@pytest.mark.parametrize("loss", [loss for loss in ALL_LOSSES if not loss.may_raise], ids=name)
+@given(seed=st.integers(0, 2**32 - 1), weight=st.floats(0.0, 1.0))
+@settings(max_examples=30)
+def test_weighted_rows_count_as_often_as_they_weigh(loss, seed, weight):
+    rng, heavy = np.random.default_rng(seed), losses.weighted(loss)
+    p = rng.uniform(-3, 3, loss.n_outputs) if loss.n_outputs > 1 else rng.uniform(-3, 3)
+    if loss.classifies:
+        target = float(rng.integers(max(2, loss.n_outputs)))
+        packed = float(pack_classes(target, weight))
+    else:
+        target = float(np.rint(rng.uniform(-1, 1) * 2**25) / 2**25)  # a place of the grid
+        packed = float(pack_numbers(target, weight))
+    np.testing.assert_allclose(heavy.value(p, packed), weight * loss.value(p, target), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(heavy.slope(p, packed), weight * np.asarray(loss.slope(p, target)), rtol=1e-6, atol=1e-6)
+    assert np.isnan(heavy.slope(p, math.nan)).all()
+    assert heavy.classifies == loss.classifies
+    assert (heavy.curvature, heavy.slope_bound) == (loss.curvature, loss.slope_bound)
+    assert losses.known(heavy) is None  # who rests on constants reads targets himself
+    assert pickle.loads(pickle.dumps(heavy)) is heavy
+
+
+@given(p=st.floats(-5, 5), count=st.floats(0, 1), exposure=st.floats(2**-20, 1))
+def test_counts_of_an_exposure(p, count, exposure):
+    loss, h = losses.poisson_of_exposure(4.0, 12.0), 1e-5
+    packed = float(pack_numbers(count, exposure))
+    rate = exposure * min(math.exp(p) / 4, 1.0)
+    assert loss.slope(p, packed) == pytest.approx(rate - count, abs=1e-7)
+    assert abs(loss.slope(p, packed)) <= 1
+    difference = (loss.value(p + h, packed) - loss.value(p - h, packed)) / (2 * h)
+    assert loss.slope(p - h, packed) - 1e-6 <= difference <= loss.slope(p + h, packed) + 1e-6
+
+
+def test_only_losses_of_userdp_are_weighted():
+    for loss in (compiled_custom, losses.weighted(losses.logistic)):
+        with pytest.raises(ValueError, match="a loss of userdp without weights"):
+            losses.weighted(loss)

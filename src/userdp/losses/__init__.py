@@ -27,8 +27,9 @@ from typing import Any
 from userdp.losses import standard
 from userdp.losses.base import Loss, SlopeBound, custom, known, smoothed
 from userdp.losses.standard import *  # noqa: F403 - its __all__ is the list of losses
+from userdp.losses.weighing import poisson_of_exposure, weighted
 
-__all__ = ["LOSSES", "Loss", "SlopeBound", "custom", "known", "loss", "smoothed"]
+__all__ = ["LOSSES", "Loss", "SlopeBound", "custom", "known", "loss", "poisson_of_exposure", "smoothed", "weighted"]
 __all__ += standard.__all__
 
 LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {name: getattr(standard, name) for name in standard.__all__}
@@ -39,10 +40,10 @@ def loss(name: str, **parameters: Any) -> Loss:
     if name not in LOSSES:
         raise ValueError(f"Expected loss={name!r} to be one of {', '.join(sorted(LOSSES))}: or make one with custom().")
     found = LOSSES[name]
-    if name == "multinomial" and "n_classes" not in parameters:
+    if name in ("multinomial", "one_vs_rest") and "n_classes" not in parameters:
         raise ValueError(
-            "Expected the number of classes with the multinomial loss: pass losses.multinomial(3), say, or "
-            'loss("multinomial", n_classes=3), in place of the name.'
+            f"Expected the number of classes with the {name} loss: pass losses.{name}(3), say, or "
+            f'loss("{name}", n_classes=3), in place of the name.'
         )
     if not isinstance(found, Loss):
         return found(**parameters)

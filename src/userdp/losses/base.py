@@ -33,6 +33,10 @@ class Loss:
     `may_raise` says that the kernels come from outside and may raise, which then is caught row by row.
     `typical_prediction` is how large predictions of a good model are (root mean square), if the loss says so itself: 1
     for hinge losses, whose predictions gather at the margins -1 and 1.
+    `usual_curvature` is, where that varies by powers of ten, about the mean derivative of the slope if predictions have
+    this mean and variance. `event` is by how much of the largest slope the rarest thing that is worth learning moves
+    the slope: a label, all of it; one of many counts, little.
+    `unweighted` is, of a loss whose targets hold a weight too (`weighing`), the same for rows of weight 1.
     """
 
     name: str
@@ -43,6 +47,9 @@ class Loss:
     n_outputs: int = 1
     may_raise: bool = True
     typical_prediction: float | None = None
+    usual_curvature: Callable[[float, float], float] | None = None
+    event: float = 1.0
+    unweighted: Loss | None = None
 
     def __post_init__(self) -> None:
         # Plain numbers: what is computed from narrow floats would be narrow.
@@ -67,7 +74,8 @@ class Loss:
     @property
     def classifies(self) -> bool:
         """Whether targets are classes: such a loss has no value between two of them."""
-        return math.isnan(self.value(0.0 if self.n_outputs == 1 else np.zeros(self.n_outputs), 0.5))
+        value = self.value if self.unweighted is None else self.unweighted.value
+        return math.isnan(value(0.0 if self.n_outputs == 1 else np.zeros(self.n_outputs), 0.5))
 
     @property
     def compiled(self) -> bool:
@@ -109,9 +117,12 @@ def register(loss: Loss, maker: Callable[..., Loss], *parameters: Any) -> Loss:
 
 
 def known(loss: Loss) -> Loss | None:
-    """The loss of this package that is equal in everything, constants and kernels; None if there is none."""
+    """The loss of this package that is equal in everything, constants and kernels; None if there is none.
+
+    None for losses of weighted rows, too: who rests on constants must know what targets are.
+    """
     found = _find(loss)
-    return None if found is None else found[0]
+    return None if found is None or loss.unweighted is not None else found[0]
 
 
 def _find(loss: Loss) -> tuple[Loss, Callable[..., Loss], tuple[Any, ...]] | None:

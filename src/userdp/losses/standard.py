@@ -17,6 +17,8 @@ __all__ = [
     "huber",
     "logistic",
     "multinomial",
+    "one_vs_rest",
+    "poisson",
     "quantile",
     "smoothed_hinge",
     "squared",
@@ -277,6 +279,11 @@ def _multinomial_value(predictions: np.ndarray, target: float) -> float:
     return math.log(total) + float(largest - predictions[int(target)])
 
 
+def _check_classes(n_classes: int) -> None:
+    if not (isinstance(n_classes, int) and n_classes >= 2):
+        raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
+
+
 @functools.cache
 def multinomial(n_classes: int) -> Loss:
     """Softmax cross-entropy for several classes, target one of 0 .. n_classes - 1.
@@ -287,8 +294,82 @@ def multinomial(n_classes: int) -> Loss:
     all the mass, so sqrt(2); diag(s) - s s^T has row sums of absolute values 2 s_c (1 - s_c) <= 1/2, so by
     Gershgorin its eigenvalues are <= 1/2, reached with two classes at one half.
     """
-    if not (isinstance(n_classes, int) and n_classes >= 2):
-        raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
-    name, constants = f"multinomial({n_classes})", {"slope_bound": math.sqrt(2.0), "curvature": 0.5}
-    made = Loss(name, _multinomial_value, _multinomial_slope, n_outputs=n_classes, may_raise=False, **constants)
+    _check_classes(n_classes)
+    name, constants = f"multinomial({n_classes})", (math.sqrt(2.0), 0.5)
+    made = Loss(name, _multinomial_value, _multinomial_slope, *constants, n_outputs=n_classes, may_raise=False)
     return register(made, multinomial, n_classes)
+
+
+@functools.cache
+def one_vs_rest(n_classes: int) -> Loss:
+    """Squared hinge losses of several classes, each against the rest, together; target one of 0 .. n_classes - 1.
+
+    Weights are a flattened (n_classes, d) matrix, the prediction p has one entry per class: value
+    sum over c of max(0, 1 - s_c p_c)^2 / 2, s_c = 1 for the target's class and -1 for the others; slope
+    -s_c max(0, 1 - s_c p_c). As scikit-learn's LinearSVC, in one problem.
+    Constants: |slope| <= sqrt(n_classes) + |p| by the triangle inequality; its Jacobian is diagonal, of zeros and ones.
+    """
+    _check_classes(n_classes)
+
+    def bound(largest_prediction: float, largest_target: float) -> float:
+        return math.sqrt(n_classes) + largest_prediction
+
+    name = f"one_vs_rest({n_classes})"
+    more: dict[str, Any] = {"n_outputs": n_classes, "may_raise": False, "typical_prediction": 1.0}
+    return register(Loss(name, _one_vs_rest_value, _one_vs_rest_slope, bound, 1.0, **more), one_vs_rest, n_classes)
+
+
+@compiled
+def _one_vs_rest_slope(predictions: np.ndarray, target: float) -> np.ndarray:
+    """NaN when the target is not a class."""
+    n_classes = predictions.shape[0]
+    slopes = np.empty(n_classes)
+    known = target >= 0.0 and target < n_classes and target == math.floor(target)
+    for c in range(n_classes):
+        sign = (1.0 if target == c else -1.0) if known else math.nan
+        gap = 1.0 - sign * predictions[c]
+        slopes[c] = 0.0 if gap <= 0.0 else -sign * gap
+    return slopes
+
+
+@compiled
+def _one_vs_rest_value(predictions: np.ndarray, target: float) -> float:
+    n_classes = predictions.shape[0]
+    known = target >= 0.0 and target < n_classes and target == math.floor(target)
+    total = 0.0
+    for c in range(n_classes):
+        sign = (1.0 if target == c else -1.0) if known else math.nan
+        gap = 1.0 - sign * predictions[c]
+        total += 0.0 if gap <= 0.0 else 0.5 * gap * gap
+    return total
+
+
+@functools.cache
+def poisson(largest: float = 1.0) -> Loss:
+    """Poisson deviance of counts divided by the largest one, a target in [0, 1]; the prediction is a log of counts.
+
+    With z = prediction - log(largest) and y the target, cut off at 0 and 1: value e(z) - y z + y log y - y, half of the
+    deviance over `largest`; slope e'(z) - y. Here e(z) = exp(z) up to 0 and goes on as 1 + z: no count is larger.
+    Constants: 0 <= e' <= 1 and 0 <= y <= 1, so |slope| <= 1; slope' = exp(z) <= 1, or 0 beyond.
+    """
+    check_positive("largest", largest, "it is the largest count that there can be")
+    shift = math.log(largest)
+
+    @compiled
+    def value(prediction: float, target: float) -> float:
+        z = prediction - shift
+        y = 0.0 if target < 0.0 else (1.0 if target > 1.0 else target)
+        start = 1.0 + z if z > 0.0 else math.exp(z)
+        return start - y * z + (y * math.log(y) - y if y > 0.0 else y)
+
+    @compiled
+    def slope(prediction: float, target: float) -> float:
+        z = prediction - shift
+        return _exp_of_negative(0.0 if z > 0.0 else z) - (0.0 if target < 0.0 else (1.0 if target > 1.0 else target))
+
+    def usual(mean: float, variance: float) -> float:
+        """The mean of exp(z), at most 1, for normal predictions; far off ones are no more likely than usual."""
+        return math.exp(min(mean - shift + min(variance, 2.0) / 2, 0.0))
+
+    more: dict[str, Any] = {"typical_prediction": 2.0, "usual_curvature": usual, "event": min(1.0, 2 / largest)}
+    return register(Loss(f"poisson({largest:g})", value, slope, 1.0, 1.0, may_raise=False, **more), poisson, largest)

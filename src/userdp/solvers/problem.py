@@ -18,7 +18,7 @@ _TYPICAL_LOGIT = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is minimised: mean loss + l2/2 |w|^2 over the domain, with public bounds on the data.
+    """What is minimised: mean loss + l2/2 |w|^2 over the domain, with public bounds on the data; w without intercepts.
 
     None of it affects privacy, with two exceptions: the solvers group-privacy and disjoint-batches calibrate their
     noise to the loss's constants, row_norm and target_bound. They take losses of userdp only, and enforce both bounds.
@@ -29,7 +29,7 @@ class Problem:
     (1 for hinge losses), 3 for other classification, where predictions are log-odds, and `target_bound` for regression.
     With a warm start: how far they are from the start's;
     warm_start: public weights to begin at instead of 0, of an earlier model say;
-    l2: strength of the penalty; all weights are penalised, the intercept's too;
+    l2: strength of the penalty; all weights are penalised but those of the intercept;
     row_similarity: how alike a user's rows are: 0 if they differ as rows of different users do, 1 if all are equal;
     intercept: whether the last feature is the constant 1;
     public_moment: second moment (d x d) of rows that are nobody's secret and about like the users', where there is one.
@@ -117,12 +117,24 @@ class Problem:
     def reach(self) -> float:
         """How far the best point may be from the start: within the domain, and with a penalty not far from 0.
 
-        At the best point l2/2 |w|^2 is at most the mean loss at 0, if 0 is in the domain.
+        At the best point l2/2 |w|^2 is at most the mean loss at 0, if 0 is in the domain and there is no intercept.
         """
         farthest = self.domain.reach(self.start)
-        if self.l2 == 0 or not self.domain.contains(np.zeros(self.dimension)):
+        if self.certain_curvature == 0 or not self.domain.contains(np.zeros(self.dimension)):
             return farthest
         return min(farthest, math.sqrt(2 * self.loss_at_zero / self.l2) + float(np.linalg.norm(self.start)))
+
+    @property
+    def certain_curvature(self) -> float:
+        """The curvature of the penalty, in all directions of the weights: none along an intercept."""
+        return 0.0 if self.intercept else self.l2
+
+    def penalised(self, weights: np.ndarray) -> np.ndarray:
+        """The weights, with 0 for intercepts."""
+        blocks = np.array(weights).reshape(-1, self.n_features)
+        if self.intercept:
+            blocks[:, -1] = 0.0
+        return blocks.ravel()
 
     @cached_property
     def typical_prediction(self) -> float:
@@ -168,7 +180,8 @@ def alike(rows_per_user: int, similarity: float) -> float:
 
 
 def loss_at_zero(loss: Loss, target_bound: float | None) -> float:
-    """Largest loss of the prediction 0, over all classes or over targets up to the bound."""
+    """Largest loss of the prediction 0, over all classes or over targets up to the bound, of rows of weight 1."""
+    loss = loss.unweighted or loss
     if loss.classifies:
         extremes = [float(label) for label in range(max(2, loss.n_outputs))]
     else:
