@@ -9,7 +9,10 @@ MUTANTS = [
     Mutant(
         "runs composed as if they had been fixed in advance",
         "Ledger.charge",
-        "for total in _totals([*before, new]) if before else ():\n    self._filter.certify(total)",
+        "new = self._accepted(plan.costs, before)",
+        "if not before:\n"
+        "    plan.certify(self.budget)\n"
+        "new = _priced(plan.costs, _totals(before), self._filter)\n"
         "for cost in plan.costs if before else ():\n"
         "    for (text,) in db.execute('SELECT costs FROM runs').fetchall():\n"
         "        cost = cost + _read(Cost, text)[0]\n"
@@ -134,15 +137,15 @@ MUTANTS = [
     ),
     Mutant(
         "a later run certified by its exact cost alone",
-        "Ledger.charge",
-        "if not before:\n    plan.certify(self.budget)",
-        "plan.certify(self.budget)\nbefore = []",
+        "Ledger._accepted",
+        "if not before:\n    for cost in costs:\n        certify(cost, self.budget)",
+        "for cost in costs:\n    certify(cost, self.budget)\nbefore = []",
         "privacy/test_ledger.py::test_over_budget_is_refused_and_nothing_is_written",
     ),
     Mutant(
         "the first run is not certified",
-        "Ledger.charge",
-        "if not before:\n    plan.certify(self.budget)",
+        "Ledger._accepted",
+        "if not before:\n    for cost in costs:\n        certify(cost, self.budget)",
         "",
         _ADVERSARY + "test_a_budget_without_delta_takes_pure_runs_only",
     ),

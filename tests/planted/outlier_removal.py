@@ -109,6 +109,20 @@ MUTANTS = [
         "privacy/test_sampled_outlier_removal.py::test_partial_weights_follow_the_ramp_of_the_batch",
     ),
     Mutant(
+        "vectors beyond what is certain count as close",
+        "capped_counts._certainly_close",
+        "near - upper[row]",
+        "1.1 * near - upper[row]",
+        "privacy/test_capped_counts.py::test_the_innermost_that_are_certainly_close_are_those_whose_bounds_add_up_to_the_radius",
+    ),
+    Mutant(
+        "vectors that are not finite are compared",
+        "concentration._ordinary",
+        "not abs(rows[row, coordinate]) <= largest",
+        "abs(rows[row, coordinate]) > largest",
+        "privacy/test_concentration.py::test_a_row_is_ordinary_by_itself_compiled_or_not",
+    ),
+    Mutant(
         "shells hold more distant vectors than their bound says",
         "capped_counts._most_distant",
         "steepest[shell] * squares[row]",

@@ -134,6 +134,14 @@ def test_a_concentrated_batch_is_settled_with_few_pairs(monkeypatch):
     assert 0 < sum(looked) < for_all
 
 
+def test_the_innermost_that_are_certainly_close_are_those_whose_bounds_add_up_to_the_radius():
+    rng = np.random.default_rng(5)
+    for size in (1, 2, 7, 300):
+        upper = np.sort(rng.choice([0.0, 0.25, 0.5, 0.75, 1.5, math.inf, *rng.uniform(0, 1, 9)], size))
+        expected = np.searchsorted(upper, 1.0 - upper, side="right")
+        np.testing.assert_array_equal(capped._certainly_close(upper, 1.0), expected)
+
+
 def test_the_shells_bound_is_no_less_than_the_distant_vectors():
     rng = np.random.default_rng(3)
     for _ in range(30):
@@ -141,7 +149,7 @@ def test_the_shells_bound_is_no_less_than_the_distant_vectors():
         shell = rng.normal(size=(200, dimension)) * rng.uniform(0.1, 3, dimension)
         shell *= (rng.uniform(0.5, 0.6, 200) / np.linalg.norm(shell, axis=1))[:, None]
         moment = np.zeros((dimension, dimension))
-        capped._second_moment(shell.astype(np.float32), moment)
+        capped._sums(shell.astype(np.float32), np.zeros(shell.shape[1]), moment)
         np.testing.assert_allclose(moment, shell.T @ shell, atol=1e-4 * np.trace(moment))
         rows = rng.normal(size=(50, dimension))
         rows *= (rng.uniform(0.3, 0.7, 50) / np.linalg.norm(rows, axis=1))[:, None]
@@ -240,7 +248,7 @@ def test_kernels_give_as_plain_python_what_they_give_compiled(kind, monkeypatch)
     """Which is also how their branches are seen."""
     vectors, radius = cloud(kind, 40, 3, np.random.default_rng(2))
     expected = capped.capped_counts(vectors, radius, 30)
-    for name in ("_most_distant", "_second_moment", "_count"):
+    for name in ("_most_distant", "_sums", "_certainly_close", "_count"):
         kernel = getattr(capped, name)
         monkeypatch.setattr(capped, name, getattr(kernel, "py_func", kernel))
     np.testing.assert_array_equal(capped.capped_counts(vectors, radius, 30), expected)

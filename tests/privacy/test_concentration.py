@@ -92,6 +92,15 @@ def test_comparable_does_not_write_into_its_input():
     given_rows = np.array([[np.inf], [1.0]])
     c.comparable(given_rows, 1.0)
     assert np.isinf(given_rows[0, 0])
+    rows = np.array([[2.0**20, -1.0], [0.0, -(2.0**20)]])
+    assert c.comparable(rows, 1.0) is rows  # all are ordinary: nothing to write
+
+
+def test_a_row_is_ordinary_by_itself_compiled_or_not():
+    rows = np.array([[0.0, 1.0], [np.nan, 0.0], [0.0, -np.inf], [-1.0, 1.0], [0.0, -1.1], [1.1, np.nan]])
+    for ordinary in (c._ordinary, c._ordinary.py_func):
+        assert ordinary(rows, 1.0).tolist() == [True, False, False, True, False, False]
+        assert [bool(ordinary(row[None], 1.0)[0]) for row in rows] == ordinary(rows, 1.0).tolist()
 
 
 def test_too_few_vectors_for_the_slack_are_refused():

@@ -7,7 +7,7 @@ import pytest
 from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Aborted, Ball, Budget, BudgetExceeded, losses
+from userdp import Aborted, Ball, Budget, BudgetExceeded, UserData, losses
 from userdp.baselines.accelerated_paper import acsa
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
@@ -127,6 +127,43 @@ def test_a_penalty_brings_the_best_point_nearer_and_the_bound_down():
 def test_pure_budgets_are_told_to_use_delta():
     with pytest.raises(BudgetExceeded, match="Expected delta > 0"):
         plan(budget=Budget(1.0, 0.0))
+
+
+def test_steps_take_more_than_the_radius_found_by_a_public_factor():
+    """For quick counts, and because gradients of one row may grow apart: not where slopes are as large at the start."""
+    factors = {
+        (loss.name, rows): plan_accelerated(problem(loss), 20_000, rows, BUDGET).phases[0].headroom
+        for loss in (losses.logistic, losses.hinge)
+        for rows in (1, 20)
+    }
+    expected = {("logistic", 1): 1.44, ("logistic", 20): 1.2006, ("hinge", 1): 1.2, ("hinge", 20): 1.2}
+    assert factors == pytest.approx(expected)
+    few = [plan_accelerated(problem(), 5_000, rows, BUDGET).phases[0].headroom for rows in (1, 50)]
+    assert few == pytest.approx([1.296, 1.08], rel=1e-3)
+    data = make_users(300, rows=(10, 10))
+    radii = []
+
+    class Radii(Exact):
+        def release(self, label, statistic, radius):
+            radii.append((label, radius))
+            return np.array([0.5]) if label == "radius" else super().release(label, statistic, radius)
+
+    result = run(problem(), exact_plan(losses.logistic, 2, 2.0, headroom=1.5), Radii(data))
+    assert radii == [("radius", 1.0), ("mean", 0.75), ("mean", 0.75)]
+    assert result.phases[0]["radius"] == 0.75
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_users_of_one_row_do_not_abort(seed):
+    """Their gradients are all about as long at the start, and later those of wrong predictions are longer."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(20_000, 4)).clip(-3, 3)
+    targets = rng.random(20_000) < 1 / (1 + np.exp(-3 * rows[:, 0]))
+    data = UserData(rows, targets.astype(float), np.arange(20_001))
+    public = {"row_norm": 2.5, "rows_per_user": 1, "solver": "accelerated", "insecure_seed": seed}
+    result = minimize("logistic", data, Ball(10.0), 1.0, 1e-6, **public)
+    assert not result.aborted
+    assert abs(result.weights[0] - 3) < 0.5
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from cases import python_custom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 from support import SilentNoise
 from support_solvers import best_risk, risk
 
@@ -216,10 +217,6 @@ def test_coordinates_lead_there_and_back():
         rotated = np.eye(4) if rotation is None else rotation.T @ rotation
         np.testing.assert_allclose(rotated, np.eye(4), atol=1e-9)
         assert np.sum(variances) == pytest.approx(4.0)
-        ridged = coordinates.with_ridge(0.7)
-        expected = moment + 0.7 * np.eye(4)
-        np.testing.assert_allclose(ridged.moment if basis.ndim == 2 else np.diag(ridged.moment), expected)
-        assert coordinates.with_ridge(0.0) is coordinates
 
 
 @pytest.mark.parametrize("scales", [None, np.array([8.0, 1.0, 1.0, 1.0])])
@@ -262,6 +259,26 @@ def test_public_coordinates_whiten_and_raise_what_is_missing():
 def test_at_a_large_epsilon_it_finds_the_penalised_optimum(l2):
     data = make_users(4000, 5)
     assert excess(losses.logistic, data, fit(data, 100.0, 5, l2=l2).weights, l2) < 5e-4
+
+
+@pytest.mark.parametrize("l2", [0.01, 0.3])
+def test_the_intercept_is_not_penalised_and_a_rare_class_does_not_diverge(l2):
+    rng = np.random.default_rng(0)
+    users, X = np.repeat(np.arange(4000), 5), rng.normal(size=(20_000, 10))
+    y = rng.random(20_000) < expit(X[:, 0] - 4)
+    data = UserData.from_arrays(X, y, users, fit_intercept=True)
+    usual = LogisticRegression(C=1 / (20_000 * l2), tol=1e-8, max_iter=1000).fit(X, y)
+    weights = fit(data, 100.0, 5, l2=l2).weights
+    np.testing.assert_allclose(weights, [*usual.coef_[0], *usual.intercept_], atol=0.05)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 100.0])
+def test_equal_columns_share_their_weight_as_the_shortest_solution_does(epsilon):
+    rng = np.random.default_rng(0)
+    users, X = np.repeat(np.arange(4000), 5), rng.normal(size=(20_000, 2))
+    data = UserData.from_arrays(X[:, [0, 1, 0]], X @ [1.0, -1.0] + rng.normal(size=20_000), users, fit_intercept=True)
+    weights = fit(data, epsilon, 5, "squared", target_bound=5.0).weights
+    np.testing.assert_allclose(weights, [0.5, -1, 0.5, 0], atol=0.06)
 
 
 def test_a_warm_start_helps_where_noise_is_large():
@@ -491,16 +508,17 @@ def test_every_plan_is_within_its_budget_and_uses_it_up(problem, n_users, epsilo
 def test_a_hurried_plan_takes_few_passes_and_uses_its_budget_up(n_features, epsilon):
     problem, budget, n_users = Problem(losses.logistic, ANYWHERE, n_features, 4.0), Budget(epsilon, DELTA), 100_000
     hurried, full = (plan_whitened_clip(problem, n_users, 20, budget, most) for most in (None, UNHURRIED))
-    assert hurried.n_gradients <= 9 * n_users * 20 < 50 * n_users * 20 <= full.n_gradients
+    assert hurried.n_gradients <= 19 * n_users * 20 < 50 * n_users * 20 <= full.n_gradients
     assert hurried.bound == full.bound
     most = max(cost.gaussian for cost in hurried.certified.costs)
     assert fits(Cost(gaussian=most), budget)
     assert not fits(Cost(gaussian=1.001 * most), budget), "no budget is left over"
-    assert sum(step.n_users == n_users for step in hurried.certified.steps) == 2, "burn-in and steps ask everyone"
+    everyone = [step.label for step in hurried.certified.steps if step.n_users == n_users]
+    assert everyone == ["steps for a rare class", "burn-in", "steps"]
     first = [step for step in hurried.certified.steps if step.label.startswith("approach")]
     assert all(a.stop <= b.start for a, b in itertools.pairwise(first)), "no user is asked twice"
     limited = plan_whitened_clip(problem, n_users, 20, budget, 10 * n_users * 20)
-    assert limited.n_gradients == hurried.n_gradients
+    assert limited.n_gradients == hurried.n_gradients - 10 * n_users * 20, "without those for a rare class"
 
 
 def test_few_users_much_noise_and_odd_losses_are_not_hurried():

@@ -138,7 +138,9 @@ class Result:
     bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
     by what was released;
     outside: as the plan has it; phases: what each phase released: users, groups, step size, radius, noise;
-    solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`).
+    solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`);
+    bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, without who takes
+    part (a sample's size is secret); set by `minimize`, too.
     """
 
     weights: np.ndarray
@@ -151,6 +153,7 @@ class Result:
     solver: str = ""
     mode: str = ""
     privacy: Statement | None = None
+    bytes_per_release: float = 0.0
 
     @property
     def bound_is_estimate(self) -> bool:

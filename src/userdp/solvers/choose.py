@@ -9,6 +9,7 @@ the excess risk, of worst cases, often a hundred times what is measured; of all 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,11 +30,16 @@ _USUAL_RADIUS, _NO_LIMIT = 10.0, 1e9
 # of so many times it: measured models were then hardly better than a constant.
 _NOISE_DOMINATED, _LOOSE = 0.1, 3.5
 
+_MOST_TIMES = 64  # as much is looked for of what was too little
 _WORTH_SAYING = 0.002  # rarer classes are not spoken of
 
 # Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
 # weight's noise; what a release takes by itself.
 _GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 3e-6, 4e-8, 2e-5, 2e-3
+
+# Seconds on Ray: what a release takes by itself, and for each partition; a byte to or from the driver; and the bytes of
+# a question and its answer besides weights. By benchmarks/scale_ray.py, on two cores without a network.
+_RAY_RELEASE, _RAY_PARTITION, _RAY_BYTE, _RAY_ASKED = 1.2e-3, 1.6e-3, 5.6e-9, 1500
 
 
 @dataclass(frozen=True)
@@ -156,19 +162,95 @@ def choose(
         return min(feasible, key=lambda option: option.bound)
     nearest = min(options, key=lambda option: option.enough_users or math.inf)
     assert nearest.refusal is not None
-    raise nearest.refusal
+    epsilon = _enough_epsilon(nearest, problem, n_users, rows_per_user, budget)
+    if epsilon is None:
+        raise nearest.refusal
+    message = str(nearest.refusal).replace("a larger epsilon", f"an epsilon of about {epsilon:.3g}")
+    raise BudgetExceeded(message, enough_users=nearest.enough_users) from None
+
+
+def check_use(
+    option: Option,
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    max_gradients: int | None = None,
+) -> None:
+    """Refuse a plan whose own estimate says that the model will hardly be better than knowing nothing.
+
+    Only of solvers that estimate, and not bound, their error. The refusal says what would do.
+    """
+    if not option.refined or not noise_dominated(problem, option):
+        return
+
+    def useful(epsilon: float, users: int) -> bool:
+        asked = (problem, users, rows_per_user, Budget(epsilon, budget.delta), max_gradients)
+        found = consider(option.solver, option.mode, *asked)
+        return found.feasible and not noise_dominated(problem, found)
+
+    ways = []
+    if (epsilon := _least(lambda value: useful(value, n_users), budget.epsilon)) is not None:
+        ways.append(f"an epsilon of about {epsilon:.2g}")
+    if (users := _least(lambda value: useful(budget.epsilon, round(value)), n_users)) is not None:
+        ways.append(f"about {_two_digits(users):,} users")
+    remedy = " or ".join(ways) if ways else "far more users, or fewer features"
+    raise BudgetExceeded(
+        f"Expected a useful model, but with n_users={n_users}, {problem.dimension} weights and "
+        f"epsilon={budget.epsilon:g} noise is expected to dominate: it would hardly be better than knowing nothing. "
+        f"{remedy[0].upper()}{remedy[1:]} would do, or fewer features; allow_weak=True goes on all the same. Nothing "
+        "was spent."
+    )
+
+
+def _least(enough: Callable[[float], bool], too_little: float) -> float | None:
+    """A number up to 5% above the least that is enough; None if there is none up to 64 times."""
+    low, high = float(too_little), 2.0 * too_little
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > _MOST_TIMES * too_little:
+            return None
+    while high > 1.05 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _two_digits(count: float) -> int:
+    """Rounded up to two digits."""
+    power: int = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / power) * power
 
 
 def _seconds(problem: Problem, plan: SolverPlan) -> float:
     """About how long training takes on two cores; reading, planning and compiling take some seconds more."""
-    gradients = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
+    return _seconds_of_gradients(problem, plan) + _seconds_of_releases(problem, plan)
+
+
+def seconds_on_ray(problem: Problem, plan: SolverPlan, n_partitions: int) -> float:
+    """The same on so many partitions of a Ray cluster, one core each: gradients there, noise and tests here."""
+    asked = _RAY_ASKED + 16 * problem.dimension  # weights go there, numbers of as many bytes come back
+    travel = _RAY_RELEASE + n_partitions * (_RAY_PARTITION + asked * _RAY_BYTE)
+    vectors = sum(
+        0 if isinstance(step.mechanism, Clip) else step.mechanism.rounds * step.n_vectors * 8 * problem.dimension
+        for step in plan.certified.steps
+    )
+    gradients = 2 * _seconds_of_gradients(problem, plan) / n_partitions
+    return gradients + _seconds_of_releases(problem, plan) + plan.n_releases * travel + vectors * _RAY_BYTE
+
+
+def _seconds_of_gradients(problem: Problem, plan: SolverPlan) -> float:
+    return float(plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension))
+
+
+def _seconds_of_releases(problem: Problem, plan: SolverPlan) -> float:
     compared = _VECTOR + _VECTOR_WEIGHT * problem.dimension
     releases = sum(
         step.mechanism.rounds * (_RELEASE + (0 if isinstance(step.mechanism, Clip) else step.n_vectors * compared))
         for step in plan.certified.steps
     )
     noise = plan.n_releases * problem.dimension * _NOISE
-    return float(gradients + releases + noise)
+    return float(releases + noise)
 
 
 @dataclass(frozen=True)
@@ -201,6 +283,15 @@ class Comparison:
             f"Clipping is expected to bias how often a class is predicted that is rarer than about {100 * rare:.2g}%."
         )
         return f"{reason} {bias}"
+
+    def on_ray(self, n_partitions: int) -> Comparison:
+        """The same with the seconds that so many partitions of a Ray cluster take."""
+        (n_partitions,) = check_counts(workers=n_partitions)
+        options = (
+            o if o.planned is None else replace(o, seconds=seconds_on_ray(self.problem, o.planned, n_partitions))
+            for o in self.options
+        )
+        return replace(self, options=tuple(options))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the plans themselves."""
@@ -354,12 +445,4 @@ def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_use
     def enough(epsilon: float) -> bool:
         return feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
 
-    low, high = budget.epsilon, 2 * budget.epsilon
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > 64 * budget.epsilon:
-            return None
-    while high > 1.05 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return _least(enough, budget.epsilon)

@@ -4,6 +4,7 @@ Unhurried, every release is of everyone: some fifty passes. Hurried, whitening a
 users each, no user twice, so that together they take about a pass, and each may use all of their budget; only the last
 few steps ask everyone. A part of 1/k of the users is noisier by k, which is why there must be little noise to begin
 with; what it leaves is removed by the last steps. Fewer and longer steps with less momentum come as near as many do.
+A rare class needs more steps: they are paid for in any case, and taken if the curvature tells of one.
 Without delta (pure), epsilons add up, not their squares: T releases are noisier by T, their average by sqrt(T). So
 there are few, of everyone, in long steps. All of it is decided by public numbers.
 """
@@ -17,9 +18,9 @@ from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.solvers.problem import Problem
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
-EARLY_CURVATURE = "early curvature"
+EARLY_CURVATURE, FLAT_STEPS = "early curvature", "steps for a rare class"
 _APPROACH = tuple(f"approach {number + 1}" for number in range(14))
-IF_FLAT = _APPROACH[10:]  # steps that are skipped unless the curvature tells of a rare class
+IF_FLAT = (*_APPROACH[10:], FLAT_STEPS)  # steps that are skipped unless the curvature tells of a rare class
 # Releases of a hurried plan before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
 APPROACH = (*_APPROACH[:4], EARLY_CURVATURE, *_APPROACH[4:], CURVATURE)
 WHITENING_PARTS = 8  # of the users, one for each release of whitening in a hurry
@@ -27,7 +28,9 @@ _PARTS = len(APPROACH)  # of the users, one for each release of the approach
 _HURRIED = {BURN_IN: 0.15, STEPS: 0.85}  # how steps of everyone share what is left
 # s up to which the approach's noise is small enough for so many steps of everyone, of burn-in and averaged, to remove.
 _ENOUGH = ((1e-4, {BURN_IN: 1, STEPS: 4}), (3e-4, {BURN_IN: 2, STEPS: 4}), (1e-3, {BURN_IN: 3, STEPS: 5}))
+_MOST_WHITENED = 0.0051  # s sqrt(features): beyond, a part of the users tells coordinates too roughly
 _APPROACH_FRACTION = 0.15
+_IF_FLAT_STEPS, _IF_FLAT_FRACTION = 10, 0.06  # of everyone, for a rare class, and their part of the budget
 _FEW_ROWS = 200_000  # up to which nobody waits for all passes
 
 _MOST_STEPS = 40
@@ -61,7 +64,8 @@ class Part:
 class Layout:
     """How the budget (fractions of mu^2) and the steps are divided; s = sqrt(weights) / (mu n).
 
-    `pure`: without delta, of epsilon; s is then that of Gaussian noise as large.
+    `pure`: without delta, of epsilon; s is then that of Gaussian noise as large. `spare`: whether a hurried layout has
+    steps for a rare class.
     """
 
     s: float
@@ -71,6 +75,7 @@ class Layout:
     recalibration: float
     hurried: bool = False
     pure: bool = False
+    spare: bool = True
 
     @staticmethod
     def of(problem: Problem, n_users: int, budget: Budget, hurried: bool = False) -> Layout:
@@ -107,7 +112,8 @@ class Layout:
     def may_hurry(self, problem: Problem, n_rows: int) -> bool:
         """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
         smooth = problem.loss.smooth and problem.loss.compiled and problem.loss.n_outputs == 1
-        return smooth and self.s <= _ENOUGH[-1][0] and n_rows > _FEW_ROWS
+        little = self.s <= _ENOUGH[-1][0] and self.s * math.sqrt(problem.n_features) <= _MOST_WHITENED
+        return smooth and little and n_rows > _FEW_ROWS
 
     @property
     def burn_in_steps(self) -> int:
@@ -133,13 +139,15 @@ class Layout:
     @property
     def _hurried_parts(self) -> tuple[Part, ...]:
         """The approach's users are no two the same: all of its releases cost what one does."""
-        rest = 1 - self.whitening - _APPROACH_FRACTION
+        spare = (Part(FLAT_STEPS, _IF_FLAT_STEPS, _IF_FLAT_FRACTION),) if self.spare else ()
+        rest = 1 - self.whitening - _APPROACH_FRACTION - sum(part.fraction for part in spare)
         steps = next((steps for most, steps in _ENOUGH if self.s <= most), _ENOUGH[-1][1])
         return (
             *(
                 Part(label, 1, _APPROACH_FRACTION, number / _PARTS, (number + 1) / _PARTS)
                 for number, label in enumerate(APPROACH)
             ),
+            *spare,
             *(Part(label, steps[label], fraction * rest) for label, fraction in _HURRIED.items()),
         )
 

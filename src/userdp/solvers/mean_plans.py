@@ -17,6 +17,7 @@ from userdp.privacy.plan import Plan, Step
 _TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45)
 _GAUSSIAN_TEST_FRACTIONS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.45, 0.6)
 _SEARCH_FRACTION = 0.05
+_RATIO = 1.1  # of radii that are searched: a finer grid takes one more probe
 FAILURE_FRACTION = 0.05  # of delta, for tests
 _SEARCH_ERROR = 0.0075  # of the users: how many more may be left outside, since a search is noisy and asks a sample
 
@@ -49,7 +50,7 @@ def plan_means(
     if not 0 < false_abort < 1:
         raise ValueError(f"Expected 0 < false_abort={false_abort} < 1: a probability.")
     # Any search on the grid checks it here, where what is wrong with it is not taken for too small a budget.
-    grid = None if radii is None else RadiusSearch(n_users, radius_grid(*radii), 1, 1.0).radii
+    grid = None if radii is None else RadiusSearch(n_users, search_grid(*radii), 1, 1.0).radii
     steps = _best_steps(n_users, budget, rounds, outliers, grid, false_abort, other)
     if steps is not None:
         return Plan(n_users, steps)
@@ -71,7 +72,7 @@ def plan_means(
 @lru_cache(maxsize=8192)
 def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radii: tuple[float, float]) -> float:
     """Noise std / radius of the means that `plan_means` would plan; infinite where it would refuse."""
-    steps = _best_steps(n_users, budget, rounds, outliers, radius_grid(*radii), 1e-3)
+    steps = _best_steps(n_users, budget, rounds, outliers, search_grid(*radii), 1e-3)
     if steps is None:
         return math.inf
     mean = steps[-1].mechanism
@@ -150,6 +151,11 @@ def _mean(
     return OutlierRemoval(n_users, mean, None, test.failure, false_abort, rounds, tolerated, test_std=tested)
 
 
+def search_grid(smallest: float, largest: float) -> tuple[float, ...]:
+    """Radii to search. What is found is up to a ratio above what is needed, and so is the noise."""
+    return radius_grid(smallest, largest, _RATIO)
+
+
 def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, mu_squared: float) -> RadiusSearch:
     """A search of these radii that costs this mu^2; it aims at `tolerated` outliers, or a probe's noise."""
     noise_std = math.sqrt(_probes(grid) / mu_squared)
@@ -162,8 +168,8 @@ def searched_users(n_users: int, budget: Budget, grid: tuple[float, ...], outlie
 
     Two deviations of a probe's noise s and of the number of outliers p k among k users, 2 sqrt(s^2 + p k) = .0075 k.
 
-    >>> searched_users(100_000, Budget(1.0, 1e-6), radius_grid(0.02, 2.0), 0.03)
-    12383
+    >>> searched_users(100_000, Budget(1.0, 1e-6), search_grid(0.02, 2.0), 0.03)
+    13454
     """
     noise_std = math.sqrt(_probes(grid) / _SEARCH_FRACTION) * gaussian_multiplier(budget)
     least = 2 / _SEARCH_ERROR**2 * (outliers + math.hypot(outliers, _SEARCH_ERROR * noise_std))

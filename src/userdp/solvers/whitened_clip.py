@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,8 +47,6 @@ from userdp.solvers.base import (
     too_few_gradients,
 )
 from userdp.solvers.layout import (
-    APPROACH,
-    BURN_IN,
     CURVATURE,
     EARLY_CURVATURE,
     IF_FLAT,
@@ -73,6 +71,8 @@ _FLAT, _FLAT_PACE = 0.25, (0.7, 0.6)
 _CLIPPED_TAIL = 6.0  # fraction of users that a hurried plan clips / s: what clipping costs then falls as noise does
 _MOST_NOISE = 0.05  # that a step's noise may move predictions / a typical prediction
 _TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured
+# Where the loss tells its curvature at a point: what was measured of it / that, and how far it holds, in predictions.
+_FOLLOWED, _NEARBY = (0.1, 2.0), 1.0
 _LEAST_CURVATURE, _CURVATURE_SPREAD = 0.02, 0.25  # the least / largest, and how much it usually differs
 # The estimate's: mean curvature and slope / typical ones, how alike a user's rows are, and by how much
 # noise costs more than in coordinates that fit exactly.
@@ -142,14 +142,16 @@ def plan_whitened_clip(
         multiplier = layout.multiplier(one, layout.whitening)
         parts = WHITENING_PARTS if layout.hurried else 1
         first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier, parts, layout.pure)
-    steps = (*first, *_steps(layout, n_users, sampled, budget, one, first))
+    means = _steps(layout, n_users, sampled, budget, one, first)
+    steps = (*first, *means)
     plan = Plan(n_users, steps)
     plan.certify(budget)
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""
+    counted = {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in means}
     schedule = WhitenedClip(
-        phases, {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in steps}, tuple(first)
+        phases, {label: of for label, of in counted.items() if label != RECALIBRATION}, tuple(first)
     )
     rare = _clipped_fraction(problem, phases[-1], rows_per_user)
     n_gradients = _gradients(layout, n_users, rows_per_user, sampled)
@@ -167,9 +169,10 @@ def _layout(
         return Layout.of(problem, n_users, budget), 1.0
     full, hurried = (Layout.of(problem, n_users, budget, hurried) for hurried in (False, True))
     most = 0 if max_gradients is None else max_gradients
-    slow, fast = (_gradients(layout, n_users, rows_per_user) for layout in (full, hurried))
-    if full.may_hurry(problem, n_users * rows_per_user) and slow > most and (max_gradients is None or fast <= most):
-        return hurried, 1.0
+    if full.may_hurry(problem, n_users * rows_per_user) and _gradients(full, n_users, rows_per_user) > most:
+        for layout in (hurried, replace(hurried, spare=False)):
+            if max_gradients is None or _gradients(layout, n_users, rows_per_user) <= most:
+                return layout, 1.0
     sampled = largest_sample(n_users, rows_per_user, full.rounds, max_gradients)
     if sampled is None:
         raise too_few_gradients(n_users, rows_per_user, full.rounds, max_gradients)
@@ -324,19 +327,22 @@ class _Descent:
     coordinates: Coordinates
     phase: ClippedPhase
     point: np.ndarray  # in the directions
-    curvature: float
+    curvature: float  # before it is measured, unless the loss tells it at each point
     directions: np.ndarray | None = None
     sizes: _Sizes = field(default_factory=_Sizes)
     unusable: list[tuple[float, float]] = field(default_factory=list)
     noise: float = 0.0  # std of a weight of the corrected average
     passed: int = 0
     inverse_rows: float = 0.0  # mean over users of 1 / rows
+    followed: float = 1.0  # curvature / what the loss tells of it
 
     def __post_init__(self) -> None:
         self.longest = self.phase.longest * _slope_scale(self.problem)
         self.clip = 0.25 * self.longest
         self.velocity = np.zeros_like(self.point)
         self.row_weights = RowWeights(self._row_basis(), self.phase.longest)
+        self._penalty = self._penalty_axes() if self.problem.l2 else None
+        self._follow()
 
     def _row_basis(self) -> np.ndarray:
         """What turns a row into what its prediction is made of, in these directions."""
@@ -346,6 +352,27 @@ class _Descent:
         blocks = self.directions.reshape(-1, len(basis), self.directions.shape[1])
         turned = [basis[:, None] * block if basis.ndim == 1 else basis @ block for block in blocks]
         return np.column_stack(turned)
+
+    def _penalty_axes(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """How curved the penalty is, and along which axes of these directions (None for the coordinates' own)."""
+        basis, size = self.coordinates.basis, self.problem.n_features
+        kept = self.problem.l2 * self.problem.penalised(np.ones(size))
+        if self.directions is None and basis.ndim == 1:
+            return kept * basis**2, None
+        if self.directions is None:
+            return np.linalg.eigh((basis.T * kept) @ basis)
+        blocks = self.directions.reshape(-1, size, self.directions.shape[1])
+        turned = [basis[:, None] * block if basis.ndim == 1 else basis @ block for block in blocks]
+        return np.linalg.eigh(sum((one.T * kept) @ one for one in turned))
+
+    def _over_curvature(self, gradient: np.ndarray, steep: float) -> np.ndarray:
+        """A gradient over the curvature of the clipped objective, `steep`, and that of the penalty."""
+        if self._penalty is None:
+            return gradient / steep
+        values, axes = self._penalty
+        blocks = gradient.reshape(-1, len(values))
+        over = blocks / (steep + values) if axes is None else (blocks @ axes / (steep + values)) @ axes.T
+        return np.asarray(over.ravel())
 
     def _whitened(self) -> np.ndarray:
         return self.point if self.directions is None else self.directions @ self.point
@@ -367,8 +394,27 @@ class _Descent:
         self.inverse_rows = min(max(float(released[1]) - radius * ratio, 0.0), 1.0)
         trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
         usual = self.curvature / self.loss.curvature
+        if self.loss.usual_curvature is not None:  # far below the largest it is known but for a factor
+            trust = usual**2 / (usual**2 + (scale * radius * ratio) ** 2)
+            fraction = min(max(trust * measured + (1 - trust) * usual, usual * _FOLLOWED[0]), usual * _FOLLOWED[1])
+            self.followed *= fraction / usual
+            self._follow()
+            return
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
+
+    def _follow(self) -> None:
+        """Have the curvature be that of this point, if the loss tells it: coordinates tell mean and mean square of
+        rows' predictions.
+        """
+        if self.loss.usual_curvature is None:
+            return
+        u, mean = self._whitened(), 0.0
+        if self.problem.intercept:
+            constant = np.zeros(self.problem.n_features)
+            constant[-1] = 1.0
+            mean = float(self.coordinates.from_weights(constant) @ u)
+        self.curvature = self.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
 
     def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
         """So many steps; the average of the points less that of the gradients over the curvature."""
@@ -377,12 +423,16 @@ class _Descent:
         noise, (momentum, step) = 0.0, self._pace
         for number in range(n_steps):
             gradient, std, steep = yield from self._release(label, ratio)
-            points, gradients = points + self.point / n_steps, gradients + gradient / steep / n_steps
+            over = self._over_curvature(gradient, steep)
+            points, gradients = points + self.point / n_steps, gradients + over / n_steps
             noise += (std / steep / n_steps) ** 2
             length = step / steep * (1.0 if long else math.sqrt(4 / (4 + number + self.passed)))
             most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
-            self.velocity = momentum * self.velocity - min(length, most) * gradient
+            self.velocity = momentum * self.velocity - min(length, most) * steep * over
+            if self.loss.usual_curvature is not None:  # which holds nearby
+                self.velocity = self.velocity / max(1.0, float(np.linalg.norm(self.velocity)) / _NEARBY)
             self.point = self.point + self.velocity
+            self._follow()
         self.passed += n_steps
         self.noise = math.sqrt(noise)
         return np.asarray(points - gradients)
@@ -401,7 +451,8 @@ class _Descent:
         self.clip = self.longest * min(1.0, max(self._usual_clip, self._least_clip))
         if self.problem.l2:
             u = self._whitened()
-            pull = self.coordinates.of_gradient(self.problem.l2 * self.coordinates.to_weights(u))
+            weights = self.problem.penalised(self.coordinates.to_weights(u))
+            pull = self.coordinates.of_gradient(self.problem.l2 * weights)
             gradient = gradient + (pull if self.directions is None else pull @ self.directions)
         return gradient, std, steep
 
@@ -433,7 +484,10 @@ class _Descent:
 
         They are the longer the fewer rows a user has.
         """
-        lopsided = max(0.0, 1 / math.sqrt(self._relative_curvature) - 1) if self.problem.loss.smooth else 0.0
+        event = self.problem.loss.event
+        lopsided = (
+            event * max(0.0, math.sqrt(event / self._relative_curvature) - 1) if self.problem.loss.smooth else 0.0
+        )
         return _LOPSIDED[self.phase.label] * lopsided * math.sqrt(self.inverse_rows)
 
     @property
@@ -446,7 +500,9 @@ class _Descent:
 
 @dataclass(frozen=True)
 class WhitenedClip:
-    """The module's steps: of each label how many, and their noise std / radius; `whitening` releases coordinates."""
+    """The module's steps: of each label, in order, how many, and their noise std / radius, but for recalibration;
+    `whitening` releases coordinates.
+    """
 
     phases: tuple[ClippedPhase, ...]
     parts: Mapping[str, tuple[int, float]] = field(hash=False)
@@ -459,19 +515,15 @@ class WhitenedClip:
             coordinates = public_coordinates(problem.public_moment)
         else:
             coordinates = yield from release_coordinates(problem.n_features, self.whitening, problem.intercept)
-        coordinates = coordinates.with_ridge(problem.l2 / loss.curvature)
         start = coordinates.from_weights(problem.start)
         curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
         descent = _Descent(problem, loss, coordinates, phase, start, curvature)
-        for label in APPROACH if phase.hurried else (BURN_IN, CURVATURE):
-            n_steps, ratio = self.parts[label]
+        point = start
+        for label, (n_steps, ratio) in self.parts.items():
             if label in (EARLY_CURVATURE, CURVATURE):
                 yield from descent.measure_curvature(label, ratio)
             elif label not in IF_FLAT or descent.flat:
-                yield from descent.steps(label, n_steps, ratio)
-        if phase.hurried:
-            yield from descent.steps(BURN_IN, *self.parts[BURN_IN])
-        point = yield from descent.steps(STEPS, *self.parts[STEPS])
+                point = yield from descent.steps(label, n_steps, ratio)
         point = start + _shrunk(point - start, descent.noise, coordinates)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
         for one in recalibration:
@@ -549,6 +601,7 @@ def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> 
         descent.curvature,
         directions,
         inverse_rows=descent.inverse_rows,
+        followed=descent.followed,
     )
     burn_in = phase.n_steps // 4
     yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)

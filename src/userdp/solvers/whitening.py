@@ -107,15 +107,6 @@ class Coordinates:
         blocks = gradient.reshape(-1, len(self.basis))
         return np.asarray((blocks * self.basis if self.basis.ndim == 1 else blocks @ self.basis).ravel())
 
-    def with_ridge(self, ridge: float) -> Coordinates:
-        """Coordinates for the moment + ridge * I: a penalty of that many times the curvature is then no steeper."""
-        if ridge == 0:
-            return self
-        if self.basis.ndim == 1:
-            return replace(self, basis=1 / np.sqrt(self.moment + ridge))
-        values, axes = np.linalg.eigh(self.moment)
-        return replace(self, basis=axes / np.sqrt(np.maximum(values, 0.0) + ridge))
-
     def decorrelated(self) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         """A rotation R (columns) of these coordinates, rows' variances along it, and which part of them is no ridge.
 

@@ -91,12 +91,12 @@ def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floa
     finite = np.flatnonzero(np.isfinite(norms))
     if np.isfinite(np.delete(vectors, finite, axis=0)).all(axis=1).any():
         return None  # The distance of a finite vector has overflowed.
-    order = finite[np.argsort(norms[finite], kind="stable")]
+    order = finite[np.argsort(norms[finite])]
     size, norms = len(order), norms[order]
     tested, weighed = min(enough, size), min(whole, enough, size)
     upper, lower = np.sqrt(norms) * (1 + slack), np.sqrt(norms) * (1 - slack)
     near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
-    sure = np.searchsorted(upper, near - upper, side="right")  # this many, the innermost, are certainly close
+    sure = _certainly_close(upper, near)
     inner = int(np.count_nonzero(sure >= tested))
     counts[order[:inner]] = tested
     if inner == size:
@@ -168,13 +168,13 @@ def _moments(batch: _Sorted, edges: list[int]) -> _Moments:
     means, spreads = np.zeros((n_shells, dimension)), np.zeros((n_shells, dimension, dimension))
     traces, steepest = np.full(n_shells, math.inf), np.full(n_shells, math.inf)
     for shell, (first, last) in enumerate(pairwise(edges)):
-        moment, rows = spreads[shell], batch.centred[first:last]
-        _second_moment(rows, moment)
+        moment = spreads[shell]
+        _sums(batch.centred[first:last], means[shell], moment)
         trace = float(np.trace(moment))
         if trace < 1e30:
             traces[shell] = trace
             steepest[shell] = 1.001 * float(np.linalg.eigvalsh(moment)[-1]) + _MOMENT_ERROR * trace + 1e-30
-        means[shell] = rows.mean(axis=0, dtype=np.float64)
+        means[shell] /= last - first
         moment -= (last - first) * np.outer(means[shell], means[shell])
     return _Moments(np.diff(edges), means, spreads, traces, steepest)
 
@@ -269,8 +269,23 @@ def _blocks(centred: Singles, bias: Floats) -> tuple[Singles, Singles]:
 
 
 @compiled
-def _second_moment(rows: Singles, moment: Floats) -> None:
-    """Add sum_k y_k y_k^T, in products of few rows, which no BLAS spreads over threads."""
+def _certainly_close(upper: Floats, near: float) -> NDArray[np.intp]:
+    """Of each vector, how many, the innermost, are certainly close: the number of k with upper_k <= near - upper_j."""
+    sure = np.empty(len(upper), dtype=np.intp)
+    count = len(upper)
+    for row in range(len(upper)):
+        while count > 0 and upper[count - 1] > near - upper[row]:
+            count -= 1
+        sure[row] = count
+    return sure
+
+
+@compiled
+def _sums(rows: Singles, total: Floats, moment: Floats) -> None:
+    """Add sum_k y_k and sum_k y_k y_k^T, this in products of few rows, which no BLAS spreads over threads."""
+    for row in range(len(rows)):
+        for coordinate in range(rows.shape[1]):
+            total[coordinate] += rows[row, coordinate]
     chunk = max(1, min(_CHUNK, 2**18 // (rows.shape[1] * rows.shape[1])))
     for first in range(0, len(rows), chunk):
         part = rows[first : first + chunk]

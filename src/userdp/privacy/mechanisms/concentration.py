@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.privacy.mechanisms.capped_counts import capped_counts
+from userdp.privacy.mechanisms.neighbours import compiled
 from userdp.privacy.mechanisms.neighbours import neighbour_counts as neighbour_counts
 
 Vectors = NDArray[np.float64]
@@ -80,15 +81,28 @@ def h_index(counts: Counts) -> int:
 
 
 def comparable(vectors: Vectors, radius: float) -> Vectors:
-    """A float64 copy in which every vector that is not finite, or huge compared with the radius, is NaN.
+    """The vectors as float64; in a copy, every one that is not finite, or huge compared with the radius, is NaN.
 
-    Such vectors are nobody's neighbour and get weight 0. Each row is judged by itself.
+    Such vectors are nobody's neighbour and get weight 0. Each row is judged by itself. If all are ordinary, which is
+    usual, there is no copy: what is returned is to be read only.
     """
-    rows = np.array(vectors, dtype=np.float64, ndmin=2)
-    with np.errstate(invalid="ignore"):
-        ordinary = np.abs(rows).max(axis=1, initial=0.0) <= _LARGEST_COORDINATE * radius
-    rows[~ordinary] = np.nan
+    rows = np.atleast_2d(np.ascontiguousarray(vectors, dtype=np.float64))
+    ordinary = _ordinary(rows, _LARGEST_COORDINATE * radius)
+    if not ordinary.all():
+        rows = np.where(ordinary[:, None], rows, np.nan)
     return rows
+
+
+@compiled
+def _ordinary(rows: Vectors, largest: float) -> NDArray[np.bool_]:
+    """Which rows have no coordinate above this, and none that is NaN."""
+    ordinary = np.empty(len(rows), dtype=np.bool_)
+    for row in range(len(rows)):
+        beyond = 0
+        for coordinate in range(rows.shape[1]):
+            beyond += not abs(rows[row, coordinate]) <= largest
+        ordinary[row] = beyond == 0
+    return ordinary
 
 
 def counts_up_to(
