@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from userdp.data.encoding import arrow_ids, encodable, encode, plain_ids
-from userdp.data.schema import texts
+from userdp.data.schema import TEXT, as_bytes, declared, texts
 
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 _TURN_ROWS = 2048  # of which columns become rows at a time
@@ -27,24 +29,23 @@ class Groups:
     n_input: int
 
     @classmethod
-    def make(cls, users: Any, n_rows: int, cap: int | None, insecure_seed: int | None) -> Groups:
+    def make(
+        cls, users: Any, n_rows: int, cap: int | None, insecure_seed: int | None, key: bytes | None = None
+    ) -> Groups:
         check_seed(insecure_seed)
         starts, codes = _runs(users, n_rows)
         n_users = int(codes.max()) + 1
-        if n_users < 2:
-            raise ValueError(f"Expected n_users={n_users} >= 2: privacy between users needs several of them.")
+        check_users(n_users)
         lengths = np.diff(starts, append=n_rows)
         if n_users == len(starts):  # each user's rows are next to each other
             order, counts = None, lengths
         else:
             narrow = codes.astype(np.int32 if n_rows < 2**31 - 1 else np.int64)
             order, counts = _counting_sort(np.repeat(narrow, lengths), n_users)
-        if cap is not None:
-            if not (isinstance(cap, (int, np.integer)) and cap >= 1):
-                raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
-            if counts.max() > cap:
-                order = _capped(order, counts, int(cap), insecure_seed)
-                counts = np.minimum(counts, cap)
+        check_cap(cap)
+        if cap is not None and counts.max() > cap:
+            order = _capped(order, counts, int(cap), insecure_seed, key)
+            counts = np.minimum(counts, cap)
         return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), order, n_rows)
 
     @property
@@ -68,12 +69,7 @@ class Groups:
         """Put the columns of some input rows, from number `start` on, where they belong in `out`; one more is 1."""
         end = start + len(columns[0])
         block = out[start:end] if self.order is None else np.empty((end - start, out.shape[1]), out.dtype)
-        with np.errstate(all="ignore"):
-            for first in range(0, len(block), _TURN_ROWS):
-                some = slice(first, first + _TURN_ROWS)
-                for position, column in enumerate(columns):
-                    block[some, position] = column[some]
-        block[:, len(columns) :] = 1.0
+        as_rows(columns, block)
         if self.order is not None:
             places, whole_row = self._places[start:end], np.dtype((np.void, out.strides[0]))
             if self.n_rows < self.n_input:
@@ -106,6 +102,28 @@ class Groups:
         return tuple(listed[first] for first in firsts)
 
 
+def as_rows(columns: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Put columns into rows; further columns of these are 1."""
+    with np.errstate(all="ignore"):
+        for first in range(0, len(out), _TURN_ROWS):
+            some = slice(first, first + _TURN_ROWS)
+            for position, column in enumerate(columns):
+                out[some, position] = column[some]
+    out[:, len(columns) :] = 1.0
+
+
+def check_users(n_users: int) -> None:
+    """Refuse a single user; their number is public."""
+    if n_users < 2:
+        raise ValueError(f"Expected n_users={n_users} >= 2: privacy between users needs several of them.")
+
+
+def check_cap(cap: Any) -> None:
+    """Refuse what is no number of rows."""
+    if cap is not None and not (isinstance(cap, (int, np.integer)) and cap >= 1):
+        raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
+
+
 def check_seed(insecure_seed: Any) -> None:
     """Refuse what is no seed, whether or not it will be needed: an error only if a user is capped would tell of one."""
     if insecure_seed is None:
@@ -115,14 +133,16 @@ def check_seed(insecure_seed: Any) -> None:
         raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {kind}: pass None for a private run.")
 
 
-def _capped(order: np.ndarray | None, counts: np.ndarray, cap: int, insecure_seed: int | None) -> np.ndarray:
+def _capped(
+    order: np.ndarray | None, counts: np.ndarray, cap: int, insecure_seed: int | None, key: bytes | None
+) -> np.ndarray:
     """At most `cap` input rows of each user, chosen uniformly, in their old order."""
     n_rows = int(counts.sum())
     order = np.arange(n_rows) if order is None else order
     owner = np.repeat(np.arange(len(counts)), counts)
     crowded = np.flatnonzero(counts[owner] > cap)
     # A uniform choice of `cap` rows: give every row a random key and keep the `cap` smallest of each user.
-    shuffled = crowded[np.lexsort((_keys(crowded.size, insecure_seed), owner[crowded]))]
+    shuffled = crowded[np.lexsort((draws(insecure_seed, key)(crowded.size), owner[crowded]))]
     first_of_user = np.cumsum(counts) - counts
     surplus = crowded - first_of_user[owner[crowded]] >= cap
     keep = np.ones(n_rows, dtype=bool)
@@ -130,14 +150,26 @@ def _capped(order: np.ndarray | None, counts: np.ndarray, cap: int, insecure_see
     return order[keep]
 
 
-def _keys(n: int, insecure_seed: int | None) -> np.ndarray:
-    """Random 64-bit keys from the operating system, or repeatable ones."""
+def fresh_key() -> bytes:
+    """A secret by which rows are chosen, the same ones each time that they are read."""
+    return os.urandom(32)
+
+
+def draws(insecure_seed: int | None, key: bytes | None = None) -> Callable[[int], np.ndarray]:
+    """Gives random 64-bit words from the operating system, so many at a time, or repeatable numbers in [0, 1).
+
+    With a secret key, once, words that it decides.
+    """
+    if key is not None:
+        return lambda n: np.frombuffer(hashlib.shake_256(key).digest(8 * n), dtype=np.uint64)
     if insecure_seed is None:
-        return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
-    return np.random.default_rng(insecure_seed).random(n)
+        return lambda n: np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
+    generator = np.random.default_rng(insecure_seed)
+    return lambda n: generator.random(n)
 
 
-_MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
+MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
+NO_ROWS = "Expected at least one row, got an empty table: check the source or the filter before it."
 
 
 def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +182,7 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     if len(users) != n_rows:
         raise ValueError("Expected as many user ids as rows, but users and rows differ in length: pass one id per row.")
     if n_rows == 0:
-        raise ValueError("Expected at least one row, got an empty table: check the source or the filter before it.")
+        raise ValueError(NO_ROWS)
     if isinstance(users, range):
         return np.arange(n_rows), np.arange(n_rows)
     # A list stays as it is: numpy would turn [1, "1"] into two equal strings.
@@ -159,23 +191,45 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
         raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
     if isinstance(ids, np.ndarray) and encodable(ids.dtype):
-        starts = _changes(ids)
+        starts = changes(ids)
         heads = ids[starts]
         if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
-            raise ValueError(_MISSING_ID)
+            raise ValueError(MISSING_ID)
         heads = heads + 0.0 if heads.dtype.kind == "f" else heads  # -0.0 is 0.0, but other bytes
         return starts, encode(heads)[0]
     if isinstance(ids, pa.Array):
         if ids.null_count:
-            raise ValueError(_MISSING_ID)
+            raise ValueError(MISSING_ID)
         codes = encode(ids)[0]
     else:
         codes = _codes_of_objects(ids)
-    starts = _changes(codes)
+    starts = changes(codes)
     return starts, codes[starts]
 
 
-def _changes(cells: np.ndarray) -> np.ndarray:
+def keys(ids: pa.Array) -> pa.Array:
+    """Ids of one type as whole numbers, floats or bytes that are equal exactly if the ids are; null if missing."""
+    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    kind = ids.type
+    if declared(ids) == TEXT:
+        return as_bytes(ids).cast(pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return ids.cast(pa.large_binary())
+    if pa.types.is_floating(kind):
+        wide = ids.cast(pa.float64())
+        return pc.if_else(pc.is_nan(wide), pa.scalar(None, pa.float64()), pc.add(wide, 0.0))  # -0.0 is 0.0
+    if pa.types.is_decimal(kind):
+        return ids.cast(pa.string()).cast(pa.large_binary())
+    if pa.types.is_uint64(kind):
+        return ids
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return ids.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return ids.cast(pa.int64())
+    raise TypeError(f"Expected user ids that are text, numbers, dates or times, got {kind}: convert them.")
+
+
+def changes(cells: np.ndarray) -> np.ndarray:
     """Where runs of equal cells start."""
     return np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
 
@@ -200,7 +254,7 @@ def _codes_of_objects(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
     result = np.empty(len(ids), dtype=np.int64)
     for i, identifier in enumerate(ids):
         if _is_missing(identifier):
-            raise ValueError(_MISSING_ID)
+            raise ValueError(MISSING_ID)
         try:
             result[i] = codes.setdefault(identifier, len(codes))
         except TypeError:

@@ -10,6 +10,7 @@ together (the structure), never on a value; what a row is depends on its own ent
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -110,6 +111,20 @@ class SparseRows:
                 indices[here], values[here] = self.indices[places], self.values[places]
                 first = last
         return SparseRows(indptr, indices, values, self.n_columns, constant)
+
+    def part(self, first: int, last: int) -> SparseRows:
+        """Rows first..last-1, without a copy of their entries."""
+        held = slice(int(self.indptr[first]), int(self.indptr[last]))
+        indptr = self.indptr[first : last + 1] - held.start
+        return replace(self, indptr=indptr, indices=self.indices[held], values=self.values[held])
+
+    @staticmethod
+    def joined(parts: Sequence[SparseRows]) -> SparseRows:
+        """The rows of several parts, one part after the other."""
+        ends = np.cumsum([0, *(len(part.values) for part in parts)])
+        indptr = [part.indptr[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        indices, values = (np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values"))
+        return replace(parts[0], indptr=np.concatenate([*indptr, ends[-1:]]), indices=indices, values=values)
 
     def filled(self, value: float) -> SparseRows:
         """The rows with `value` in place of NaN."""

@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
 _BLOCK_BYTES = 2**24  # of CSV at a time
 _BATCH_ROWS = 32768  # of other formats at a time, which stay in the processor's cache while they are moved
 
+_TOO_LARGE = (
+    "Expected memory for the table: set memory_limit (--memory-limit) for one that is larger. Nothing was spent."
+)
+
 
 class TableFile:
     """A table in a file, as far as it is needed: its columns' names, and the columns one at a time.
@@ -52,11 +57,14 @@ class TableFile:
         schema: pa.Schema,
         read: Callable[..., pa.Table],
         typed: bool = True,
-        scan: Callable[[list[str]], Iterable[pa.RecordBatch]] | None = None,
+        scan: Callable[[list[str], int | None], Iterable[pa.RecordBatch]] | None = None,
+        count: Callable[[], int] | None = None,
+        files: Callable[[], list[str]] | None = None,
     ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
         self._schema, self._read = schema, read
-        self._scan = scan or (lambda names: read(names).to_batches(max_chunksize=_BATCH_ROWS))
+        self._scan = scan or (lambda names, _: read(names).to_batches(max_chunksize=_BATCH_ROWS))
+        self._count, self._files = count, files
         self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
         self._asked: dict[str, Any] = {}
 
@@ -65,15 +73,31 @@ class TableFile:
             return self._columns([name])[name]
         return self._kept[name] if name in self._kept else Untyped(self._columns([name], {name: pa.string()})[name])
 
+    def type_of(self, name: str) -> pa.DataType:
+        """The type that the file declares for a column."""
+        return self._schema.field(name).type
+
     def without_cells(self, name: str) -> pa.ChunkedArray | Untyped:
         """The column as far as it is declared: its type."""
         cells = pa.chunked_array([], self._schema.field(name).type)
         return cells if self.typed else Untyped(cells)
 
-    def batches(self, names: list[str]) -> Iterator[list[pa.Array]]:
-        """These columns, some rows at a time, in the rows' order."""
+    def files(self) -> list[Path]:
+        """The files that the table is in."""
+        return [self.path] if self._files is None else sorted(map(Path, self._files()))
+
+    def count(self) -> int:
+        """How many rows there are, as far as formats with types tell. Private: do not publish it."""
         try:
-            for batch in self._scan(names):
+            return 0 if self._count is None else self._count()
+        except (pa.ArrowException, OSError):
+            raise ValueError(broken(self.path)) from None
+
+    def batches(self, names: list[str], at_most: int | None = None) -> Iterator[list[pa.Array]]:
+        """These columns, some rows at a time, in the rows' order; with `at_most` so many, in little memory."""
+        try:
+            scanned = self._scan(names, at_most)
+            for batch in _ahead(scanned) if at_most is None else scanned:
                 yield batch.columns
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
@@ -93,6 +117,13 @@ class TableFile:
             table = self._columns(list(types), types)
         self._kept = {n: Untyped(table[n]) if kind == pa.string() else table[n] for n, kind in types.items()}
 
+    def prefetch_text(self, names: list[str]) -> None:
+        """Read these columns of a CSV file, as text, in one go."""
+        missing = [name for name in names if not isinstance(self._kept.get(name), Untyped)]
+        if not self.typed and missing:
+            found = self._columns(missing, dict.fromkeys(missing, pa.string()))
+            self._kept |= {name: Untyped(cells) for name, cells in found.items()}
+
     def guess(self, name: str) -> pa.ChunkedArray:
         """The column with the type that its cells suggest, which is for those who may see them."""
         return self._columns([name])[name]
@@ -101,6 +132,8 @@ class TableFile:
         try:
             table = self._read(names) if types is None else self._read(names, types)
             return {name: table[name] for name in names}
+        except pa.ArrowMemoryError:
+            raise MemoryError(_TOO_LARGE) from None
         except (pa.ArrowException, OSError, csv.Error):
             raise ValueError(broken(self.path)) from None
 
@@ -177,23 +210,36 @@ def _open_parquet(path: Path) -> TableFile:
         from pyarrow import dataset  # loads pandas
 
         source = dataset.dataset(path, format="parquet")
+
+        def scan_all(columns: list[str], at_most: int | None) -> Any:
+            if at_most is None:
+                return source.to_batches(columns=columns, batch_size=_BATCH_ROWS)
+            little = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
+            little["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+            return source.to_batches(columns=columns, batch_size=at_most, **little)
+
         return TableFile(
             path,
             source.schema,
             lambda names: source.to_table(columns=names),
-            scan=lambda names: source.to_batches(columns=names, batch_size=_BATCH_ROWS),
+            scan=scan_all,
+            count=source.count_rows,
+            files=lambda: source.files,
         )
 
     def read(columns: list[str]) -> pa.Table:
         with pyarrow.parquet.ParquetFile(path) as file:
             return file.read(columns=columns)
 
-    def scan(columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def scan(columns: list[str], at_most: int | None) -> Iterator[pa.RecordBatch]:
         with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+            for batch in file.iter_batches(at_most or _BATCH_ROWS, columns=columns, use_threads=at_most is None):
                 yield batch.select(columns)  # which come in the file's order
 
-    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan)
+    def count() -> int:
+        return int(pyarrow.parquet.read_metadata(path).num_rows)
+
+    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan, count=count)
 
 
 def _open_csv(path: Path) -> TableFile:
@@ -247,7 +293,35 @@ def _open_arrow(path: Path) -> TableFile:
         _check_buffers(table)
         return table
 
-    return TableFile(path, schema, read)
+    def scan(columns: list[str], at_most: int | None) -> Iterator[pa.RecordBatch]:
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
+        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
+            for batch in _each(reader):
+                _check_buffers(batch)
+                for start in range(0, batch.num_rows, at_most or _BATCH_ROWS):
+                    yield batch.select(columns).slice(start, at_most or _BATCH_ROWS)
+
+    def count() -> int:
+        with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
+            return sum(batch.num_rows for batch in _each(reader))
+
+    return TableFile(path, schema, read, scan=scan, count=count)
+
+
+def _each(reader: Any) -> Iterator[pa.RecordBatch]:
+    """The batches of an Arrow file or stream, one at a time."""
+    numbered = hasattr(reader, "num_record_batches")
+    return (reader.get_batch(i) for i in range(reader.num_record_batches)) if numbered else iter(reader)
+
+
+def _ahead(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, each decoded by another thread while the one before is in use."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, source, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, source, None)
+            yield batch
 
 
 def _arrow_schema(path: Path, opener: Any) -> pa.Schema:
@@ -255,13 +329,13 @@ def _arrow_schema(path: Path, opener: Any) -> pa.Schema:
         return reader.schema
 
 
-def _check_buffers(table: pa.Table) -> None:
+def _check_buffers(table: pa.Table | pa.RecordBatch) -> None:
     """Refuse arrays that point outside of the file, which Arrow does not look for: reading them would read anything.
 
     Text is looked at as bytes: whether it is UTF-8 is one person's matter.
     """
     for column in table.columns:
-        for chunk in column.chunks:
+        for chunk in column.chunks if isinstance(table, pa.Table) else [column]:
             chunk.validate()
             _without_text(chunk).validate(full=True)
 

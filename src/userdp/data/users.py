@@ -8,19 +8,25 @@ identifiers are dropped unless asked for.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from userdp.data.grouping import Groups, check_seed
+from userdp.data.grouping import Groups, check_cap, check_seed
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
+from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
+from userdp.data.store import Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
 from userdp.data.tables import TableFile, open_parquet
 
 _CHANGED = "Expected columns to be as long as the user column: the file changed meanwhile."
@@ -37,17 +43,19 @@ class Options:
     keep_user_ids: bool = False
     insecure_seed: int | None = None
     fill_missing: float | None = None
+    # For engines, instead of fresh draws, a secret by which rows of a user are kept: the same each time they are read.
+    choice_key: bytes | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Options:
-        names = [field.name for field in fields(cls)]
+        *names, hidden = (field.name for field in fields(cls))
         for name in options:
-            if name not in names:
+            if name not in (*names, hidden):
                 raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
         return cls(**options)
 
     def groups(self, users: Any, n_rows: int) -> Groups:
-        return Groups.make(users, n_rows, self.max_rows_per_user, self.insecure_seed)
+        return Groups.make(users, n_rows, self.max_rows_per_user, self.insecure_seed, self.choice_key)
 
     def float_type(self, given: np.dtype) -> np.dtype:
         """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
@@ -70,6 +78,8 @@ class UserData:
     `offsets` (n_users + 1,) int64; a user may be empty. All are read-only and may be memory-mapped. Printing shows
     public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
     given: they are then NaN. `has_intercept` tells that the last feature is the 1 that `fit_intercept` appended.
+    `store` is where arrays are mapped from, of data that is larger than memory.
+    `source` names the file and the columns that rows come from, which are public.
     """
 
     rows: Any  # an array or SparseRows: both have shape, dtype and size
@@ -79,6 +89,8 @@ class UserData:
     insecure_seed: int | None = None
     has_targets: bool = field(default=True, kw_only=True)
     has_intercept: bool = field(default=False, kw_only=True)
+    store: Store | None = field(default=None, kw_only=True)
+    source: Source | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_seed(self.insecure_seed)
@@ -104,6 +116,51 @@ class UserData:
         """Number of rows of all users together. Private: do not publish it."""
         return len(self.rows)
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of the rows."""
+        kind: np.dtype = self.rows.dtype
+        return kind
+
+    def fingerprint(self) -> str:
+        """By which the same users are known again: of ids, where they are kept, and numbers of rows. Private."""
+        return hashlib.sha256(np.ascontiguousarray(self.offsets).tobytes() + repr(self.user_ids).encode()).hexdigest()
+
+    def part(self, first: int, last: int) -> UserData:
+        """Users first..last-1 by themselves, at least two, without a copy."""
+        begin, end = int(self.offsets[first]), int(self.offsets[last])
+        offsets = self.offsets[first : last + 1] - begin
+        rows = self.rows.part(begin, end) if isinstance(self.rows, SparseRows) else self.rows[begin:end]
+        kept_ids = None if self.user_ids is None else self.user_ids[first:last]
+        return replace(self, rows=rows, targets=self.targets[begin:end], offsets=offsets, user_ids=kept_ids)
+
+    def taken(self, users: np.ndarray) -> UserData:
+        """A copy of these users' rows, in their order; filled up to two with users without rows."""
+        lengths = self.offsets[users + 1] - self.offsets[users]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        order = np.repeat(self.offsets[users] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        groups = Groups(offsets, order, self.n_rows)
+        rows: Any
+        if isinstance(self.rows, SparseRows):
+            rows = self.rows.grouped(groups, self.dtype, self.rows.constant)
+        else:
+            rows = np.empty((groups.n_rows, self.n_features), self.dtype)
+            groups.gather(self.rows, rows)
+        offsets = np.append(offsets, np.full(max(0, 2 - len(users)), offsets[-1]))
+        return replace(self, rows=rows, targets=groups.targets(self.targets), offsets=offsets, user_ids=None)
+
+    @staticmethod
+    def joined(parts: Sequence[UserData]) -> UserData:
+        """The users of several parts, one part after the other."""
+        ends = np.cumsum([0, *(part.n_rows for part in parts)])
+        offsets = [part.offsets[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        matrices = [part.rows for part in parts]
+        rows = SparseRows.joined(matrices) if isinstance(matrices[0], SparseRows) else np.concatenate(matrices)
+        targets = np.concatenate([part.targets for part in parts])
+        return replace(
+            parts[0], rows=rows, targets=targets, offsets=np.concatenate([*offsets, ends[-1:]]), user_ids=None
+        )
+
     def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and targets of one user, read-only; sparse rows as a dense matrix."""
         if not 0 <= user < self.n_users:
@@ -111,6 +168,10 @@ class UserData:
         block = slice(self.offsets[user], self.offsets[user + 1])
         rows = self.rows.dense(block) if isinstance(self.rows, SparseRows) else self.rows[block]
         return rows, self.targets[block]
+
+    def scratch(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
+        """Room for something of all rows: in memory, or in a file if the rows are in one."""
+        return np.empty(shape, dtype) if self.store is None else self.store.scratch(shape, dtype)
 
     def __repr__(self) -> str:
         return f"UserData(n_users={self.n_users}, n_features={self.n_features}, dtype={self.rows.dtype})"
@@ -196,7 +257,8 @@ class UserData:
                 f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
                 f"use UserData.from_arrays for arrays."
             )
-        return cls.from_schema(table, Schema.declare(list(names), user, features, target, classes), **options)
+        made = cls.from_schema(table, Schema.declare(list(names), user, features, target, classes), **options)
+        return replace(made, source=Source(None, None if target is None else str(target), str(user)))
 
     @classmethod
     def from_parquet(
@@ -207,26 +269,52 @@ class UserData:
         features: str | Sequence[str],
         target: str | None = None,
         classes: Sequence[Any] | None = None,
+        memory_limit: int | str | None = None,
+        store: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
         **options: Any,
     ) -> UserData:
         """Group a Parquet file, or a folder of them, reading only the columns needed, one at a time.
 
         The path is local. Other arguments are those of `from_table`: rows are float64 unless `dtype` is given, and
         missing values become NaN unless `fill_missing` is given.
+
+        With `memory_limit`, such as "2GB", a table that would take more is sorted by user once into a store: a folder
+        beside it, or at `store`, whose arrays are read from disk when they are needed, and which is used again while
+        the table and the arguments stay the same. The limit is for data, beside the program itself. Users are then
+        numbered in the order of their ids, and which rows of a user are kept is chosen when the store is made. It is as
+        secret as the table. `progress` is as `minimize` has it.
         """
         Options.of(options)
         table = open_parquet(path)
-        return cls.from_table(table, user=user, features=features, target=target, classes=classes, **options)
+        schema = Schema.declare(table.column_names, user, features, target, classes)
+        more: dict[str, Any] = {"memory_limit": memory_limit, "store": store, "progress": progress}
+        made = cls.from_schema(table, schema, **more, **options)
+        return replace(made, source=Source(Path(path).name, target, user))
 
     @classmethod
     def from_schema(
-        cls, table: Any, schema: Schema, *, check: Callable[[str, np.ndarray], None] | None = None, **options: Any
+        cls,
+        table: Any,
+        schema: Schema,
+        *,
+        check: Callable[[str, np.ndarray], None] | None = None,
+        memory_limit: int | str | None = None,
+        store: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        tell: Callable[[str], None] | None = None,
+        **options: Any,
     ) -> UserData:
-        """Group a table whose schema is declared, with the options of `from_arrays`.
+        """Group a table whose schema is declared, with the options of `from_arrays`, and a store as in `from_parquet`.
 
-        `check` sees each column of numbers as it is read; what it tells of them is not protected.
+        `check` sees each column of numbers as it is read; what it tells of them is not protected. `tell` gets what is
+        to be said about a store that is made anew, which is else a warning.
         """
         kept = Options.of(options)
+        if memory_limit is not None or store is not None:
+            opened = _stored(table, schema, kept, memory_limit, store, progress, tell or _warn)
+            if opened is not None:
+                return cls._of_store(opened, schema, kept, check)
         if isinstance(table, TableFile):
             table.prefetch(schema)
         kept_type = kept.float_type(np.dtype(np.float64))
@@ -265,6 +353,28 @@ class UserData:
         return cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
 
     @classmethod
+    def _of_store(
+        cls, store: Store, schema: Schema, options: Options, check: Callable[[str, np.ndarray], None] | None
+    ) -> UserData:
+        rows, targets = store.array("rows"), store.array("targets")
+        for start in range(0, 0 if check is None else len(rows), _FILL_ROWS):
+            assert check is not None
+            if schema.target is not None:
+                check(schema.target, targets[start : start + _FILL_ROWS])
+            for position, name in enumerate(schema.features):
+                check(name, rows[start : start + _FILL_ROWS, position])
+        return cls(
+            rows,
+            targets,
+            store.array("offsets"),
+            store.user_ids,
+            options.insecure_seed,
+            has_targets=schema.target is not None,
+            has_intercept=options.fit_intercept,
+            store=store,
+        )
+
+    @classmethod
     def _grouped(
         cls,
         rows: np.ndarray | SparseRows,
@@ -278,8 +388,72 @@ class UserData:
             value = options.fill_missing
             rows = rows.filled(value) if isinstance(rows, SparseRows) else _filled(rows, value, borrowed)
         kept_ids = groups.ids(users) if options.keep_user_ids else None
-        facts = {"has_targets": targets is not None, "has_intercept": options.fit_intercept}
+        facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": options.fit_intercept}
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
+
+
+def _stored(
+    table: Any,
+    schema: Schema,
+    options: Options,
+    memory_limit: int | str | None,
+    place: str | os.PathLike[str] | None,
+    progress: bool | None,
+    tell: Callable[[str], None],
+) -> Store | None:
+    """The table's store; None if it fits into memory and no place was named."""
+    if not isinstance(table, TableFile):
+        raise TypeError(f"Expected a file for memory_limit, got {type(table).__name__}: it is in memory already.")
+    if memory_limit is None:
+        raise ValueError("Expected memory_limit with store: say how much memory may be used, '2GB', say.")
+    limit = parsed_limit(memory_limit)
+    check_seed(options.insecure_seed)
+    check_cap(options.max_rows_per_user)
+    request = Request(
+        schema,
+        options.float_type(np.dtype(np.float64)),
+        None if options.max_rows_per_user is None else int(options.max_rows_per_user),
+        bool(options.fit_intercept),
+        None if options.fill_missing is None else float(options.fill_missing),
+        options.keep_user_ids,
+        None if options.insecure_seed is None else int(options.insecure_seed),
+    )
+    if place is None and table.typed and fits_memory(table, request, limit):
+        return None
+    return open_store(table, request, default_place(table) if place is None else Path(place), limit, tell, progress)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, StoreWarning, stacklevel=6)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemoteUsers(ABC):
+    """Users whose rows are with an engine, and not here: what is public of them, as `UserData` has it.
+
+    engine: who holds them, and computes on them; digest: their fingerprint.
+    """
+
+    n_users: int
+    n_features: int
+    dtype: np.dtype
+    has_targets: bool
+    has_intercept: bool
+    insecure_seed: int | None
+    engine: Any
+    digest: str
+    source: Source | None = field(default=None, kw_only=True)
+
+    def fingerprint(self) -> str:
+        """By which the same users are known again. Private."""
+        return self.digest
+
+    @abstractmethod
+    def mapped(self, change: Callable[[UserData], UserData]) -> RemoteUsers:
+        """The same users, changed where they are by a picklable function of public numbers, user by user."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_users={self.n_users}, n_features={self.n_features}, dtype={self.dtype})"
 
 
 def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:

@@ -1,0 +1,124 @@
+"""Parts of the users of Parquet files, so that several processes can read them: ranges of users, or of row groups.
+
+Errors speak of files, columns and the order of rows, never of a cell.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from userdp.data.grouping import Groups
+from userdp.data.schema import Schema, decoded, ids
+from userdp.data.tables import broken, open_parquet
+
+_FEWER = "Expected at least 2 users in each of {} partitions: use fewer of them."
+_UNSORTED = (
+    "Expected rows that are sorted by user, through all files in the order of their names; they are not: sort them, or "
+    "leave out sorted_by_user."
+)
+
+
+def columns_of(schema: Schema) -> list[str]:
+    """The columns that a schema needs."""
+    return [name for name in (schema.user, schema.target, *schema.features) if name is not None]
+
+
+def ranges(n_users: int, n_parts: int) -> list[int]:
+    """Where contiguous near-equal parts begin, and the end."""
+    return [n_users * part // n_parts for part in range(n_parts + 1)]
+
+
+def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_parts: int) -> pa.Table:
+    """The rows of one of near-equal ranges of users, who are numbered by first appearance, in the file's order."""
+    table = open_parquet(path)
+    owners = ids(table[schema.user])
+    groups = Groups.make(owners, len(owners), None, None)
+    edges = ranges(len(groups.offsets) - 1, n_parts)
+    first, last = edges[part], edges[part + 1]
+    if last - first < 2:
+        raise ValueError(_FEWER.format(n_parts))
+    own = slice(groups.offsets[first], groups.offsets[last])
+    mine = np.zeros(len(owners), dtype=bool)
+    mine[own if groups.order is None else groups.order[own]] = True
+    names, kept, start = columns_of(schema), [], 0
+    for columns in table.batches(names):
+        batch = pa.RecordBatch.from_arrays(columns, names)
+        kept.append(batch.filter(pa.array(mine[start : start + len(batch)])))
+        start += len(batch)
+    if start != len(mine):
+        raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
+    return pa.Table.from_batches(kept)
+
+
+def part_by_row_groups(path: str | os.PathLike[str], schema: Schema, part: int, n_parts: int) -> pa.Table:
+    """The rows of users who begin in one of near-equal ranges of row groups, of files that are sorted by user."""
+    open_parquet(path)  # says what is wrong with a path
+    try:
+        files = [pq.ParquetFile(file) for file in _files(Path(path))]
+        groups = [(file, number) for file in files for number in range(file.num_row_groups)]
+        edges = ranges(len(groups), n_parts)
+        read = [groups[number] for number in range(edges[part], edges[part + 1])]
+        names = columns_of(schema)
+        tables = [file.read_row_group(number, columns=names).select(names) for file, number in read]
+        before = None  # the user of the row before: their rows are another part's
+        for file, number in reversed(groups[: edges[part]]):
+            owners = _owners(file.read_row_group(number, columns=[schema.user]), schema.user)
+            if len(owners):
+                before = owners[-1]
+                break
+        table = pa.concat_tables(tables) if tables else None
+        table = None if table is None else table.slice(_leading(_owners(table, schema.user), before))
+        if table is None or len(table) == 0:
+            raise ValueError(_FEWER.format(n_parts))
+        last, following = _owners(table, schema.user)[-1], []
+        for file, number in groups[edges[part + 1] :]:
+            more = file.read_row_group(number, columns=names).select(names)
+            same = _leading(_owners(more, schema.user), last)
+            following.append(more.slice(0, same))
+            if same < len(more):
+                break
+    except (pa.ArrowException, OSError):
+        raise ValueError(broken(Path(path))) from None
+    table = pa.concat_tables([table, *following])
+    owners = _owners(table, schema.user)
+    if owners.null_count == 0 and not pc.all(pc.less_equal(owners[:-1], owners[1:]), min_count=0).as_py():
+        raise ValueError(_UNSORTED)
+    if len(pc.unique(owners)) < 2:
+        raise ValueError(_FEWER.format(n_parts))
+    return table
+
+
+def check_order(ends: list[tuple[object, object]]) -> None:
+    """Refuse parts of which one does not begin with a later user than the one before it ends with."""
+    for (_, last), (first, _) in pairwise(ends):
+        if not last < first:  # type: ignore[operator]  # ids of one column
+            raise ValueError(_UNSORTED)
+
+
+def _files(path: Path) -> list[str]:
+    if not path.is_dir():
+        return [os.fspath(path)]
+    from pyarrow import dataset  # loads pandas
+
+    return sorted(dataset.dataset(path, format="parquet").files)
+
+
+def _owners(table: pa.Table, user: str) -> pa.Array:
+    cells = decoded(ids(table[user]))
+    return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+
+
+def _leading(owners: pa.Array, user: pa.Scalar | None) -> int:
+    """How many of the first rows are this user's."""
+    if user is None or not user.is_valid:
+        return 0
+    others = pc.invert(pc.equal(owners, user))
+    found = pc.index(others, True).as_py()
+    return len(owners) if found < 0 else int(found)
