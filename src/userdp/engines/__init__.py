@@ -1,5 +1,35 @@
 """Engines map a statistic over users: in this process, or on a cluster. They know no algorithm."""
 
-from userdp.engines.local import LocalEngine
+from __future__ import annotations
 
-__all__ = ["LocalEngine"]
+from typing import Any
+
+from userdp.data.users import RemoteUsers, UserData
+from userdp.engines.local import Contribution, EngineLost, LocalEngine
+
+__all__ = ["Contribution", "EngineLost", "LocalEngine", "engine_of"]
+
+
+def __getattr__(name: str) -> Any:
+    """`RayEngine`, which loads Ray, on first use."""
+    if name == "RayEngine":
+        from userdp.engines.ray import RayEngine
+
+        return RayEngine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def engine_of(data: Any, engine: Any) -> Any:
+    """The engine that is meant: by itself or by its name, and by None the one that holds the data, or this process."""
+    elsewhere = not isinstance(data, UserData) and isinstance(data, RemoteUsers)
+    if engine is None:
+        return data.engine if elsewhere else LocalEngine()
+    if isinstance(engine, str):
+        if engine == "ray":
+            from userdp.engines.ray import RayEngine
+
+            return data.engine if elsewhere else RayEngine()
+        if engine != "local":
+            raise ValueError(f'Expected engine={engine!r} to be "local", "ray" or an engine. Nothing was spent.')
+        return LocalEngine()
+    return engine

@@ -18,6 +18,16 @@ _FUSED = (ClippedGradient, MeanGradient, MomentShape, UserMean)
 _BY_ENTRIES = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
 
 
+class EngineLost(RuntimeError):
+    """Where an engine computes cannot be reached any more. Nothing was released."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Expected to reach where the data is; it was lost. Nothing was released, what was charged is spent: with a "
+            "checkpoint the same call goes on."
+        )
+
+
 class Contribution(Protocol):
     """What vectors add to a mechanism's total, wherever they are computed: picklable, of public numbers."""
 
@@ -37,12 +47,21 @@ class Contribution(Protocol):
 class LocalEngine:
     """Computes a statistic in this process, on the kernels' threads."""
 
+    def place(self, data: UserData) -> UserData:
+        """The data as it is; refuses users whose rows are elsewhere."""
+        if not isinstance(data, UserData):
+            raise TypeError(f"Expected UserData, got {type(data).__name__}: leave the engine out, or pass its own.")
+        return data
+
     def vectors(self, statistic: Statistic, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         """One float64 vector per group, (n_groups, dim), from users split into contiguous near-equal groups.
 
         Guarantee: vector j depends on the data of group j's users only, as the statistic guarantees.
         """
-        result = statistic(data, users, n_groups)
+        try:
+            result = statistic(data, users, n_groups)
+        except EngineLost:  # which is not for a statistic to say
+            raise ValueError(f"Expected {_name(statistic)} to give vectors.") from None
         if not isinstance(result, np.ndarray) or result.dtype != np.float64:
             kind = result.dtype if isinstance(result, np.ndarray) else type(result).__name__
             raise TypeError(

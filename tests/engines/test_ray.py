@@ -1,0 +1,378 @@
+"""The engine on Ray gives what one process gives: totals bit for bit, other results up to rounding."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import userdp
+from userdp import Ball, Budget, Clip, Curator, Ledger, Plan, Step, UserData, minimize
+from userdp.cli import app
+from userdp.engines import LocalEngine, engine_of
+from userdp.privacy.mechanisms.clip import ClippedTotal
+from userdp.solvers.registry import SOLVERS
+from userdp.vectors.gradients import MeanGradient, UserGradients
+from userdp.vectors.moments import UserMean
+from userdp.vectors.sgd import OnePassSGD
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
+from userdp.engines.ray import RayEngine  # noqa: E402 - needs Ray
+
+ENGINE = RayEngine(n_partitions=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """One local Ray for all tests here, which the first fit starts."""
+    yield
+    ray.shutdown()
+
+
+def people(n_users=600, n_features=4, rows=5, seed=0):
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(n_users), rng.integers(1, 2 * rows, n_users))
+    X = rng.uniform(-1, 1, (len(owners), n_features))
+    y = (rng.random(len(owners)) < 1 / (1 + np.exp(-3 * X[:, 0] + 2 * X[:, 1]))).astype(float)
+    return X, y, owners
+
+
+def make_data(**options):
+    X, y, owners = people()
+    return UserData.from_arrays(X, y, owners, **options)
+
+
+def sparse_data():
+    from scipy.sparse import csr_array
+
+    X, y, owners = people()
+    return UserData.from_arrays(csr_array(np.where(abs(X) > 0.5, X, 0.0)), y, owners, fit_intercept=True)
+
+
+def own_gradient():
+    """A function that workers, which cannot import this file, get as it is."""
+    return lambda weights, rows, targets: (rows @ weights - targets) @ rows / len(rows)
+
+
+@pytest.mark.parametrize("make", [make_data, sparse_data, lambda: make_data(dtype=np.float32, fit_intercept=True)])
+def test_totals_and_vectors_are_those_of_one_process(make):
+    data = make()
+    placed = ENGINE.place(data)
+    assert (placed.n_partitions, placed.n_users, placed.n_features) == (2, data.n_users, data.n_features)
+    weights = np.linspace(-1, 1, data.n_features)
+    rng = np.random.default_rng(1)
+    few, everyone = rng.permutation(data.n_users)[:31], rng.permutation(data.n_users)
+    basis = rng.normal(size=(data.n_features, data.n_features))
+    for statistic in (
+        MeanGradient(userdp.losses.logistic, weights, basis),
+        UserMean(),
+        UserGradients(own_gradient(), weights),
+    ):
+        for users in (everyone, few, few[:1], everyone[:500], few[:0]):
+            if len(users):
+                expected = LocalEngine().vectors(statistic, data, users, len(users))
+                assert np.array_equal(ENGINE.vectors(statistic, placed, users, len(users)), expected)
+                contribution = ClippedTotal(0.5, 40, 100)
+                total = LocalEngine().total(statistic, contribution, data, users)
+                assert np.array_equal(ENGINE.total(statistic, contribution, placed, users), total)
+    sgd = OnePassSGD(userdp.losses.logistic, weights, Ball(3.0), 0.1)
+    for n_groups in (1, 7, 100, 600):
+        expected = LocalEngine().vectors(sgd, data, everyone, n_groups)
+        assert np.array_equal(ENGINE.vectors(sgd, placed, everyone, n_groups), expected)
+
+
+def test_each_user_is_asked_once():
+    placed = ENGINE.place(make_data())
+    with pytest.raises(ValueError, match="each user once"):
+        ENGINE.total(UserMean(), ClippedTotal(0.5, 40, 100), placed, np.array([1, 2, 2]))
+
+
+@pytest.fixture(scope="module")
+def both():
+    """The same users here and on Ray."""
+    X, y, owners = people(2000, rows=6)
+    data = UserData.from_arrays(X, y, owners, fit_intercept=True)
+    return data, ENGINE.place(data)
+
+
+CLASSIFIED = {"classes": [0, 1]}
+NUMBERS = {"target_range": (-0.5, 0.75)}
+ESTIMATORS = {
+    "LogisticRegression": CLASSIFIED,
+    "LinearSVC": CLASSIFIED,
+    "LinearRegression": NUMBERS,
+    "HuberRegressor": NUMBERS,
+    "QuantileRegressor": NUMBERS,
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_learns_the_same(name, both):
+    found = []
+    for data in both:
+        kind = getattr(userdp, name)
+        model = kind(8.0, 1e-4, max_rows_per_user=11, insecure_seed=3, **ESTIMATORS[name])
+        found.append(model.fit_users(data))
+    one, other = found
+    np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-9)
+    assert one.result_.bytes_per_release == 0 < other.result_.bytes_per_release
+    assert one.privacy_ == other.privacy_
+
+
+def test_an_engine_by_its_name():
+    X, y, owners = people()
+    models = [
+        userdp.LogisticRegression(8.0, 1e-4, classes=[0, 1], max_rows_per_user=4, engine=engine, insecure_seed=3).fit(
+            X, y.astype(int), groups=owners
+        )
+        for engine in (None, "ray")
+    ]
+    np.testing.assert_allclose(
+        models[0].coef_, models[1].coef_, rtol=1e-9
+    )  # code may be compiled here and loaded there
+
+
+def test_means_and_scalers_are_the_same():
+    X, _, owners = people(1500)
+    means = [userdp.private_mean(X, owners, 4.0, 1e-4, engine=e, insecure_seed=1) for e in (None, ENGINE)]
+    assert np.allclose(means[0].mean, means[1].mean, rtol=1e-9, atol=0)
+    assert means[0].radius == means[1].radius
+    scalers = [
+        userdp.PrivateStandardScaler(4.0, 1e-4, low=-1, high=1, engine=e, insecure_seed=1).fit(X, groups=owners)
+        for e in (None, ENGINE)
+    ]
+    assert np.allclose(scalers[0].scale_, scalers[1].scale_, rtol=1e-9, atol=0)
+
+
+OWN = {("accelerated", "tight"), ("phased-sgd", "tight"), ("whitened-clip", "tight")}
+LIMITS = {"bassily-sun": 20, "levy": 20, "asi-liu": 40, "example-level": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("solver", "mode"), [pytest.param(*key, marks=[] if key in OWN else pytest.mark.slow) for key in SOLVERS]
+)
+def test_every_solver_finds_the_same(solver, mode, both):
+    budget, options = (4.0, 1e-5), {"rows_per_user": 12, "row_norm": 2.5, "solver": solver, "mode": mode}
+    if mode == "paper":
+        X, y, owners = people(14_000, rows=2)
+        data = UserData.from_arrays(X, y, owners)
+        both, budget, options["rows_per_user"] = (data, ENGINE.place(data)), (10.0, 1e-4), 3
+    if solver in LIMITS:
+        options["max_gradients"] = int(LIMITS[solver] * 2000 * 12)
+    local, there = (minimize("logistic", data, Ball(10.0), *budget, insecure_seed=5, **options) for data in both)
+    assert np.allclose(there.weights, local.weights, rtol=1e-9, atol=1e-12)
+    assert (there.aborted, there.phases, there.n_gradients) == (local.aborted, local.phases, local.n_gradients)
+
+
+def test_what_travels_does_not_grow_with_the_users():
+    """A release of a total: the same bytes for 10 times the users; and few numbers per feature."""
+    bytes_per_release = []
+    for n_users in (300, 3000):
+        X, y, owners = people(n_users)
+        placed = ENGINE.place(UserData.from_arrays(X, y, owners))
+        statistic = MeanGradient(userdp.losses.logistic, np.zeros(4), np.eye(4))
+        for _ in range(4):
+            ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, np.arange(n_users))
+        bytes_per_release.append(placed.bytes_per_release)
+    assert bytes_per_release[0] == bytes_per_release[1] < 2 * 2000
+
+
+def test_a_matrix_is_sent_once_and_again_where_it_is_not_known():
+    data = make_data()
+    placed = ENGINE.place(data)
+    statistic = MeanGradient(userdp.losses.logistic, np.zeros(4), np.eye(4))
+    expected = LocalEngine().total(statistic, ClippedTotal(0.5, 40, 100), data, np.arange(600))
+    sizes = []
+    for forgotten in (False, False, True):
+        if forgotten:
+            ray.kill(placed.actors[1], no_restart=False)  # which knows nothing when it is back
+        before = placed.traffic.n_bytes
+        found = ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, np.arange(600))
+        assert np.array_equal(found, expected)
+        sizes.append(placed.traffic.n_bytes - before)
+    assert sizes[0] == sizes[1] + 2 * np.eye(4).nbytes
+    assert sizes[2] == sizes[1]
+
+
+def write_parquet(path, in_order, rows_per_group=64):
+    X, y, owners = people()
+    order = np.arange(len(owners)) if in_order else np.random.default_rng(2).permutation(len(owners))
+    columns = {"user": owners[order], "y": y[order]} | {f"x{k}": X[order, k] for k in range(X.shape[1])}
+    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
+    return {"user": "user", "features": "x*", "target": "y", "fit_intercept": True}
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_partitions_read_parquet_by_themselves(tmp_path, in_order):
+    path = tmp_path / "people.parquet"
+    columns = write_parquet(path, in_order)
+    here = UserData.from_parquet(path, **columns)
+    there = ENGINE.from_parquet(path, sorted_by_user=in_order, **columns)
+    assert (there.n_users, there.n_features, there.has_intercept) == (here.n_users, here.n_features, True)
+    model = userdp.LinearRegression(8.0, 1e-4, target_range=(-1.0, 1.0), max_rows_per_user=20, insecure_seed=4)
+    one, other = (model.fit_users(users).coef_ for users in (here, there))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_capped_rows_are_the_same_after_a_restart(tmp_path):
+    path = tmp_path / "people.parquet"
+    columns = write_parquet(path, False)
+    placed = ENGINE.from_parquet(path, max_rows_per_user=2, **columns)
+    asked = (UserMean(), ClippedTotal(5.0, 40, 100), placed, np.arange(placed.n_users))
+    before = ENGINE.total(*asked)
+    for actor in placed.actors:
+        ray.kill(actor, no_restart=False)
+    assert np.array_equal(ENGINE.total(*asked), before)
+    again = ENGINE.from_parquet(path, max_rows_per_user=2, **columns)
+    assert not np.array_equal(ENGINE.total(*asked[:2], again, asked[3]), before), "chosen afresh"
+
+
+def test_partitions_map_the_arrays_of_a_store(tmp_path, monkeypatch):
+    data, arrays = make_data(), {}
+    for name in ("rows", "targets", "offsets"):
+        np.save(tmp_path / f"{name}.npy", getattr(data, name))
+        arrays[name] = np.asarray(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    stored = UserData(arrays["rows"], arrays["targets"], arrays["offsets"])
+    object.__setattr__(stored, "store", SimpleNamespace(path=tmp_path, array=arrays.get))
+    monkeypatch.setattr("userdp.engines.ray.SharedMemory", None)
+    placed = ENGINE.place(stored)
+    asked = (UserMean(), ClippedTotal(5.0, 40, 100))
+    expected = LocalEngine().total(*asked, data, np.arange(600))
+    assert np.array_equal(ENGINE.total(*asked, placed, np.arange(600)), expected)
+
+
+def test_files_that_are_not_sorted_are_refused(tmp_path):
+    columns = write_parquet(tmp_path / "people.parquet", False)
+    with pytest.raises(ValueError, match=r"sorted by user.*Nothing was spent"):
+        ENGINE.from_parquet(tmp_path / "people.parquet", sorted_by_user=True, **columns)
+
+
+def test_a_partition_that_cannot_load_is_told_before_anything_is_charged(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2], "x": [0.0, 0.0]}), tmp_path / "people.parquet")
+    with pytest.raises(ValueError, match=r"partition 0: Expected at least 2 users.*Nothing was spent"):
+        ENGINE.from_parquet(tmp_path / "people.parquet", user="user", features="x")
+
+
+class Telling:
+    """A statistic that says and raises what it sees."""
+
+    needs_targets = takes_groups = False
+
+    def __call__(self, data, users, n_groups):
+        rows = data.rows_of(int(users[0]))[0]
+        if rows.shape[0] and abs(rows).max() > 1000:
+            print(rows, flush=True)
+            print(rows, file=sys.stderr, flush=True)
+            raise ValueError(str(rows))
+        return np.zeros((n_groups, 1))
+
+    def check(self, n_features, dtype=None):
+        pass
+
+
+def test_what_fails_on_data_tells_nothing_of_it(capfd):
+    """Neither in what is raised here, nor in the files that Ray writes."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    X, y, owners = people()
+    X[:] = 271828.1828
+    data = UserData.from_arrays(X, y, owners)
+    plan = Plan(600, (Step("mean", 0, 600, Clip(600, 5.0)),))
+    curator = Curator(data, plan, Ledger(Budget(2.0, 1e-5)), engine=ENGINE)
+    try:
+        with pytest.raises(RuntimeError, match="failed on the data") as raised:
+            curator.release("mean", Telling(), 1.0)
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert "271828" not in str(raised.value)
+    assert raised.value.__context__ is None
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    logs = [file for file in session.rglob("*") if file.is_file()]
+    assert len(logs) > 3
+    assert not [file for file in logs if b"271828" in file.read_bytes()]
+    assert "271828" not in "".join(capfd.readouterr())
+
+
+def test_a_run_that_was_stopped_goes_on_with_its_journal(tmp_path):
+    class Stopping(RayEngine):
+        def total(self, *asked):
+            asked_for.append(1)
+            if len(asked_for) == 5:
+                raise KeyboardInterrupt
+            return super().total(*asked)
+
+    data, asked_for, ledger = make_data(), [], Ledger(Budget(8.0, 1e-4), tmp_path / "ledger.db")
+    options = {"rows_per_user": 5, "insecure_seed": 2}
+    whole = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, **options)
+    options |= {"checkpoint": str(tmp_path / "journal"), "ledger": ledger}
+    with pytest.raises(KeyboardInterrupt):
+        minimize("logistic", data, Ball(10.0), 8.0, 1e-4, engine=Stopping(n_partitions=2), **options)
+    resumed = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, engine=ENGINE, **options)
+    np.testing.assert_allclose(resumed.weights, whole.weights, rtol=1e-9)
+    assert len(ledger.charges()) == 1
+
+
+def test_the_command_line(tmp_path):
+    write_parquet(tmp_path / "people.parquet", False)
+    words = ["fit", tmp_path / "people.parquet", "--user-column", "user", "--target", "y", "--features", "x*"]
+    words += ["--classes", "0,1", "--epsilon", 8, "--delta", 1e-4, "--insecure-seed", 1, "--feature-range", "-1,1"]
+    models = []
+    for name, engine in (("here", []), ("there", ["--engine", "ray", "--workers", 2])):
+        asked = [*words, *engine, "--output", tmp_path / f"{name}.json", "--max-rows-per-user", 20]
+        done = CliRunner().invoke(app, [str(word) for word in asked])
+        assert done.exit_code == 0, done.output
+        models.append(userdp.load_model(tmp_path / f"{name}.json"))
+    assert "bytes a release" in done.output
+    np.testing.assert_allclose(
+        models[0].coef_, models[1].coef_, rtol=1e-9
+    )  # code may be compiled here and loaded there
+    refused = CliRunner().invoke(app, [*map(str, words), "--output", "m.json", "--workers", "3"])
+    assert "--engine ray" in refused.output
+
+
+def test_engines_by_name():
+    assert isinstance(engine_of(None, "local"), LocalEngine)
+    assert engine_of(None, "ray") == RayEngine()
+    with pytest.raises(ValueError, match=r'"local", "ray"'):
+        engine_of(None, "spark")
+    with pytest.raises(TypeError, match="Expected UserData, got RayUsers"):
+        minimize("logistic", ENGINE.place(make_data()), Ball(1.0), 8.0, 1e-4, rows_per_user=5, engine="local")
+    with pytest.raises(ValueError, match="whole number"):
+        RayEngine(n_partitions=0)
+
+
+def test_a_cluster_that_cannot_be_reached_is_told_in_a_sentence():
+    for address, said in (("ray://somewhere:10001", "host:6379"), ("127.0.0.1:1", "this process is with another one")):
+        with pytest.raises(ValueError, match=said):
+            RayEngine(address).place(make_data())
+
+
+def in_process(script):
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    return done.stdout + done.stderr.strip().rsplit("\n", 1)[-1]
+
+
+FIT = """
+import numpy as np, sys, userdp
+rng = np.random.default_rng(0)
+ledger = userdp.Ledger(userdp.Budget(8.0, 1e-4))
+model = userdp.LogisticRegression(8.0, 1e-4, classes=[0, 1], ledger=ledger)
+try:
+    model.set_params(engine={engine}).fit(rng.normal(size=(90, 2)), np.arange(90) % 2, groups=np.arange(90) // 3)
+finally:
+    print(len(ledger.charges()), "charges")
+"""
+
+
+def test_without_ray_a_sentence_says_so_and_nothing_is_charged():
+    said = in_process("import sys; sys.modules['ray'] = None\n" + FIT.format(engine="'ray'"))
+    assert said.startswith("0 charges\nImportError: Expected Ray to be installed")
+
+
+def test_a_cluster_that_is_not_there_is_told_and_nothing_is_charged():
+    said = in_process("from userdp.engines import RayEngine\n" + FIT.format(engine="RayEngine('127.0.0.1:1')"))
+    assert said.startswith("0 charges\nRuntimeError: Expected a Ray cluster at address='127.0.0.1:1'")
