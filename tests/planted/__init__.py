@@ -16,11 +16,13 @@ from planted import (
     paper_outlier_removal,
     perturbation,
     plans,
+    ray,
     sampled_rows,
     searched_outlier_removal,
     sparse,
     statements,
     vectors,
+    vocabulary,
     whitened,
     winsorized,
 )
@@ -41,6 +43,7 @@ MUTANTS = [
     *sparse.MUTANTS,
     *curator.MUTANTS,
     *journal.MUTANTS,
+    *ray.MUTANTS,
     *whitened.MUTANTS,
     *plans.MUTANTS,
     *domination.MUTANTS,
@@ -48,4 +51,5 @@ MUTANTS = [
     *files.MUTANTS,
     *cells.MUTANTS,
     *statements.MUTANTS,
+    *vocabulary.MUTANTS,
 ]

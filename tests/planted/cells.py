@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "row cap: keys from a generator that can be guessed",
-        "_keys",
+        "draws",
         "frombuffer(os.urandom(8 * n), dtype=np.uint64)",
         "random.default_rng().random(n)",
         "test_data.py::test_the_cap_draws_from_the_operating_system",

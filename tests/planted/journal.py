@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "an abort is forgotten",
         "Curator._journaled",
-        "isinstance(outcome, KeyboardInterrupt)",
-        "isinstance(outcome, (KeyboardInterrupt, Aborted))",
+        "isinstance(outcome, _UNWRITTEN)",
+        "isinstance(outcome, (*_UNWRITTEN, Aborted))",
         "privacy/test_journal.py::test_an_abort_and_a_failure_stay",
     ),
     Mutant(
@@ -129,8 +129,8 @@ MUTANTS = [
     ),
     Mutant(
         "users of equally many rows may have changed places",
-        "OpenJournal.order",
-        "repr(data.user_ids).encode()",
+        "UserData.fingerprint",
+        "repr(self.user_ids).encode()",
         'b""',
         "privacy/test_journal.py::test_users_who_changed_places_are_noticed_by_their_ids",
     ),

@@ -12,14 +12,14 @@ MUTANTS = [
     ),
     Mutant(
         "earlier runs forgotten",
-        "Ledger.charge",
+        "Ledger._accepted",
         "*before,",
         "",
         "privacy/test_ledger.py::test_over_budget_is_refused_and_nothing_is_written",
     ),
     Mutant(
         "only the first combination of runs is certified",
-        "Ledger.charge",
+        "Ledger._accepted",
         "if before",
         "[:1] if before",
         "privacy/test_ledger.py::test_users_who_paid_in_different_ways_are_all_remembered",

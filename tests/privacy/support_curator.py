@@ -30,13 +30,13 @@ def plan_of(*mechanisms):
 
 
 class Explosive(UserData):
-    """Data that explodes when touched; only its public number of users, and whether it is seeded, may be asked for."""
+    """Data that explodes when touched; only what is public may be asked for: users, seed, store."""
 
     def __init__(self, n_users=None):
         object.__setattr__(self, "count", n_users)
 
     def __getattribute__(self, name):
-        if name == "insecure_seed":
+        if name in ("insecure_seed", "store"):
             return None
         if name == "n_users" and object.__getattribute__(self, "count") is not None:
             return object.__getattribute__(self, "count")

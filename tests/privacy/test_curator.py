@@ -1,5 +1,8 @@
 """The curator: what it charges before it touches data, whom it asks, and how often."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support import SilentNoise, searched_removal
@@ -19,6 +22,7 @@ from support_curator import (
 
 from userdp.data.users import UserData
 from userdp.domains import Ball
+from userdp.engines import EngineLost
 from userdp.losses import logistic
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
@@ -326,3 +330,38 @@ def test_radii_that_are_none_cost_nothing(mechanism, radius):
         curator.release("step 0", statistic, radius)
     assert statistic.asked == []
     curator.release("step 0", statistic, 1.0)
+
+
+def test_a_plan_that_holds_more_than_the_store_s_limit_is_refused_before_it_is_charged():
+    given, plan, ledger = make_data(), plan_of(mean()), Ledger(Budget(2.0, 1e-5))
+    for limit, words in ((48 * SIZE + 1, "a vector of each"), (10**9, None)):
+        data = replace(given, store=SimpleNamespace(memory_limit=limit))
+        if words is None:
+            Curator(data, plan, ledger)
+        else:
+            with pytest.raises(ValueError, match=f"memory_limit >= .*{words}.*Nothing was spent"):
+                Curator(data, plan, ledger)
+            assert ledger.charges() == ()
+
+
+def test_an_engine_that_is_lost_is_told_as_such_and_a_statistic_cannot_say_so():
+    class Losing(FailingEngine):
+        def vectors(self, *asked):
+            raise EngineLost
+
+    class Lost:
+        needs_targets = takes_groups = False
+
+        def __call__(self, data, users, n_groups):
+            raise EngineLost
+
+        def check(self, n_features, dtype=None):
+            pass
+
+    plan = plan_of(mean())
+    with pytest.raises(EngineLost) as lost:
+        Curator(make_data(), plan, Ledger(Budget(2.0, 1e-5)), engine=Losing()).release("step 0", UserMean(), 1.0)
+    assert str(lost.value) == str(EngineLost())
+    with pytest.raises(RuntimeError, match="failed on the data") as failed:
+        Curator(make_data(), plan, Ledger(Budget(2.0, 1e-5))).release("step 0", Lost(), 1.0)
+    assert type(failed.value) is RuntimeError

@@ -97,6 +97,7 @@ FIELDS = {
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",
     "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",
+    "vocabulary": "n_vectors noise_multiplier failure levels_per_user max_levels n_words block",
     "winsorized": "n_vectors n_bins count_multiplier mean_multiplier rounds sampling_probability",
 }
 

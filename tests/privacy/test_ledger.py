@@ -61,6 +61,45 @@ def test_over_budget_is_refused_and_nothing_is_written(book):
         book.charge(plan())
 
 
+def gaussian_plan(epsilon, delta, releases=30, size=1000):
+    multiplier = accounting.gaussian_multiplier(Budget(epsilon, delta), releases)
+    return Plan(size, (Step("noise", 0, size, Clip(size, multiplier, rounds=releases)),))
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-6, 1e-5, 1e-4])
+def test_the_largest_epsilon_that_fits_does_and_a_larger_one_does_not(book, delta):
+    book.charge(plan())
+    book.charge(gaussian_plan(0.4, 1e-6))
+    found = book.largest_epsilon(delta)
+    assert 0.1 < found < 1.5
+    assert book.what_fits(delta).startswith(f"One more run fits up to epsilon {found:g}, at delta {delta:g} or less")
+    with pytest.raises(BudgetExceeded):
+        book.charge(gaussian_plan(1.011 * found, delta))
+    copied = Ledger(BUDGET)
+    copied.charge(plan())
+    copied.charge(gaussian_plan(0.4, 1e-6))
+    copied.charge(gaussian_plan(found, delta / 10))
+    book.charge(gaussian_plan(found, delta))
+    assert book.largest_epsilon(delta) < found / 4
+
+
+def test_of_a_new_ledger_all_of_its_epsilon_fits_and_of_a_spent_one_nothing(book):
+    assert (book.largest_epsilon(), book.largest_epsilon(0.0), book.largest_epsilon(1e-3) < 1) == (1.0, 1.0, True)
+    assert book.largest_epsilon(1e-6) > 1  # which at the ledger's own delta is 1
+    book.charge(gaussian_plan(1.0, 1e-5))
+    assert book.largest_epsilon() == 0.0
+    assert book.what_fits() == "No further run of Gaussian noise fits at delta 1e-05."
+    with pytest.raises(ValueError, match="delta"):
+        book.largest_epsilon(2.0)
+
+
+def test_without_delta_epsilons_that_are_left_fit():
+    book, size = Ledger(Budget(1.0, 0.0)), 1000
+    book.charge(Plan(size, (Step("pure", 0, size, Clip(size, 2.0, laplace=True)),)))
+    assert book.largest_epsilon() == pytest.approx(0.5, abs=0.002)
+    assert "if its noise is Laplace" in book.what_fits()
+
+
 def test_users_who_paid_less_in_one_plan_do_not_hide_those_who_paid_more(book):
     """Two plans with cheap and dear users: the next charge is judged by users who were dear in both."""
     mixed = Plan(

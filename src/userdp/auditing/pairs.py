@@ -190,6 +190,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     sampled_paper = priced.sampled_paper_outlier_removal(budget)
     pairs += _means("SampledPaperOutlierRemoval", sampled_paper)
     pairs.append(_flips("SampledPaperOutlierRemoval", sampled_paper, _paper_deficit(sampled_paper)))
+    pairs += _vocabulary(budget)
     pairs += _means("Winsorized", priced.winsorized(budget))
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
     pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
@@ -225,6 +226,28 @@ def _acute_clip(budget: Budget) -> list[Pair]:
         return Pair("Clip, acute vectors", "tight", attack, mechanism.cost, play, weight)
 
     return [pair("edges", shapes[:1], shapes[1:], 1.0), pair("missing", shapes[:1], nobody, _SANITY)]
+
+
+def _vocabulary(budget: Budget) -> list[Pair]:
+    """A user who has the one or the other of two levels that many have; or one that nobody else has.
+
+    What is seen is how much more there is of the one level than of the other, and whether a third is there.
+    """
+    mechanism = priced.vocabulary(budget)
+    others = np.arange(mechanism.n_vectors) % 2 + 1.0
+
+    def pair(attack: str, one: float, other: float, weight: float) -> Pair:
+        versions = [np.append(own, others[1:])[:, None] for own in (one, other)]
+
+        def play(noise: Noise, version: int) -> list[float]:
+            counts = dict.fromkeys((1.0, 2.0, 3.0), 0.0)
+            for count, level in mechanism.start(noise).release(versions[version], 1.0).reshape(-1, 2):
+                counts[float(level)] = float(count)
+            return [counts[1.0] - counts[2.0], float(counts[3.0] > 0)]
+
+        return Pair("Vocabulary", "tight", attack, mechanism.cost, play, weight)
+
+    return [pair("edges", 1.0, 2.0, 1.0), pair("missing", 1.0, 3.0, _SANITY)]
 
 
 def _sampled_clip(budget: Budget) -> list[Pair]:

@@ -24,6 +24,7 @@ from userdp.privacy.accounting import (
 )
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
+from userdp.privacy.mechanisms.vocabulary import Vocabulary
 
 _Tested = TypeVar("_Tested", OutlierRemoval, SampledOutlierRemoval)
 _TEST_FRACTION = 0.04  # of the Gaussian budget
@@ -126,6 +127,14 @@ def sampled_paper_outlier_removal(budget: Budget) -> SampledPaperOutlierRemoval:
 def radius_search(budget: Budget, n_radii: int, target: int = 40) -> RadiusSearch:
     std = gaussian(budget) * math.sqrt(math.ceil(math.log2(n_radii)))
     return RadiusSearch(2 * target, tuple(2.0**k for k in range(n_radii)), target, std)
+
+
+def vocabulary(budget: Budget) -> Vocabulary:
+    """Enough users for two levels to pass nearly always, so that nearly all of the budget is seen in their counts."""
+    failure = _FAILURE_FRACTION * budget.delta
+    multiplier = gaussian(budget, 1, Cost(failure=failure))
+    size = 2 * math.ceil(Vocabulary(_MANY, multiplier, failure, 1, 2, 1).threshold + 9 * multiplier)
+    return Vocabulary(size, multiplier, failure, 1, 2, 1)
 
 
 def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:

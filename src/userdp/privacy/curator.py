@@ -6,40 +6,52 @@ accuracy, but not privacy. (Python hides nothing from code that means harm: the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from userdp.data.users import UserData
-from userdp.engines.local import Contribution, LocalEngine
-from userdp.privacy.accounting import Budget
+from userdp.data.store import in_bytes
+from userdp.data.users import RemoteUsers, UserData
+from userdp.engines import Contribution, EngineLost, engine_of
+from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Vectors
 from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
+from userdp.vectors.columns import Histograms
 from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 
+# What has released nothing, and so is not written down: a run goes on behind it.
+_UNWRITTEN = (KeyboardInterrupt, EngineLost)
 # A release, or why there is none.
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
+_ORDER_BYTES = 48  # per user: orders, and keys that they are drawn by
+_VECTOR_BYTES = 24  # per entry: float64, sorted copies in float32, and what they are compared by
 # The statistics whose vectors are proven never to point apart: docs/proofs.md, section 22.
-_ACUTE = (ColumnScales, MomentShape, RowScale)
+_ACUTE = (ColumnScales, Histograms, MomentShape, RowScale)
 
 
 class Engine(Protocol):
-    """Maps a statistic over users; knows no algorithm and draws nothing at random."""
+    """Maps a statistic over users; knows no algorithm and draws nothing at random.
 
-    def vectors(self, statistic: Statistic, data: UserData, users: Users, n_groups: int) -> Vectors:
+    One that computes elsewhere also has `place(data)`, which brings the data there before anything is charged, and
+    gives what the other methods then get as their data; it raises a sentence if that fails.
+    """
+
+    def vectors(self, statistic: Statistic, data: Any, users: Users, n_groups: int) -> Vectors:
         """One vector per group of users."""
 
-    def total(self, statistic: Statistic, contribution: Contribution, data: UserData, users: Users) -> Integers:
+    def total(self, statistic: Statistic, contribution: Contribution, data: Any, users: Users) -> Integers:
         """What the users' vectors contribute, added up where the data is: each user once, in any order."""
 
 
@@ -47,7 +59,8 @@ class Curator:
     """Takes the data after certifying and charging the plan, and gives out its releases.
 
     budget: what this plan guarantees, and may be said of it; the ledger's whole budget if None. checkpoint: a journal,
-    or the path of one, by which a run that was killed goes on: see `Journal`.
+    or the path of one, by which a run that was killed goes on: see `Journal`. engine: who computes, this process if
+    None; "ray" is a `RayEngine()`.
 
     Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
     within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
@@ -56,26 +69,28 @@ class Curator:
     computes what the statistic says; and in steps of totals it adds each user's contribution once. With
     `insecure_seed` nothing is private, and the ledger says so.
 
-    The order of events is the guarantee: certify (no data), check the public number of users, charge the ledger, and
-    only then draw the users' order and look at data. A curator cannot be copied, pickled or used by a forked process:
-    each copy would release what was charged once.
+    The order of events is the guarantee: certify (no data), check the public number of users, let the engine bring the
+    data to where it computes, charge the ledger, and only then draw the users' order and compute on data. A curator
+    cannot be copied, pickled or used by a forked process: each copy would release what was charged once.
     """
 
     def __init__(
         self,
-        data: UserData,
+        data: UserData | RemoteUsers,
         plan: Plan,
         ledger: Ledger,
         *,
         budget: Budget | None = None,
         purpose: str = "",
-        engine: Engine | None = None,
+        engine: Engine | str | None = None,
         insecure_seed: int | None = None,
         checkpoint: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
-        for name, value, kind in (("data", data, UserData), ("plan", plan, Plan), ("ledger", ledger, Ledger)):
+        for name, value, kind in (("plan", plan, Plan), ("ledger", ledger, Ledger)):
             if not isinstance(value, kind):
                 raise TypeError(f"Expected {name} to be {kind.__name__}, got {type(value).__name__}.")
+        if not isinstance(data, UserData | RemoteUsers):
+            raise TypeError(f"Expected data to be UserData, got {type(data).__name__}.")
         if not isinstance(budget, Budget | None):
             raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
         noise = noise_source(insecure_seed)
@@ -86,9 +101,11 @@ class Curator:
                 f"Expected data of n_users={plan.n_users}, as the plan was made for; it has {data.n_users}. "
                 "Plan again with that number. Nothing was spent."
             )
+        _check_memory(data, plan)
         seed = data.insecure_seed if insecure_seed is None else insecure_seed
         self._process = os.getpid()
-        self._data, self._plan, self._engine, self._noise = data, plan, engine or LocalEngine(), noise
+        self._engine: Engine = engine_of(data, engine)
+        self._given, self._data, self._plan, self._noise = data, self._placed(data), plan, noise
         self._journal: OpenJournal | None = None
         try:
             self._charge(ledger, purpose, seed, as_journal(checkpoint))
@@ -104,10 +121,31 @@ class Curator:
     def __reduce__(self) -> NoReturn:
         raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
 
+    @property
+    def bytes_per_release(self) -> float:
+        """What travels for a release, between here and where the data is; without who takes part, which is secret."""
+        return float(getattr(self._data, "bytes_per_release", 0.0))
+
     def close(self) -> None:
         """Let go of the journal, if there is one."""
         if self._journal is not None:
             self._journal.close()
+
+    def _placed(self, data: UserData | RemoteUsers) -> UserData | RemoteUsers:
+        """The data, brought to where the engine computes."""
+        place = getattr(self._engine, "place", None)
+        placed: UserData | RemoteUsers = data if place is None else place(data)
+        return placed
+
+    def prepare(self, data: UserData) -> None:
+        """Release from these rows from now on: the same users', each row made of its own cells and earlier releases."""
+        self._check_process()
+        with self._lock:
+            if self._busy or not isinstance(self._given, UserData) or not isinstance(data, UserData):
+                raise ValueError("Expected rows of users that are here, between two releases.")
+            if not np.array_equal(data.offsets, self._given.offsets):
+                raise ValueError("Expected the same users' rows, between two releases.")
+            self._data = self._placed(data)
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
         """The next release of the step `label`; raises `Aborted` if its private test fails.
@@ -146,8 +184,9 @@ class Curator:
             facts = run_facts(self._data, self._plan, self.budget, ledger.identity, purpose, seed)
             self._journal = journal.open(facts)
             token = self._journal.token
-        ledger.charge(self._plan, purpose, seed, token)
-        self._check_process()
+        with _told_what_fits(ledger, self.budget.delta):
+            ledger.charge(self._plan, purpose, seed, token)
+            self._check_process()
 
     def _drawn_order(self) -> Users:
         """A random order of the users: of a run that goes on, the one that it was begun with."""
@@ -167,7 +206,7 @@ class Curator:
             return before.outcome()
         position, self._position = self._position, len(self._plan.steps)  # closed for good if this is not written
         outcome = self._outcome(step, session, statistic, radius)
-        if not isinstance(outcome, KeyboardInterrupt):  # which has released nothing
+        if not isinstance(outcome, _UNWRITTEN):
             self._journal.append(recorded(step.label, statistic, radius, outcome, self._state(session)))
             self._position = position
         return outcome
@@ -194,6 +233,8 @@ class Curator:
             return Aborted(error.reason)
         except KeyboardInterrupt:
             return KeyboardInterrupt()
+        except EngineLost:
+            return EngineLost()
         except BaseException:
             return RuntimeError(
                 "Expected the statistic to give one vector per group; it failed on the data, though it passed its "
@@ -243,7 +284,7 @@ class Curator:
             raise ValueError(
                 "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
             )
-        statistic.check(self._data.n_features, self._data.rows.dtype)
+        statistic.check(self._data.n_features, self._data.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
         """One vector per group. Only a mechanism may abort, so an abort here is a failure like any other."""
@@ -283,6 +324,30 @@ class Curator:
             session = step.mechanism.start(self._noise)
             self._position, self._rounds_left, self._session = position, step.mechanism.rounds, session
         return step, self._session
+
+
+def _check_memory(data: UserData | RemoteUsers, plan: Plan) -> None:
+    """Refuse, by public numbers, a plan that holds more vectors at once than the limit that the data came with."""
+    if not isinstance(data, UserData) or data.store is None:
+        return
+    held = [step for step in plan.steps if step.mechanism.block is None]
+    vectors = max((step.n_groups or step.stop - step.start for step in held), default=0)
+    need = plan.n_users * _ORDER_BYTES + vectors * data.n_features * _VECTOR_BYTES
+    if need > data.store.memory_limit:
+        why = "holds a vector of each of many users" if vectors else "holds an order of the users"
+        raise ValueError(
+            f"Expected memory_limit >= {in_bytes(need)}: this plan {why}. Raise it, or use solver='whitened-clip', "
+            "which holds no vectors. Nothing was spent."
+        )
+
+
+@contextlib.contextmanager
+def _told_what_fits(ledger: Ledger, delta: float) -> Iterator[None]:
+    """A refusal says besides which epsilon, at this delta, the ledger would accept."""
+    try:
+        yield
+    except BudgetExceeded as refused:
+        raise BudgetExceeded(f"{refused} {ledger.what_fits(delta)}", enough_users=refused.enough_users) from None
 
 
 def _check_fits(statistic: Statistic, step: Step, radius: float) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from userdp.data.users import UserData
+from userdp.data.users import RemoteUsers, UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import Aborted, Users, Vectors, described
 from userdp.privacy.plan import Plan
@@ -77,10 +77,12 @@ def recorded(label: str, statistic: object, radius: float, outcome: Vectors | Ex
     return Record(_RELEASE, *asked, outcome.tobytes(), state)
 
 
-def run_facts(data: UserData, plan: Plan, budget: Budget, ledger: str | None, purpose: str, seed: int | None) -> str:
+def run_facts(
+    data: UserData | RemoteUsers, plan: Plan, budget: Budget, ledger: str | None, purpose: str, seed: int | None
+) -> str:
     """Which run it is: all that is public and must be the same when it goes on; `ledger` names one that has a file."""
     steps = [[s.label, s.start, s.stop, s.n_groups, described(s.mechanism)] for s in plan.steps]
-    shape = [data.n_users, data.n_features, str(data.rows.dtype), data.has_targets, data.has_intercept]
+    shape = [data.n_users, data.n_features, str(data.dtype), data.has_targets, data.has_intercept]
     facts = {
         "plan": [plan.n_users, steps],
         "budget": [budget.epsilon, budget.delta],
@@ -177,13 +179,15 @@ class OpenJournal:
         """Let others have it; this hold is of no more use."""
         self._closing.close()
 
-    def order(self, data: UserData, draw: Callable[[], Users], state: Callable[[], str]) -> tuple[Users, str]:
+    def order(
+        self, data: UserData | RemoteUsers, draw: Callable[[], Users], state: Callable[[], str]
+    ) -> tuple[Users, str]:
         """The order that users were drawn in, and what was kept with it: of the first run, which draws it.
 
         Users are known by their place in the data, so their ids, where the data keeps them, and their numbers of rows
         must be the same. (Which rows of a user are kept may differ.)
         """
-        shape = hashlib.sha256(np.ascontiguousarray(data.offsets).tobytes() + repr(data.user_ids).encode()).hexdigest()
+        shape = data.fingerprint()
         if not self._records:
             self.append(Record(_ORDER, "order", shape, 0.0, draw().astype("<i8").tobytes(), state()))
         first = self._records[0]

@@ -11,6 +11,7 @@ The ledger is a privacy filter: its budget holds however plans are chosen, also 
 from __future__ import annotations
 
 import contextlib
+import decimal
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from userdp.privacy.accounting import Budget, Cost, epsilon_at
+from userdp.privacy.accounting import SMALLEST_MU, Budget, BudgetExceeded, Cost, bisect, certify, epsilon_at
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
 from userdp.privacy.mechanisms.base import described
 from userdp.privacy.noise import noise_source
@@ -55,6 +56,8 @@ _SAME_RUN = "SELECT run FROM runs WHERE run = ? AND charged_at = ? AND costs = ?
 
 # How long a charge waits for other processes that are charging the same file.
 _PATIENCE_SECONDS = 600
+
+_TOLERANCE = 1e-6  # of the largest epsilon that fits, before it is rounded down
 
 # More alternatives than this are replaced by one that is at least as high as each.
 _MOST_ALTERNATIVES = 64
@@ -187,11 +190,7 @@ class Ledger:
             if token is not None and self._was_charged(db, plan, token):
                 return
             before = [charge.dominating for charge in _charges(db, self.path)]
-            if not before:
-                plan.certify(self.budget)
-            new = _priced(plan.costs, _totals(before), self._filter)
-            for total in _totals([*before, new]) if before else ():
-                self._filter.certify(total)
+            new = self._accepted(plan.costs, before)
             seed = None if insecure_seed is None else str(int(insecure_seed))
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             run = db.execute(
@@ -204,6 +203,16 @@ class Ledger:
                 db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", values)
             if token is not None:
                 db.execute("INSERT INTO tokens VALUES (?, ?)", (token, run))
+
+    def _accepted(self, costs: tuple[Cost, ...], before: list[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
+        """What a run of these costs is charged as after those before; raises `BudgetExceeded` if it does not fit."""
+        if not before:
+            for cost in costs:
+                certify(cost, self.budget)
+        new = _priced(costs, _totals(before), self._filter)
+        for total in _totals([*before, new]) if before else ():
+            self._filter.certify(total)
+        return new
 
     def _was_charged(self, db: sqlite3.Connection, plan: Plan, token: str) -> bool:
         """Whether the run of this name was charged, for this plan."""
@@ -243,6 +252,46 @@ class Ledger:
         if len(charges) == 1:
             return max(epsilon_at(cost, at) for cost in charges[0].costs)
         return max(self._filter.epsilon_at(total, at) for total in _totals(charge.dominating for charge in charges))
+
+    def largest_epsilon(self, delta: float | None = None) -> float:
+        """The largest epsilon, at `delta` or at the budget's own, of one more run that fits; 0 if there is none.
+
+        It is rounded down to three digits. At most so much, at this delta or a smaller one, is accepted of a run that
+        comes next and whose noise is Gaussian, as the default solver's is (with delta=0: Laplace). Runs with private
+        tests or samples are charged in other ways, and may fit up to less.
+
+        >>> Ledger(Budget(1.0, 1e-6)).largest_epsilon()
+        1.0
+        """
+        at = self.budget.delta if delta is None else Budget(1.0, delta).delta
+        before = [charge.dominating for charge in self.charges()]
+
+        def refused(size: float) -> bool:
+            try:
+                self._accepted((Cost(gaussian=size**2) if at else Cost(pure=(size,)),), before)
+            except BudgetExceeded:
+                return True
+            return False
+
+        low, high = 0.0, SMALLEST_MU
+        while not refused(high):
+            low, high = high, 2 * high
+        size = bisect(refused, low, high, _TOLERANCE) * (1 - _TOLERANCE) if low else 0.0  # which is not refused
+        found = epsilon_at(Cost(gaussian=size**2), at) * (1 - _TOLERANCE) if at else size
+        if not before and at <= self.budget.delta:
+            found = max(found, self.budget.epsilon)  # which the first run may cost, to the last digit
+        return float(decimal.Context(prec=3, rounding=decimal.ROUND_FLOOR).create_decimal(repr(found)))
+
+    def what_fits(self, delta: float | None = None) -> str:
+        """`largest_epsilon` in a sentence."""
+        at = self.budget.delta if delta is None else delta
+        found, noise = self.largest_epsilon(at), "Gaussian" if at else "Laplace"
+        if not found:
+            return f"No further run of {noise} noise fits at delta {at:g}."
+        return (
+            f"One more run fits up to epsilon {found:g}, at delta {at:g}{' or less' if at else ''}, if its noise is "
+            f"{noise}, as the default solver's is; one with private tests or samples may fit up to less."
+        )
 
     def charges(self) -> tuple[Charge, ...]:
         """All charged plans, oldest first."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from opendp.domains import atom_domain, vector_domain
-from opendp.measurements import make_gaussian, make_laplace
-from opendp.metrics import absolute_distance, l1_distance, l2_distance
+from opendp.domains import atom_domain, map_domain, vector_domain
+from opendp.measurements import make_gaussian, make_gaussian_threshold, make_laplace
+from opendp.metrics import absolute_distance, l02inf_distance, l1_distance, l2_distance
 from opendp.mod import Domain, Measurement, Metric, enable_features  # the prelude would load pandas and scikit-learn
 
 enable_features("contrib")
@@ -53,6 +54,9 @@ class Noise(Protocol):
     def integer_laplace(self, query: int, scale: float) -> int:
         """query + discrete Laplace: P(k) proportional to exp(-|k|/scale)."""
 
+    def thresholded(self, counts: Mapping[str, int], std: float, threshold: int) -> dict[str, int]:
+        """Counts with discrete Gaussian noise, of those keys only for which they are then at least the threshold."""
+
     def permutation(self, n: int) -> NDArray[np.int64]:
         """A uniformly random order of 0..n-1."""
 
@@ -83,6 +87,9 @@ class SecureNoise:
 
     def integer_laplace(self, query: int, scale: float) -> int:
         return int(_integer_measurement(scale)(int(query)))
+
+    def thresholded(self, counts: Mapping[str, int], std: float, threshold: int) -> dict[str, int]:
+        return dict(_threshold_measurement(std, threshold)(dict(counts)))
 
     def permutation(self, n: int) -> NDArray[np.int64]:
         keys = _random_words(n)
@@ -129,6 +136,10 @@ class SeededNoise:
         # The difference of two geometric variables is discrete Laplace.
         success = -math.expm1(-1 / scale)
         return int(query + self._generator.geometric(success) - self._generator.geometric(success))
+
+    def thresholded(self, counts: Mapping[str, int], std: float, threshold: int) -> dict[str, int]:
+        noisy = {key: count + round(self._generator.normal(0.0, std)) for key, count in counts.items()}
+        return {key: count for key, count in noisy.items() if count >= threshold}
 
     def permutation(self, n: int) -> NDArray[np.int64]:
         return self._generator.permutation(n).astype(np.int64)
@@ -181,6 +192,36 @@ def _certified_scale(kind: str, scale: float, sensitivity: float, allowed: float
     while not _measurement(kind, enlarged, dimension).map(sensitivity) <= allowed:
         enlarged, extra = scale * (1 + extra), 2 * extra
     return enlarged
+
+
+@lru_cache(maxsize=64)
+def threshold_noise(multiplier: float, failure: float, keys: int, moved: int, largest: int) -> tuple[float, int]:
+    """Standard deviation and threshold for counts of which one user changes `keys`, together by `moved` (l2).
+
+    None changes by more than `largest`. OpenDP's privacy map decides: at most 1/(2 multiplier^2) of zCDP, and at most
+    `failure` for keys that one user alone has.
+
+    >>> std, threshold = threshold_noise(10.0, 1e-8, 2, 1000, 1000)
+    >>> 1e4 <= std < 1.0001e4, 5.6 * std < threshold < 6 * std
+    (True, True)
+    """
+    _check_positive(multiplier=multiplier, failure=failure)
+    std, extra = multiplier * moved, 2.0**-48
+    while not _threshold_measurement(std, largest).map((keys, moved, largest))[0] <= 1 / (2 * multiplier**2):
+        std, extra = multiplier * moved * (1 + extra), 2 * extra
+    threshold = largest
+    for step in (1.0, 0.01, 1e-4):
+        # The least multiple of this step, from the last one below, that the map certifies.
+        threshold = max(largest, threshold - round(100 * step * std) * (step < 1))
+        while not _threshold_measurement(std, threshold).map((keys, moved, largest))[1] <= failure:
+            threshold += math.ceil(step * std)
+    return std, threshold
+
+
+@lru_cache(maxsize=64)
+def _threshold_measurement(std: float, threshold: int) -> Measurement:
+    domain = map_domain(atom_domain(T="String"), atom_domain(T="i64"))
+    return make_gaussian_threshold(domain, l02inf_distance(absolute_distance(T="i64")), scale=std, threshold=threshold)
 
 
 @lru_cache(maxsize=64)
