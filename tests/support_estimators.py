@@ -2,11 +2,19 @@
 
 import numpy as np
 
-from userdp import HuberRegressor, LinearRegression, LinearSVC, LogisticRegression, QuantileRegressor
+from userdp import (
+    HuberRegressor,
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    PoissonRegressor,
+    QuantileRegressor,
+)
 
 N_USERS = 3000
 CLASSIFIERS = [LogisticRegression, LinearSVC]
 REGRESSORS = [LinearRegression, HuberRegressor, QuantileRegressor]
+ALL = [*CLASSIFIERS, *REGRESSORS, PoissonRegressor]
 SEEDED = {"epsilon": 3.0, "max_rows_per_user": 12, "insecure_seed": 1}
 
 
@@ -24,9 +32,12 @@ def made(model, seed=0):
     rng = np.random.default_rng(seed + 1)
     if isinstance(model, (LogisticRegression, LinearSVC)):
         return X, rng.random(len(z)) < 1 / (1 + np.exp(-2 * z)), users
+    if isinstance(model, PoissonRegressor):
+        return X, rng.poisson(np.exp(z)), users
     return X, 10 * z + 50 + rng.normal(0, 3, len(z)), users
 
 
 def ready(kind, **parameters):
     ranged = {"target_range": (0.0, 100.0)} if kind in REGRESSORS else {}
+    ranged |= {"max_count": 60.0} if kind is PoissonRegressor else {}
     return kind(**(SEEDED | ranged | parameters))

@@ -1,5 +1,6 @@
 """Estimators: scikit-learn's conventions hold, nothing about the data leaks, and bad input costs nothing."""
 
+import json
 import pickle
 import re
 import warnings
@@ -8,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+import sklearn.svm
+from sklearn import linear_model
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
-from support_estimators import CLASSIFIERS, N_USERS, REGRESSORS, SEEDED, made, ready, rows
+from support_estimators import ALL, CLASSIFIERS, N_USERS, REGRESSORS, SEEDED, made, ready, rows
 
 import userdp
 from userdp import (
@@ -24,10 +27,12 @@ from userdp import (
     LinearRegression,
     LinearSVC,
     LogisticRegression,
+    PoissonRegressor,
     PublicScaler,
     QuantileRegressor,
     UserData,
 )
+from userdp.models.files import model_of
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
@@ -81,20 +86,111 @@ def test_without_an_intercept_predictions_pass_through_zero():
     assert model.coef_ == pytest.approx([20, -10, 0], abs=2)
 
 
+def test_several_classes_of_a_support_vector_machine_cost_one_budget():
+    X, z, users = rows()
+    y = np.digitize(z + np.random.default_rng(2).normal(0, 0.7, len(z)), [-0.5, 1.0])
+    model = LinearSVC(classes=[0, 1, 2], **SEEDED).fit(X, y, groups=users)
+    usual = sklearn.svm.LinearSVC(C=1.0).fit(X, y)
+    assert model.coef_.shape == (3, 3)
+    assert model.score(X, y) > usual.score(X, y) - 0.03
+    assert model.coef_ == pytest.approx(usual.coef_, abs=0.25)
+    assert sum(part.fraction for part in model.privacy_.parts) == pytest.approx(1)
+
+
+def test_counts_are_learned_by_their_logarithm():
+    model = ready(PoissonRegressor)
+    X, y, users = made(model)
+    usual = linear_model.PoissonRegressor(alpha=0).fit(X, y)
+    model.fit(X, y, groups=users)
+    assert model.coef_ == pytest.approx(usual.coef_, abs=0.1)
+    assert model.intercept_ == pytest.approx(usual.intercept_, abs=0.1)
+    assert model.score(X, y) == pytest.approx(usual.score(X, y), abs=0.01)
+    assert model.predict(X) == pytest.approx(np.exp(X @ model.coef_ + model.intercept_))
+
+
+@pytest.mark.parametrize(("rate", "largest"), [(0.02, 10), (30, 3000)])
+def test_counts_far_below_the_largest(rate, largest):
+    X, z, users = rows(seed=3)
+    y = np.random.default_rng(4).poisson(rate * np.exp(z))
+    model = ready(PoissonRegressor, max_count=largest, epsilon=8.0).fit(X, y, groups=users)
+    assert model.predict(X).sum() == pytest.approx(y.sum(), rel=0.1)
+    assert model.coef_ == pytest.approx([2, -1, 0], abs=0.3)
+
+
+def test_exposure_is_how_much_was_counted():
+    X, z, users = rows()
+    rng = np.random.default_rng(5)
+    months = rng.integers(1, 13, len(z))
+    y = rng.poisson(months * np.exp(z - 2))
+    model = ready(PoissonRegressor, max_count=40, max_exposure=12)
+    model.fit(X, y, groups=users, exposure=months)
+    usual = linear_model.PoissonRegressor(alpha=0).fit(X, y / months, sample_weight=months)
+    assert model.coef_ == pytest.approx(usual.coef_, abs=0.1)
+    assert model.intercept_ == pytest.approx(usual.intercept_, abs=0.1)
+    assert model.predict(X, exposure=months) == pytest.approx(months * model.predict(X))
+    assert model.score(X, y, exposure=months) == pytest.approx(usual.score(X, y / months, months), abs=0.01)
+    nothing = np.where(rng.random(len(z)) < 0.3, np.nan, months)  # rows without exposure do not count, nor raise
+    again = ready(PoissonRegressor, max_count=40, max_exposure=12).fit(X, y, groups=users, exposure=nothing)
+    assert again.coef_ == pytest.approx(usual.coef_, abs=0.15)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_rows_of_weight_zero_do_not_count(kind):
+    model = ready(kind, max_weight=5.0)
+    X, y, users = made(model)
+    wrong = np.random.default_rng(6).random(len(y)) < 0.3
+    spoilt = np.where(wrong, ~y if y.dtype == bool else y.max() - y, y)
+    weights = np.where(wrong, np.where(np.arange(len(y)) % 2, 0.0, np.nan), 5.0)
+    right = clone(model).fit(X[~wrong], y[~wrong], groups=users[~wrong])
+    model.fit(X, spoilt, groups=users, sample_weight=weights)
+    assert model.coef_ == pytest.approx(right.coef_, abs=0.12 * np.abs(right.coef_).max())
+    plain = clone(model).fit(X, spoilt, groups=users)
+    assert np.abs(plain.coef_ - right.coef_).max() > 2 * np.abs(model.coef_ - right.coef_).max()
+
+
+def test_classes_weigh_what_was_declared():
+    X, z, users = rows()
+    y = np.random.default_rng(7).random(len(z)) < 1 / (1 + np.exp(3 - z))
+    model = LogisticRegression(class_weight={True: 10.0, False: 0.5}, **SEEDED).fit(X, y, groups=users)
+    usual = linear_model.LogisticRegression(C=1e6, class_weight={True: 10.0, False: 0.5}).fit(X, y)
+    assert model.intercept_ == pytest.approx(usual.intercept_, abs=0.3)
+    data = UserData.from_arrays(X, y, users, max_rows_per_user=12, fit_intercept=True, insecure_seed=1)
+    again = clone(model).set_params(classes=[False, True]).fit_users(data)
+    assert again.intercept_ == pytest.approx(model.intercept_)
+    assert model.to_dict()["loss"] == "weighted logistic"
+    assert model_of(json.loads(json.dumps(model.to_dict()))).class_weight == model.class_weight
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -3.0, 1e308])
+def test_nobody_s_weight_raises_or_warns(value):
+    model = ready(LogisticRegression, classes=[0, 1], max_weight=2.0)
+    X, y, users = made(model)
+    weights = np.ones(len(y))
+    usual = clone(model).fit(X, y, groups=users, sample_weight=weights)
+    weights[users == 7] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, y, groups=users, sample_weight=weights)
+    assert model.coef_ == pytest.approx(usual.coef_, abs=0.02)
+
+
 # ---------------------------------------------------------------- scikit-learn's conventions
 
 
-@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+@pytest.mark.parametrize("kind", ALL)
 def test_scikit_learn_s_own_checks(kind):
     plenty = {"epsilon": 1000.0, "delta": 0.1, "insecure_seed": 0}
+    twice = "a row of weight 2 is one person's, and not two people's"
+    expected = {f"check_sample_weight_equivalence_on_{kind}_data": twice for kind in ("dense", "sparse")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = check_estimator(kind(privacy_unit="row", unprotected_checks=True, **plenty), on_fail=None)
+        model = kind(privacy_unit="row", unprotected_checks=True, **plenty)
+        results = check_estimator(model, expected_failed_checks=expected, on_fail=None)
     assert {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"} == {}
     assert sum(r["status"] == "passed" for r in results) > 40
 
 
-@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+@pytest.mark.parametrize("kind", ALL)
 def test_copies_and_files_predict_the_same(kind, tmp_path):
     model = ready(kind)
     X, y, users = made(model)
@@ -186,6 +282,23 @@ def test_what_was_guaranteed_and_spent():
     assert [part.step for part in guarantee.parts] == [step.label for step in charge.steps]
 
 
+def test_purpose_and_columns_are_named():
+    ledger = Ledger(Budget(5.0, 1e-5))
+    model = LogisticRegression(epsilon=2.0, delta=1e-6, ledger=ledger, purpose="who buys")
+    X, y, users = made(model)
+    model.fit(X, pd.Series(y, name="bought"), groups=pd.Series(users, name="person"))
+    assert [c.purpose for c in ledger.charges()] == [
+        "who buys; LogisticRegression.fit; target bought, user column person"
+    ]
+    record = model.to_dict()
+    assert record["source"] == {"data": None, "target": "bought", "user_column": "person"}
+    assert record["parameters"]["purpose"] == "who buys"
+    model.fit(X, pd.Series(y, name=("no", "text")), groups=users)
+    assert model.to_dict()["source"] == {"data": None, "target": None, "user_column": None}
+    with pytest.raises(TypeError, match=r"purpose to be text, got int\. Nothing was spent"):
+        model.set_params(purpose=3).fit(X, y, groups=users)
+
+
 def test_fractions_of_phases_on_different_users_are_each_a_user_s_own():
     model = ready(LogisticRegression, solver="phased-sgd", epsilon=8.0)
     X, y, users = made(model)
@@ -255,7 +368,18 @@ X0, Z0, USERS0 = rows(60)
             "column 'a' of X .* got text",
         ),
         (LogisticRegression(classes=[0, 1], epsilon=0.01, solver="accelerated"), {}, "Nothing was spent"),
-        (LinearSVC(classes=[0, 1, 2]), {}, "expected 2 classes, got 3"),
+        (LinearSVC(classes=[0, 1, 2], loss="hinge"), {}, '"squared_hinge" for 3 classes'),
+        (LogisticRegression(classes=[0, 1], class_weight="balanced"), {}, "would tell of people.*Nothing was spent"),
+        (LogisticRegression(classes=[0, 1], class_weight={2: 1.0}), {}, r"class_weight of the classes \[0, 1\]"),
+        (LogisticRegression(classes=[0, 1], class_weight={0: -1.0}), {}, "class_weight of 0 to be a finite number"),
+        (LogisticRegression(classes=[0, 1], class_weight={0: 0, 1: 0}), {}, "above 0 for at least one"),
+        (LogisticRegression(classes=[0, 1]), {"sample_weight": np.ones(len(X0))}, "max_weight.*Nothing was spent"),
+        (LogisticRegression(classes=[0, 1], max_weight=-1), {"sample_weight": np.ones(len(X0))}, "max_weight=-1"),
+        (LogisticRegression(classes=[0, 1], max_weight=1), {"sample_weight": np.ones(3)}, "one number per row"),
+        (LogisticRegression(classes=[0, 1], max_weight=1), {"sample_weight": ["a"] * 3}, "one number per row"),
+        (PoissonRegressor(), {}, "max_count.*Nothing was spent"),
+        (PoissonRegressor(max_count="many"), {}, "max_count='many' to be a finite number"),
+        (PoissonRegressor(max_count=9), {"exposure": np.ones(len(X0))}, "max_exposure.*Nothing was spent"),
         (LinearSVC(classes=[0, 1], loss="log"), {}, "loss='log'"),
         (LinearRegression(), {}, r"target_range=\(lowest, highest\)"),
         (LinearRegression(target_range=(3, 1)), {}, "to be two numbers"),
@@ -288,7 +412,7 @@ def test_grouped_data_gives_the_same_model():
 
 
 def test_help_shows_all_parameters_with_types_and_defaults():
-    for kind in CLASSIFIERS + REGRESSORS:
+    for kind in ALL:
         for name, value in kind().get_params().items():
             assert re.search(rf"^{name} : .*, default={re.escape(repr(value))}\n    \S", kind.__doc__, re.M), (
                 kind,

@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     ("name", "printed"),
     [
         ("tabular_parquet.py", "saved: model.json report.html"),
+        ("awkward_shop.py", "learned privately, epsilon 8"),
         ("private_mean.py", "(1, 1e-06)-differential privacy"),
         ("custom_loss_jax.py", "private weights ["),
     ],
@@ -32,6 +33,7 @@ def test_it_runs(name, printed, tmp_path):
 def test_every_example_is_tested():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         "tabular_parquet.py",
+        "awkward_shop.py",
         "private_mean.py",
         "custom_loss_jax.py",
     }

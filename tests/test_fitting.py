@@ -1,5 +1,7 @@
 """One call: minimize."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -20,6 +22,19 @@ def test_losses_by_name_and_a_shared_ledger():
     assert [charge.purpose for charge in ledger.charges()] == ["first"]
     with pytest.raises(BudgetExceeded):
         minimize("logistic", data, Ball(5.0), 3.0, 5e-6, ledger=ledger, **ARGUMENTS)
+
+
+def test_a_refusal_says_the_largest_epsilon_that_fits_and_the_default_solver_s_plan_does():
+    data, ledger = make_users(2000), Ledger(Budget(4.0, 1e-5))
+    minimize("logistic", data, Ball(5.0), 3.0, 5e-6, ledger=ledger, **ARGUMENTS)
+    with pytest.raises(BudgetExceeded, match="Nothing was spent") as refused:
+        minimize("logistic", data, Ball(5.0), 4.0, 1e-7, ledger=ledger, **ARGUMENTS)
+    epsilon = float(re.search(r"fits up to epsilon ([0-9.]+), at delta 1e-07 or less", str(refused.value))[1])
+    assert 0.5 < epsilon < 4
+    with pytest.raises(BudgetExceeded):
+        minimize("logistic", data, Ball(5.0), 1.02 * epsilon, 1e-7, ledger=ledger, **ARGUMENTS)
+    minimize("logistic", data, Ball(5.0), epsilon, 1e-7, ledger=ledger, **ARGUMENTS)
+    assert len(ledger.charges()) == 2
 
 
 def test_what_is_stated_is_certified_whatever_a_solver_plans(monkeypatch):

@@ -38,6 +38,7 @@ MECHANISM_LAYERS = [
     ["capped_counts"],
     ["base", "concentration", "tests"],
     ["clip", "outlier_removal"],
+    ["vocabulary"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
 # grouping: the cap on rows acts within one user and costs no privacy whatever it picks.
@@ -123,7 +124,7 @@ def test_public_names_are_the_same_for_people_and_for_type_checkers():
     assert typed == {name: f"userdp.{module}" for name, module in userdp._MODULES.items()}
     assert userdp.__all__ == sorted(userdp.__all__)
     assert set(userdp.__all__) <= set(typed)
-    assert len(userdp.__all__) <= 25
+    assert len(userdp.__all__) <= 32
     assert all(getattr(userdp, name) is not None for name in typed)
     with pytest.raises(AttributeError, match="no attribute 'nobody'"):
         userdp.nobody  # noqa: B018 - reading it must raise

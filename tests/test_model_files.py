@@ -25,12 +25,17 @@ def test_files_are_json_that_says_what_it_is(record, tmp_path):
     assert read["format"] == "userdp model 1"
     assert load_model(path).predict([[1.0, -1.0]]) == [1]
     assert "ledger" not in read["parameters"]
+    assert read["source"] == {"data": None, "target": None, "user_column": None}
+    del read["source"], read["parameters"]["purpose"]  # as in files of 0.1
+    assert model_of(read).to_dict()["source"] == record["source"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"format": "userdp model 2"},
+        {"source": {"data": 3}},
+        {"source": {"other": "name"}},
         {"estimator": "os.system"},
         {"estimator": ["LogisticRegression"]},
         {"parameters": {"epsilon": 1.0, "surprise": 1}},

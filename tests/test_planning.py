@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import SeededNoise
-from userdp.solvers.mean_plans import left_outside, plan_means, plan_search, searched_users
+from userdp.solvers.mean_plans import left_outside, plan_means, plan_search, search_grid, searched_users
 
 CASES = [
     (1000, 4.0, 1),
@@ -52,7 +52,7 @@ def by_hand(fraction, pure, rounds, searched, n_users=5000, tolerated=100):
     spent = Cost(pure=(fraction,) if pure else (), failure=failure)
     if searched:
         search = plan_search(
-            n_users, radius_grid(0.02, 1.0), tolerated, 0.05 / gaussian_multiplier(budget, 1, spent) ** 2
+            n_users, search_grid(0.02, 1.0), tolerated, 0.05 / gaussian_multiplier(budget, 1, spent) ** 2
         )
         spent, tolerated = spent + search.cost, n_users - search.target + math.ceil(2 * search.noise_std)
     z = gaussian_multiplier(budget, rounds, spent)

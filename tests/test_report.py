@@ -1,6 +1,7 @@
 """The report says what is true, escapes what it is given, and shows in a browser without help from anywhere."""
 
 import copy
+import html
 import json
 import math
 import re
@@ -179,6 +180,59 @@ def test_an_estimate_is_called_one(changes, words, other):
 )
 def test_every_step_of_the_default_solvers_has_a_purpose(label):
     assert purpose({"step": label}) != "A release of the plan."
+
+
+SOURCE = {"data": "<visits>.parquet", "target": "bought", "user_column": "person"}
+
+
+def test_purpose_and_source_are_named_and_a_title_is_the_heading():
+    record = changed(LOGISTIC, source=SOURCE, parameters=LOGISTIC["parameters"] | {"purpose": "who <buys>"})
+    page = report_html(record, "Our & their model")
+    assert "<h1>Our &amp; their model</h1>" in page
+    assert "<title>Our &amp; their model: privacy report</title>" in page
+    for words in ("who &lt;buys&gt;", "&lt;visits&gt;.parquet", "bought", "in the column “person”"):
+        assert words in page
+    assert report_facts(record)["model"]["source"] == SOURCE
+    assert "made of" not in report_html(LOGISTIC)
+    assert "<title>NOT PRIVATE: Ours</title>" in report_html(SEEDED_RECORD, "Ours")
+
+
+def test_questions_are_answered_from_the_record():
+    def answers(record):
+        found = {entry["question"]: entry["answer"] for entry in report_facts(record)["questions"]}
+        page = report_html(record)
+        assert all(html.escape(words) in page for pair in found.items() for words in pair)
+        return list(found.values())
+
+    protected, published, counted, twice, which, kept = answers(LOGISTIC)
+    assert "all their rows together" in protected
+    assert published.startswith("As far as")
+    assert "48,092" in counted
+    assert "epsilons add up" in twice
+    assert which.startswith("ε = 1 at δ = 10⁻⁶")
+    assert "ε = 3 at δ = 10⁻⁵" in which
+    assert "lifters.ledger" in kept
+    assert "secret-project" not in kept
+    protected, published, _, _, which, _ = answers(SEEDED_RECORD)
+    assert protected.startswith("Nobody")
+    assert published.startswith("No.")
+    assert which.startswith("None")
+    assert answers(ROWS)[0].startswith("Each row by itself")
+    seeded_before = changed(LOGISTIC)
+    seeded_before["privacy"]["ledger"]["spent_epsilon"] = None
+    assert "all releases together are not private" in answers(seeded_before)[4]
+    noted = changed(LOGISTIC)
+    noted["privacy"]["warning"] = "Labels were read off the data."
+    assert "without protection" in answers(noted)[1]
+    alone = changed(LOGISTIC)
+    alone["privacy"]["ledger"] = None
+    assert "no ledger file" in answers(alone)[5]
+    assert "come on top" in answers(alone)[4]
+
+
+def test_cells_of_the_budget_s_table_carry_their_heads_for_narrow_screens(pages):
+    assert '<td class="number" data-head="ε if alone">0.41</td>' in pages["logistic"]
+    assert table(("a", "b"), [("x", 1)], stacked=False).count("data-head") == 0
 
 
 def test_facts_for_machines_are_those_of_the_page():

@@ -103,6 +103,18 @@ def test_in_a_browser_it_fits_and_asks_nobody(browser, pages, tmp_path, name):
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
+def test_in_a_browser_the_budget_is_read_on_a_phone_without_scrolling(browser, pages, tmp_path):
+    path = tmp_path / "logistic.html"
+    path.write_text(pages["logistic"], encoding="utf-8")
+    sizes = "const t = document.querySelector('.stacked'); return [t.scrollWidth, t.parentElement.clientWidth];"
+    for width, stacked in ((390, True), (1280, False)):
+        show(browser, path, width)
+        wide, room = browser.execute_script(sizes)
+        assert wide <= room
+        head = browser.find_element("css selector", ".stacked thead")
+        assert head.is_displayed() is not stacked
+
+
 def test_in_a_browser_the_red_banner_is_seen_first(browser, pages, tmp_path):
     path = tmp_path / "seeded.html"
     path.write_text(pages["seeded"], encoding="utf-8")

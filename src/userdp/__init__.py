@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.auditing import AuditReport as AuditReport
     from userdp.auditing import Finding as Finding
     from userdp.auditing import audit
+    from userdp.data.columns import Boolean, Category, Columns, Date, Number, Text
     from userdp.data.users import UserData
     from userdp.domains import Affine as Affine
     from userdp.domains import Ball, Box
@@ -22,11 +23,14 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
         LinearRegression,
         LinearSVC,
         LogisticRegression,
+        PoissonRegressor,
         QuantileRegressor,
         UtilityWarning,
     )
+    from userdp.models.export import to_sklearn as to_sklearn
     from userdp.models.files import load_model, save_model
     from userdp.models.fitting import minimize
+    from userdp.models.pipelines import make_pipeline as make_pipeline
     from userdp.models.private_mean import MeanResult, private_mean
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
     from userdp.privacy.accounting import Budget, BudgetExceeded
@@ -57,14 +61,17 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "auditing": ("AuditReport", "Finding", "audit"),
+    "data.columns": ("Boolean", "Category", "Columns", "Date", "Number", "Text"),
     "data.users": ("UserData",),
     "domains": ("Affine", "Ball", "Box", "Simplex"),
     "models.estimators": (
-        *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "QuantileRegressor"),
-        "UtilityWarning",
+        *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "PoissonRegressor"),
+        *("QuantileRegressor", "UtilityWarning"),
     ),
+    "models.export": ("to_sklearn",),
     "models.files": ("load_model", "save_model"),
     "models.fitting": ("minimize",),
+    "models.pipelines": ("make_pipeline",),
     "models.private_mean": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
     "models.conventions": ("PrivacyWarning",),
@@ -88,20 +95,27 @@ _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = [
     "Aborted",
     "Ball",
+    "Boolean",
     "Box",
     "Budget",
     "BudgetExceeded",
+    "Category",
+    "Columns",
+    "Date",
     "HuberRegressor",
     "Ledger",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
     "MeanResult",
+    "Number",
+    "PoissonRegressor",
     "PrivacyWarning",
     "PrivateStandardScaler",
     "PublicScaler",
     "QuantileRegressor",
     "Result",
+    "Text",
     "UserData",
     "UtilityWarning",
     "audit",

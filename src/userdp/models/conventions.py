@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from userdp.data.schema import collected, matrix
+from userdp.data.schema import collected, matrix, numbers
 from userdp.data.sparse import is_sparse, sparse_rows
 from userdp.privacy.ledger import Ledger
 
@@ -42,7 +42,7 @@ _PARAMETERS = {
     "with Laplace noise, for which it needs several times as many users.",
     "max_rows_per_user": "More rows of a user are dropped at random. The estimators also take users to have so many.",
     "fit_intercept": "Whether there is a constant.",
-    "l2": "Adds l2/2 |weights|^2 to the mean loss, the intercept included.",
+    "l2": "Adds l2/2 |weights|^2 to the mean loss, both in units of the targets; the intercept is not penalised.",
     "ledger": "What is charged before anything is computed from the data: a `Ledger`, or (estimators, scalers) the "
     "path of an existing ledger file. None is a fresh one of exactly (epsilon, delta). All that is learned from the "
     "same people adds up, a private scaler and a model say: give all of it one ledger.",
@@ -57,16 +57,28 @@ _PARAMETERS = {
     "solver then learns the columns' scales and correlations from them, at no cost. Not kept in the model.",
     "max_gradients": "An upper limit on the work. Without it time is weighed: where passes cost no accuracy, they are "
     "saved.",
-    "engine": "Who computes; None is this process.",
+    "engine": 'Who computes: None is this process, "ray" a Ray on this machine, `RayEngine(address=...)` a cluster.',
     "checkpoint": "Path of a journal. Each release is on disk before it is used, and the same call, after the process "
     "was killed, goes on behind the last one: nothing is charged or released twice. The data must be the same, with "
     "users in the same order, which their ids tell (of `UserData`, if it has `keep_user_ids`). As secret as the data; "
     "delete it once the fit has ended.",
+    "allow_weak": "Go on even if public numbers say that the result is of little use: that noise is expected to "
+    "dominate it, or that delta is not below 1 / number of users. Estimators refuse that before anything is charged, "
+    "unless seeded.",
     "insecure_seed": "Makes everything repeatable and NOTHING PRIVATE; for tests.",
 }
 _EXPERT = {
     *("solver", "mode", "row_norm", "domain_radius", "public_X", "max_gradients", "engine", "checkpoint", "verbose"),
-    *("progress", "insecure_seed", "unprotected_checks", "target_bound", "prediction_scale", "warm_start", "purpose"),
+    *(
+        "progress",
+        "insecure_seed",
+        "allow_weak",
+        "unprotected_checks",
+        "target_bound",
+        "prediction_scale",
+        "warm_start",
+        "purpose",
+    ),
 }
 
 
@@ -109,7 +121,7 @@ class PrivateEstimator(BaseEstimator):
 
     def __sklearn_clone__(self) -> Self:
         """A copy that is not fitted; where scikit-learn is about to fit several without a common ledger, a warning."""
-        warn_of_search(type(self).__name__, self.ledger is not None)
+        warn_of_search(type(self).__name__, self.ledger is not None, getattr(self, "privacy_unit", "row") == "user")
         copy: Self = super().__sklearn_clone__()
         return copy
 
@@ -125,6 +137,11 @@ def owners(groups: Any, privacy_unit: str, n_rows: int) -> Any:
         raise ValueError(NO_GROUPS)
     if groups is not None and privacy_unit == "row":
         raise ValueError('Expected no groups with privacy_unit="row": leave one of them out.')
+    if isinstance(groups, range) or type(groups).__name__ == "RangeIndex":  # by their type: cells would tell
+        raise ValueError(
+            "Expected groups to be user ids, got the numbers of rows: if every row is somebody else's, say "
+            'privacy_unit="row" instead. Nothing was spent.'
+        )
     return range(n_rows) if groups is None else groups
 
 
@@ -150,6 +167,14 @@ def read_targets(y: Any, n_rows: int) -> Any:
     return y
 
 
+def read_weights(name: str, column: Any, n_rows: int) -> np.ndarray:
+    """A number per row that is no less than 0, 0 where it is none."""
+    if isinstance(column, str | bytes) or not hasattr(column, "__len__") or len(column) != n_rows:
+        raise ValueError(f"Expected {name} with one number per row of X, in one dimension.")
+    values = numbers(name, column)
+    return np.where(values > 0, values, 0.0)  # 0 for NaN, too
+
+
 # Modules of scikit-learn whose functions fit what they are given more than once, but for the classes below.
 _REPEATING = (
     "sklearn.model_selection",
@@ -167,12 +192,17 @@ class PrivacyWarning(UserWarning):
     """More is released than a statement covers."""
 
 
-def warn_of_search(name: str, has_ledger: bool) -> None:
-    """Warn if scikit-learn is about to fit clones of this estimator that share no ledger; once a search.
+def warn_of_search(name: str, has_ledger: bool, has_users: bool = False) -> None:
+    """Refuse folds that split people's rows, before anything is spent.
+
+    Warn if scikit-learn is about to fit clones of this estimator that share no ledger; once a search.
 
     Whether there is a warning depends on the calling code alone, never on data.
     """
-    frames = [] if has_ledger else _repeating_frames()
+    frames = _repeating_frames()
+    if has_users:
+        _check_folds(frames)
+    frames = [] if has_ledger else frames
     searched = _identity(frames)
     if searched is None or _seen(searched):
         return
@@ -202,6 +232,20 @@ def _repeating_frames() -> list[FrameType]:
     return found if found and found[-1].f_code.co_name[0].isalpha() else []
 
 
+def _check_folds(frames: list[FrameType]) -> None:
+    """Refuse a splitter of scikit-learn that knows no groups: one person would be in both folds."""
+    for frame in frames:
+        cv = frame.f_locals.get("cv_orig", frame.f_locals.get("cv"))
+        kinds = [kind.__name__ for kind in type(cv).__mro__]
+        splits = {"BaseCrossValidator", "BaseShuffleSplit", "_UnsupportedGroupCVMixin"} & set(kinds)
+        if splits and not {"GroupsConsumerMixin", "PredefinedSplit", "_CVIterableWrapper"} & set(kinds):
+            raise ValueError(
+                f"Expected folds that keep a person's rows together, got cv={kinds[0]}: the same people would be "
+                "learned from and scored. Use cv=GroupKFold(5, shuffle=True, random_state=0) and pass groups. Nothing "
+                "was spent."
+            )
+
+
 def _identity(frames: list[FrameType]) -> Any:
     """What is there once for a search: the object that searches, or what a function made for it (workers, a scorer)."""
     for frame in reversed(frames):
@@ -219,6 +263,14 @@ def _seen(searched: Any) -> bool:
 def _caller(frame: FrameType) -> str:
     searcher = frame.f_locals.get("self")
     return frame.f_code.co_name if searcher is None else type(searcher).__name__
+
+
+def beyond_sklearn(frame: FrameType) -> int:
+    """How many frames further out the first one is that is none of scikit-learn, and one more for `warnings.warn`."""
+    further, outer = 1, frame
+    while outer.f_back is not None and str(outer.f_globals.get("__name__")).startswith("sklearn"):
+        further, outer = further + 1, outer.f_back
+    return further
 
 
 def _level_of_caller(outermost: FrameType) -> int:

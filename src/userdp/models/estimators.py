@@ -24,24 +24,31 @@ import math
 import platform
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from userdp import losses
+from userdp.data.columns import Columns
 from userdp.data.schema import is_boolean, label_set, numbers, positions
-from userdp.data.users import UserData
+from userdp.data.source import Source, column_name
+from userdp.data.sparse import is_sparse
+from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Ball
 from userdp.losses import Loss
-from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows, read_targets
+from userdp.losses.weighing import pack_classes, pack_numbers
+from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows, read_targets, read_weights
 from userdp.models.fitting import minimize
+from userdp.models.pipelines import warn_of_steps
+from userdp.models.preparing import Preparation
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.guarantee import Statement
@@ -55,6 +62,7 @@ from userdp.solvers.problem import loss_at_zero
 FORMAT = "userdp model 1"
 NOT_KEPT = ("ledger", "engine", "checkpoint", "verbose", "public_X")  # parameters that are no part of a saved model
 _FLOATS = [np.float64, np.float32]
+_BLOCK = 65536  # targets coded at a time
 _UNPROTECTED = (
     "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
     "errors tell of missing values: these facts are outside of the guarantee."
@@ -66,8 +74,16 @@ _PARAMETERS = {
     "unprotected_checks": "Read what was not declared (class labels, target range) off the data, take lists of rows, "
     "and raise on missing or infinite values and unknown labels, as other estimators do. Convenient, but what that "
     "tells is not protected.",
+    "purpose": "What the model is for, in words that may be shown to anyone: ledger, model and report name it, and "
+    "where they are known the names of the file, of the target's column and of the one that says who is a user.",
+    "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables as people "
+    "have them. Columns that it does not describe are left out.",
+    "columns_fraction": "The part of the budget for what `columns` leave to be learned privately, if anything.",
     "classes": "All labels that there can be; needed unless the target's type is boolean.",
     "target_range": "Public lowest and highest target; those beyond are cut off.",
+    "max_weight": "The public largest `sample_weight`, needed where `fit` gets them; those beyond are cut off.",
+    "class_weight": "How often a row of each class counts, {label: weight}; 1 for labels that are left out. It is "
+    'public: "balanced", which reads weights off the data, is refused.',
 }
 _ATTRIBUTES = {
     "coef_ : array": "Weights of features, one row per output for classifiers.",
@@ -78,6 +94,9 @@ _ATTRIBUTES = {
     "aborted_ : bool": "Whether a private test aborted the fit before its end.",
     "n_gradients_ : int": "Gradients computed, at most.",
     "solver_ : str": "The solver that was taken.",
+    "feature_names_in_ : array": "Names of the features that weights belong to, where X had names; of described "
+    "columns such as city=Lyon.",
+    "columns_ : Columns": "The columns, with what was learned of them privately.",
 }
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -109,57 +128,82 @@ class LinearModel(PrivateEstimator, ABC):
     l2: float = 0.0
     max_gradients: int | None = None
     ledger: Ledger | str | None = None
-    engine: Engine | None = None
+    engine: Engine | str | None = None
     checkpoint: Journal | str | None = None
     verbose: bool | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
     public_X: Any = None
     unprotected_checks: bool = False
+    purpose: str = ""
+    max_weight: float | None = None
+    columns: Columns | None = None
+    columns_fraction: float = 0.1
+    allow_weak: bool = False
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows X and targets y, where groups[i] is the user who owns row i.
 
-        X is an array, a table, or a sparse matrix of scipy, which is never made dense.
+        X is an array, a table, or a sparse matrix of scipy, which is never made dense; with `columns` a table that has
+        the described columns. Row i counts sample_weight[i] times (from 0 to `max_weight`; 0 if that is no number) in
+        its user's mean, which is over all of the user's rows.
 
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
         one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
         """
+        return self._fit_rows(X, y, groups, sample_weight=sample_weight)
+
+    def _fit_rows(self, X: Any, y: Any, groups: Any, **of_rows: Any) -> Self:
+        """`fit`, with a column each of what else there is of a row, or None."""
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
+            self._declare_largest(of_rows)
+            warn_of_steps()
             if y is None:
                 raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
             if groups is None:
                 owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
             self._declare(y)
-            if self.unprotected_checks:
+            source = Source(target=column_name(y), user_column=column_name(groups))
+            cells = None
+            if self.columns is not None:
+                cells, X = self._read_columns(X, y, groups)
+            elif self.unprotected_checks:
                 rules = {"dtype": _FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
                 X, y = validate_data(self, X, y, accept_sparse="csr", **rules)
             else:
                 X = read_rows(self, X, sparse=True)
+            fractions = self._fractions(of_rows, X.shape[0])
+            targets, loss = self._packed(self._coded(read_targets(y, X.shape[0])), **fractions)
             data = UserData.from_arrays(
                 X,
-                self._coded(read_targets(y, X.shape[0])),
+                targets,
                 owners(groups, self.privacy_unit, X.shape[0]),
                 max_rows_per_user=self._rows_per_user,
-                fit_intercept=bool(self.fit_intercept),
+                fit_intercept=bool(self.fit_intercept) and cells is None,
                 insecure_seed=self.insecure_seed,
                 keep_user_ids=self.checkpoint is not None,  # by which a run that goes on knows them again
             )
-            self._fit(data)
+            data = replace(data, source=source)
+            self._fit(data if cells is None else self._preparation(cells, data), loss)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
 
-    def fit_users(self, data: UserData, feature_names: Sequence[str] | None = None) -> Self:
+    def fit_users(self, data: UserData | RemoteUsers, feature_names: Sequence[str] | None = None) -> Self:
         """Learn from data that is grouped already, say by `UserData.from_parquet`.
 
         Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
-        its sorted `classes`, which must be declared, here and to `UserData.from_table`, say.
+        its sorted `classes`, which must be declared, here and to `UserData.from_table`, say. Users may be with an
+        engine (`RayEngine.from_parquet`), which then computes.
         """
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
-            if not isinstance(data, UserData):
+            if not isinstance(data, UserData | RemoteUsers):
                 raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use fit(X, y, groups=...).")
+            if self.columns is not None:
+                raise ValueError(
+                    "Expected no columns with data that is grouped already: use fit(table, y, groups=...)."
+                )
             if data.has_intercept != bool(self.fit_intercept):
                 raise ValueError(
                     f"Expected data loaded with fit_intercept={bool(self.fit_intercept)}, as the model has."
@@ -171,10 +215,18 @@ class LinearModel(PrivateEstimator, ABC):
                 if len(feature_names) != self.n_features_in_:
                     raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
                 self.feature_names_in_ = np.asarray(feature_names, dtype=object)
-            targets = data.targets if self._classifies else self._coded(data.targets)
-            self._fit(replace(data, targets=targets))
+            self._declare_largest({})
+            self._fit(*self._coded_users(data))
         self._warn()
         return self
+
+    def _coded_targets(self, data: UserData) -> np.ndarray:
+        """Numbers as the loss wants them, some at a time: they may be more than memory holds."""
+        self._coded(np.array([data.targets.min(), data.targets.max()]))  # their range, if none is declared
+        coded = data.scratch(data.targets.shape, np.float64)
+        for start in range(0, len(coded), _BLOCK):
+            coded[start : start + _BLOCK] = self._coded(data.targets[start : start + _BLOCK])
+        return coded
 
     @contextlib.contextmanager
     def _unchanged_unless_it_succeeds(self) -> Iterator[None]:
@@ -185,6 +237,33 @@ class LinearModel(PrivateEstimator, ABC):
         except BaseException:
             self.__dict__ = before
             raise
+
+    def to_sklearn(self) -> Any:
+        """A plain fitted estimator of scikit-learn that predicts the same: for ONNX, skops, PMML."""
+        from userdp.models.export import to_sklearn  # which imports this module
+
+        return to_sklearn(self)
+
+    def _read_columns(self, table: Any, y: Any, groups: Any) -> tuple[dict[str, Any] | None, Any]:
+        """A table's features; or its cells and, in the place of features, the rows' numbers, if some are private."""
+        assert self.columns is not None
+        for name, given in (("y", y), ("groups", groups)):
+            if isinstance(getattr(given, "name", None), str) and given.name in self.columns:
+                raise ValueError(f"Expected columns without {given.name!r}, which is {name}: leave it out.")
+        self.columns_, cells = self.columns, self.columns.cells(table)
+        self._keep_names()
+        if not self.columns.private:
+            return None, self.columns.encode_cells(cells)
+        return cells, np.arange(len(next(iter(cells.values()))), dtype=np.float64)[:, None]
+
+    def _preparation(self, cells: dict[str, Any], data: UserData) -> Preparation:
+        assert self.columns is not None
+        return Preparation(self.columns, cells, data, bool(self.fit_intercept), self.columns_fraction)
+
+    def _keep_names(self) -> None:
+        """Which feature of the described columns a weight belongs to."""
+        self.feature_names_in_ = np.asarray(self.columns_.names, dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
 
     def to_dict(self) -> dict[str, Any]:
         """All of the fitted model, for JSON: weights, public parameters, guarantee. Releasable as a whole."""
@@ -199,6 +278,7 @@ class LinearModel(PrivateEstimator, ABC):
             "parameters": self.facts_["parameters"],
             "features": None if names is None else [str(name) for name in names],
             "n_features": self.n_features_in_,
+            "columns": None if self.columns is None else self.columns_.to_dict(),
             "classes": None if classes is None else classes.tolist(),
             "coef": np.atleast_2d(self.coef_).tolist(),
             "intercept": np.atleast_1d(self.intercept_).tolist(),
@@ -212,6 +292,7 @@ class LinearModel(PrivateEstimator, ABC):
             "bound": result.bound,
             "bound_is_estimate": result.bound_is_estimate,
             "outside": list(result.outside),
+            "source": self.facts_["source"],
             "loss": self.facts_["loss"],
             "loss_at_zero": self.facts_["loss_at_zero"],
             "phases": [dict(phase) for phase in result.phases],
@@ -222,26 +303,79 @@ class LinearModel(PrivateEstimator, ABC):
     def _check_parameters(self) -> None:
         budget_for(self.epsilon, self.delta, 1)
         check_counts(max_rows_per_user=self.max_rows_per_user)
+        if not isinstance(self.purpose, str):
+            raise TypeError(f"Expected purpose to be text, got {type(self.purpose).__name__}. Nothing was spent.")
+        if not isinstance(self.columns, Columns | None):
+            raise TypeError(f"Expected columns to be userdp.Columns, got {type(self.columns).__name__}.")
+        if not 0 < self.columns_fraction < 1:
+            raise ValueError(f"Expected 0 < columns_fraction={self.columns_fraction} < 1: a part of the budget.")
+        if self.columns is not None and self.columns.private and self.public_X is not None:
+            raise ValueError("Expected no public_X where columns are learned privately: declare them by it instead.")
 
     @property
     def _rows_per_user(self) -> int:
         return 1 if self.privacy_unit == "row" else int(self.max_rows_per_user)
 
-    def _facts(self, loss: Loss) -> dict[str, Any]:
+    def _facts(self, loss: Loss, source: Source) -> dict[str, Any]:
         """What a saved model tells of how it was made; taken before the fit, whose end would tell how long it took."""
         packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
         return {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "parameters": {k: _plain(v) for k, v in self.get_params(deep=False).items() if k not in NOT_KEPT},
+            "parameters": {k: as_json(v) for k, v in self.get_params(deep=False).items() if k not in NOT_KEPT},
             "rows_per_user": self._rows_per_user,
+            "source": asdict(source),
             "loss": loss.name,
             "loss_at_zero": loss_at_zero(loss, None if self._classifies else 1.0),
             "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
         }
 
-    def _fit(self, data: UserData) -> None:
-        loss = self._loss()
-        facts = self._facts(loss)
+    def _declare_largest(self, of_rows: dict[str, Any]) -> None:
+        """Keep the public largest of what there is of a row, from parameters; what is not there is 1 for all."""
+        self.largest_: dict[str, float | None] = {}
+        for name, column in of_rows.items():
+            declared = _LARGEST_OF[name]
+            largest = getattr(self, declared)
+            if largest is not None and not (isinstance(largest, int | float | np.number) and 0 < largest < math.inf):
+                raise ValueError(f"Expected {declared}={largest!r} to be a finite number > 0.")
+            if column is not None and largest is None and not self.unprotected_checks:
+                raise ValueError(
+                    f"Expected {declared}, the public largest {name}, from what it means and not from the data; those "
+                    "beyond are cut off. Nothing was spent."
+                )
+            self.largest_[name] = 1.0 if column is None else None if largest is None else float(largest)
+
+    def _fractions(self, of_rows: dict[str, Any], n_rows: int) -> dict[str, np.ndarray]:
+        """What there is of each row as fractions of the largest, 0 where it makes no sense."""
+        read = np.asarray if self.unprotected_checks else _as_passed
+        found = {name: read_weights(name, read(c), n_rows) for name, c in of_rows.items() if c is not None}
+        for name, values in found.items():
+            if self.unprotected_checks and not values.any():
+                raise ValueError(f"Expected at least one non-zero number in {name}.")
+            if self.largest_[name] is None:  # with unprotected_checks only
+                self.largest_[name] = max(float(values.max(initial=0.0)), 1e-300)
+        return {name: np.clip(values / self.largest_[name], 0.0, 1.0) for name, values in found.items()}
+
+    def _packed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, Loss]:
+        """Coded targets and what is minimised; both with weights, if rows have any."""
+        if sample_weight is None:
+            return targets, self._loss()
+        pack = pack_classes if self._classifies else pack_numbers
+        return pack(targets, sample_weight), losses.weighted(self._loss())
+
+    def _coded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers, Loss]:
+        """Users with targets as the loss wants them, wherever they are, and the loss."""
+        if isinstance(data, RemoteUsers):
+            return self._coded_there(data), self._loss()
+        targets, loss = self._packed(data.targets if self._classifies else self._coded_targets(data))
+        return replace(data, targets=targets), loss
+
+    @abstractmethod
+    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
+        """The same for users whose rows are elsewhere."""
+
+    def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss) -> None:
+        source = data.source or Source()
+        facts = self._facts(loss, source)
         result = minimize(
             loss,
             data,
@@ -249,27 +383,36 @@ class LinearModel(PrivateEstimator, ABC):
             self.epsilon,
             self.delta,
             row_norm=self.row_norm,
-            public_X=self.public_X,
+            public_X=self._public_rows(),
             rows_per_user=self._rows_per_user,
             target_bound=None if self._classifies else 1.0,
             solver=self.solver,
             mode=self.mode,
             max_gradients=self.max_gradients,
-            l2=self.l2,
+            l2=self._penalty(),
             ledger=self._opened_ledger(),
             engine=self.engine,
             checkpoint=self.checkpoint,
-            purpose=f"{type(self).__name__}.fit",
+            purpose="; ".join(filter(None, (self.purpose, f"{type(self).__name__}.fit", str(source)))),
             progress=self.verbose,
             insecure_seed=self.insecure_seed,
+            allow_weak=self.allow_weak,
         )
-        weights = result.weights.reshape(loss.n_outputs, data.n_features)
+        weights = result.weights.reshape(loss.n_outputs, -1)
+        if isinstance(data, Preparation):  # features that were held free for levels, and not needed, are 0 everywhere
+            self.columns_ = data.learned
+            self._keep_names()
+            weights = np.delete(weights, np.s_[self.n_features_in_ : data.width], axis=1)
         coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
         self._keep_weights(self._half * coef, self._half * intercept + self._middle)
         assert result.privacy is not None
         note = _UNPROTECTED if self.unprotected_checks else ""
         warning = " ".join(filter(None, [result.privacy.warning, note]))
         self._keep_result(result, replace(result.privacy, unit=self.privacy_unit, warning=warning), facts)
+
+    def _public_rows(self) -> Any:
+        described = self.columns is not None and self.public_X is not None and not isinstance(self.public_X, np.ndarray)
+        return self.columns_.encode(self.public_X) if described else self.public_X
 
     def _keep_weights(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         """Weights in the units of targets, one row per output; a number's weights are flat."""
@@ -303,8 +446,21 @@ class LinearModel(PrivateEstimator, ABC):
     def _predictions(self, X: Any) -> np.ndarray:
         """One column per output."""
         check_is_fitted(self, "coef_")
-        X = validate_data(self, X, reset=False, dtype=_FLOATS, accept_sparse="csr")
+        if self.columns is not None and not (isinstance(X, np.ndarray) or is_sparse(X)):  # those are features already
+            X = self.columns_.encode(X)
+        else:
+            X = validate_data(self, X, reset=False, dtype=_FLOATS, accept_sparse="csr")
         return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
+
+    def _penalty(self) -> float:
+        """l2 for what is minimised, whose loss is that of targets and weights in their units over `_unit`."""
+        unit = self._unit * math.prod(largest or 1.0 for largest in self.largest_.values())
+        return self.l2 * self._half**2 / unit if isinstance(self.l2, int | float | np.number) else self.l2
+
+    @property
+    def _unit(self) -> float:
+        """A loss in units of targets over the same of scaled targets; squares, unless an estimator says other."""
+        return self._half**2
 
     def _radius(self) -> float:
         """Of the weights that are learned, for targets divided by `_half`."""
@@ -333,11 +489,19 @@ class LinearModel(PrivateEstimator, ABC):
         """Targets as the loss wants them, NaN where they make no sense."""
 
 
-def _plain(value: Any) -> Any:
+def _as_passed(column: Any) -> Any:
+    return column
+
+
+def as_json(value: Any) -> Any:
     """A parameter as JSON knows it."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, Columns):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return [[as_json(key), as_json(item)] for key, item in value.items()]  # keys need not be text
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -345,6 +509,7 @@ class _Classifier(ClassifierMixin, LinearModel):
     """Classes are public: declared, or the two values of a target whose type is boolean."""
 
     classes: Sequence[Any] | None = None
+    class_weight: Mapping[Any, float] | None = None
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Predictions before they become classes: one number per row for two classes, else one per class."""
@@ -369,6 +534,42 @@ class _Classifier(ClassifierMixin, LinearModel):
                 "data, because that would tell of people who have rare ones. Nothing was spent."
             )
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.class_weight is not None and not isinstance(self.class_weight, Mapping):
+            raise ValueError(
+                f"Expected class_weight={self.class_weight!r} to be public weights, {{label: weight}}: balancing them "
+                "by the data would tell of people who have rare labels. If frequencies are public, declare 1 / "
+                "frequency. Nothing was spent."
+            )
+
+    def _packed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, Loss]:
+        if self.class_weight is not None:
+            of_class = self._class_weights(self.class_weight)
+            self.largest_["class_weight"] = float(of_class.max())
+            chosen = np.append(of_class / of_class.max(), 0.0)[_positions(targets, len(of_class))]
+            sample_weight = chosen if sample_weight is None else chosen * sample_weight
+        return super()._packed(targets, sample_weight)
+
+    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
+        if self.class_weight is not None:
+            raise ValueError("Expected no class_weight for users whose rows are elsewhere. Nothing was spent.")
+        return data
+
+    def _class_weights(self, declared: Mapping[Any, float]) -> np.ndarray:
+        """A weight for each class, all of them public."""
+        labels = self.classes_.tolist()
+        for label, weight in declared.items():
+            if not (isinstance(weight, int | float | np.number) and 0 <= weight < math.inf):
+                raise ValueError(f"Expected class_weight of {label!r} to be a finite number >= 0, got {weight!r}.")
+        unknown = [label for label in declared if label not in labels]
+        if unknown and not self.unprotected_checks:
+            raise ValueError(f"Expected class_weight of the classes {labels}, got {unknown!r} too.")
+        found = np.array([float(declared.get(label, 1.0)) for label in labels])
+        if not found.any():
+            raise ValueError("Expected class_weight to be above 0 for at least one class.")
+        return found
+
     def _coded(self, y: Any) -> np.ndarray:
         """Position of each label in the classes; NaN for labels that are none of them."""
         if not len(self.classes_):
@@ -386,6 +587,12 @@ class _Classifier(ClassifierMixin, LinearModel):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # noise costs accuracy where rows are few
         return tags
+
+
+def _positions(codes: np.ndarray, n_classes: int) -> np.ndarray:
+    """Codes as positions in an array, the last but one more where they are no class."""
+    sound = (codes >= 0) & (codes < n_classes)  # False for NaN
+    return np.where(sound, codes, n_classes).astype(np.int64)
 
 
 @_documented()
@@ -409,27 +616,46 @@ class LogisticRegression(_Classifier):
         return scores if scores.ndim == 2 else np.column_stack([np.zeros_like(scores), scores])
 
 
-@_documented(loss='"squared_hinge", or "hinge", which is non-smooth and therefore takes more noise.')
+@_documented(
+    loss='"squared_hinge", or "hinge", for two classes, which is non-smooth and therefore takes more noise.',
+)
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearSVC(_Classifier):
-    """Linear support vector machine for two classes, private for whole users."""
+    """Linear support vector machine for two or more classes, private for whole users.
+
+    Several classes are each separated from the rest, all in one problem that costs one budget.
+    """
 
     loss: str = "squared_hinge"
 
     def _loss(self) -> Loss:
         if self.loss not in ("squared_hinge", "hinge"):
             raise ValueError(f'Expected loss={self.loss!r} to be "squared_hinge" or "hinge".')
-        if len(self.classes_) != 2:
+        if len(self.classes_) == 2:
+            return losses.loss(self.loss)
+        if self.loss == "hinge":
             raise ValueError(
-                f"Only binary classification is supported: expected 2 classes, got {len(self.classes_)}; use "
-                "LogisticRegression."
+                f'Expected loss="squared_hinge" for {len(self.classes_)} classes: "hinge" is for two. Nothing was '
+                "spent."
             )
-        return losses.loss(self.loss)
+        return losses.one_vs_rest(len(self.classes_))
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+
+@dataclass(frozen=True)
+class TargetScale:
+    """Targets cut off at the public range, less its middle, over half of it."""
+
+    ends: tuple[float, float]
+    middle: float
+    half: float
+
+    def __call__(self, targets: np.ndarray) -> np.ndarray:
+        scaled: np.ndarray = (np.clip(targets, *self.ends) - self.middle) / self.half
+        return scaled
+
+    def users(self, data: UserData) -> UserData:
+        """The same users with such targets."""
+        return replace(data, targets=self(data.targets))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -465,8 +691,17 @@ class _Regressor(RegressorMixin, LinearModel):
         y = numbers("y", y).astype(np.float64, copy=False)
         if self.target_range_ is None:
             self.target_range_ = (float(y.min()), float(y.max()) + (y.min() == y.max()))
-        coded: np.ndarray = (np.clip(y, *self.target_range_) - self._middle) / self._half
-        return coded
+        return self._scale(y)
+
+    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
+        if self.target_range_ is None:
+            raise ValueError("Expected target_range: it is not read off users whose rows are elsewhere.")
+        return data.mapped(self._scale.users)
+
+    @property
+    def _scale(self) -> TargetScale:
+        assert self.target_range_ is not None
+        return TargetScale(self.target_range_, self._middle, self._half)
 
     @property
     def _middle(self) -> float:
@@ -518,7 +753,125 @@ class QuantileRegressor(_Regressor):
     def _loss(self) -> Loss:
         return losses.quantile(self.quantile)
 
+    @property
+    def _unit(self) -> float:
+        return self._half
 
+
+@_documented(
+    max_count="The public largest count of a row; those beyond are cut off, and so are negative ones.",
+    max_exposure="The public largest `exposure`, which is needed where `fit` gets them; those beyond are cut off.",
+)
+@dataclass(eq=False, repr=False, kw_only=True)
+class PoissonRegressor(RegressorMixin, LinearModel):
+    """Regression of counts by their logarithm, private for whole users.
+
+    Expected counts are exp(X @ coef_ + intercept_), times the exposure. What is minimised is the Poisson deviance; up
+    to the largest count: of predictions beyond max_count / max_exposure the exponential goes on as a line, so that no
+    row's gradient exceeds `max_count` of rows.
+
+    >>> rng = np.random.default_rng(0)
+    >>> users, X = np.repeat(np.arange(2000), 5), rng.uniform(-1, 1, (10_000, 2))
+    >>> y = rng.poisson(np.exp(X[:, 0]))
+    >>> model = PoissonRegressor(epsilon=4.0, max_count=20, max_rows_per_user=5).fit(X, y, groups=users)
+    >>> bool(abs(model.coef_[0] - 1) < 0.2)
+    True
+    """
+
+    _classifies: ClassVar[bool] = False
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True, "exposure": True}
+
+    max_count: float | None = None
+    max_exposure: float | None = None
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, exposure: Any = None) -> Self:
+        """Learn from rows X and counts y, where groups[i] is the user who owns row i.
+
+        exposure[i] is how long, or how much, was counted in row i: in twice of it twice as many are expected. A row
+        whose exposure is no number > 0 does not count. Otherwise as `fit` of other estimators.
+
+        Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
+        one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
+        """
+        return self._fit_rows(X, y, groups, sample_weight=sample_weight, exposure=exposure)
+
+    def predict(self, X: Any, exposure: Any = None) -> np.ndarray:
+        """The expected count of each row, for an exposure of 1 unless given."""
+        rates = np.exp(self._predictions(X)[:, 0])
+        return np.asarray(rates if exposure is None else rates * np.asarray(exposure, dtype=np.float64))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
+        """Which fraction of the Poisson deviance is explained: 1 at best, 0 for a constant rate (D^2)."""
+        rates, y = self.predict(X), np.asarray(y, dtype=np.float64)
+        if exposure is not None:
+            exposure = np.asarray(exposure, dtype=np.float64)
+            sample_weight = exposure if sample_weight is None else exposure * np.asarray(sample_weight)
+            y = y / exposure
+        return float(d2_tweedie_score(y, rates, sample_weight=sample_weight, power=1))
+
+    def _declare(self, y: Any) -> None:
+        if self.max_count is None and not self.unprotected_checks:
+            raise ValueError(
+                "Expected max_count, the public largest count of a row, from what is counted and not from the data; "
+                "those beyond are cut off. Nothing was spent."
+            )
+        declared = isinstance(self.max_count, int | float | np.number) and 0 < self.max_count < math.inf
+        if self.max_count is not None and not declared:
+            raise ValueError(f"Expected max_count={self.max_count!r} to be a finite number > 0.")
+        self.max_count_ = None if self.max_count is None else float(self.max_count)
+
+    def _coded(self, y: Any) -> np.ndarray:
+        y = numbers("y", y).astype(np.float64, copy=False)
+        if self.max_count_ is None:
+            self.max_count_ = max(float(y.max()), 1e-300)
+        return self._scale(y)
+
+    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
+        if self.max_count_ is None:
+            raise ValueError("Expected max_count: it is not read off users whose rows are elsewhere.")
+        return data.mapped(self._scale.users)
+
+    @property
+    def _scale(self) -> TargetScale:
+        return TargetScale((0.0, self._unit), 0.0, self._unit)
+
+    def _packed(
+        self, targets: np.ndarray, sample_weight: np.ndarray | None = None, exposure: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Loss]:
+        if exposure is None:
+            return super()._packed(targets, sample_weight)
+        weights = exposure if sample_weight is None else exposure * sample_weight
+        counts = np.where(exposure > 0, targets, 0.0) * (1.0 if sample_weight is None else sample_weight)
+        return pack_numbers(counts, weights), losses.poisson_of_exposure(self._largest_rate, self._unit)
+
+    def _loss(self) -> Loss:
+        return losses.poisson(self._largest_rate)
+
+    @property
+    def _largest_rate(self) -> float:
+        assert self.max_count_ is not None
+        return self.max_count_ / (self.largest_.get("exposure") or 1.0)
+
+    def _penalty(self) -> float:
+        return super()._penalty() * (self.largest_.get("exposure") or 1.0)  # which counts have, and rates not
+
+    @property
+    def _unit(self) -> float:
+        assert self.max_count_ is not None
+        return self.max_count_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        tags.regressor_tags.poor_score = True  # noise costs accuracy where rows are few
+        return tags
+
+
+_LARGEST_OF = {"sample_weight": "max_weight", "exposure": "max_exposure"}
 ESTIMATORS = {
-    kind.__name__: kind for kind in (LogisticRegression, LinearSVC, LinearRegression, HuberRegressor, QuantileRegressor)
+    kind.__name__: kind
+    for kind in (
+        *(LogisticRegression, LinearSVC),
+        *(LinearRegression, HuberRegressor, QuantileRegressor, PoissonRegressor),
+    )
 }

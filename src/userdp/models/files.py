@@ -2,56 +2,167 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import Binarizer, Normalizer, OneHotEncoder, OrdinalEncoder, PolynomialFeatures
+from sklearn.utils.validation import check_is_fitted
 
+from userdp.data.columns import Columns
+from userdp.data.source import Source
 from userdp.data.tables import whole_file
-from userdp.models.estimators import ESTIMATORS, FORMAT, NOT_KEPT, LinearModel
+from userdp.models.estimators import ESTIMATORS, FORMAT, NOT_KEPT, LinearModel, as_json
+from userdp.models.pipelines import check_steps
+from userdp.models.scaling import PrivateStandardScaler, PublicScaler
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import Statement
 from userdp.solvers.base import Result
 
 _LARGEST = 2**30  # bytes of a model file
+PIPELINE_FORMAT = "userdp pipeline 1"
+_LEARNED = ("mean_", "scale_")
+_STEPS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(PublicScaler, PrivateStandardScaler, Normalizer, Binarizer, PolynomialFeatures, HashingVectorizer),
+        *(SimpleImputer, OneHotEncoder, OrdinalEncoder),
+    )
+}
 _FACTS = ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "versions")
 
 
-def save_model(model: LinearModel, path: str | os.PathLike[str]) -> Path:
-    """Write a fitted estimator as JSON, whole or not at all. Everything in the file may be shown to anyone."""
-    if not isinstance(model, LinearModel):
-        raise TypeError(f"Expected a fitted userdp estimator, got {type(model).__name__}.")
-    return write_whole(path, json.dumps(model.to_dict(), indent=1, allow_nan=False, default=_no_json) + "\n")
+def save_model(model: LinearModel | Pipeline, path: str | os.PathLike[str]) -> Path:
+    """Write a fitted estimator, or a pipeline that ends in one, as JSON, whole or not at all.
+
+    Everything in the file may be shown to anyone. Steps of a pipeline are those that learn nothing from the data, told
+    by their parameters alone, and the scalers of userdp.
+    """
+    if isinstance(model, Pipeline):
+        record = pipeline_to_dict(model)
+    elif isinstance(model, LinearModel):
+        record = model.to_dict()
+    else:
+        raise TypeError(f"Expected a fitted userdp estimator, or a pipeline of one, got {type(model).__name__}.")
+    return write_whole(path, json.dumps(record, indent=1, allow_nan=False, default=_no_json) + "\n")
 
 
-def load_model(path: str | os.PathLike[str]) -> LinearModel:
-    """The estimator that was saved at `path`, fitted; ledger and engine are not kept."""
+def load_model(path: str | os.PathLike[str]) -> Any:
+    """The estimator, or pipeline, that was saved at `path`, fitted; ledger and engine are not kept."""
+    record = _record_at(path)
+    is_pipeline = isinstance(record, dict) and record.get("format") == PIPELINE_FORMAT
+    return pipeline_of(record, str(path)) if is_pipeline else model_of(record, str(path))
+
+
+def load_estimator(path: str | os.PathLike[str]) -> LinearModel:
+    """The estimator that was saved at `path`, and no pipeline."""
+    return model_of(_record_at(path), str(path))
+
+
+def _record_at(path: str | os.PathLike[str]) -> Any:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise ValueError("too large to be a model")
-        record = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as error:
         raise FileNotFoundError(f"Expected a model file at {path}: {error.strerror}.") from None
     except (ValueError, RecursionError):
         raise ValueError(f"Expected a userdp model at {path}, it is not JSON or is damaged: save it again.") from None
-    return model_of(record, str(path))
 
 
 def model_of(record: Any, where: str = "the record") -> LinearModel:
     """The fitted estimator that `to_dict` made this record of."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f'Expected {where} to be a model of format "{FORMAT}", it is something else.')
-    try:
+    with _damaged(where):
         return _model(record)
+
+
+@contextlib.contextmanager
+def _damaged(where: str) -> Iterator[None]:
+    """Whatever goes wrong with a record is said in one way."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(
             f"Expected {where} to be a whole userdp model, it is damaged ({type(error).__name__}: {error}): save it "
             "again."
         ) from None
+
+
+def pipeline_to_dict(model: Pipeline) -> dict[str, Any]:
+    """A fitted pipeline for JSON: steps that learn nothing by their parameters, userdp's scalers, and the model."""
+    *before, (last_name, last) = model.steps
+    check_steps([step for _, step in before])
+    if not isinstance(last, LinearModel):
+        raise TypeError(f"Expected a pipeline that ends in a userdp estimator, got {type(last).__name__}.")
+    steps = [{"name": name} | _step_to_dict(step) for name, step in before if step not in (None, "passthrough")]
+    return {"format": PIPELINE_FORMAT, "steps": steps, "name": last_name, "model": last.to_dict()}
+
+
+def pipeline_of(record: Any, where: str = "the record") -> Pipeline:
+    """The fitted pipeline that `pipeline_to_dict` made this record of."""
+    with _damaged(where):
+        steps = [(str(step["name"]), _step_of(step)) for step in record["steps"]]
+        return Pipeline([*steps, (str(record["name"]), model_of(record["model"], where))])
+
+
+def _step_to_dict(step: Any) -> dict[str, Any]:
+    kind = type(step).__name__
+    if kind not in _STEPS or type(step) is not _STEPS[kind]:
+        raise TypeError(
+            f"Expected steps of a pipeline that a file can tell ({', '.join(sorted(_STEPS))}), got {kind}: apply it "
+            "before, or pickle the pipeline."
+        )
+    check_is_fitted(step)
+    usual = type(step)().get_params(deep=False)
+    given = {k: v for k, v in step.get_params(deep=False).items() if k not in NOT_KEPT and not _same(v, usual[k])}
+    fitted = {name: getattr(step, name).tolist() for name in _LEARNED if hasattr(step, name)}
+    names = getattr(step, "feature_names_in_", None)
+    return {
+        "kind": kind,
+        "parameters": {name: as_json(value) for name, value in given.items()},
+        "n_features": getattr(step, "n_features_in_", None),
+        "features": None if names is None else [str(name) for name in names],
+        "fitted": fitted,
+        "privacy": step.privacy_.to_dict() if hasattr(step, "privacy_") else None,
+    }
+
+
+def _step_of(record: dict[str, Any]) -> Any:
+    """A step as it was: what learns nothing is fitted to a row of zeros, or of categories."""
+    parameters = {name: _listed(name, value) for name, value in record["parameters"].items()}
+    step = _STEPS[record["kind"]](**parameters)
+    if isinstance(step, PrivateStandardScaler):
+        step.n_features_in_ = int(record["n_features"])
+        for name in _LEARNED:
+            setattr(step, name, np.array(record["fitted"][name], dtype=np.float64).reshape(step.n_features_in_))
+        step.privacy_ = Statement.from_dict(record["privacy"])
+    elif record["n_features"] is not None:
+        categories = parameters.get("categories")
+        row = np.zeros((1, int(record["n_features"])))
+        step.fit(row if categories is None else np.array([[some[0] for some in categories]], dtype=object))
+    if record["features"] is not None:
+        step.feature_names_in_ = np.asarray([str(name) for name in record["features"]], dtype=object)
+    return step
+
+
+def _listed(name: str, value: Any) -> Any:
+    return [np.array(some) for some in value] if name == "categories" else value
+
+
+def _same(value: Any, usual: Any) -> bool:
+    return bool(value is usual or (type(value) is type(usual) and np.ndim(value) == 0 and value == usual))
 
 
 def _model(record: dict[str, Any]) -> LinearModel:
@@ -60,6 +171,10 @@ def _model(record: dict[str, Any]) -> LinearModel:
     for name in ("target_range", "classes"):
         if parameters.get(name) is not None:
             parameters[name] = tuple(parameters[name])
+    if parameters.get("class_weight") is not None:
+        parameters["class_weight"] = dict(parameters["class_weight"])
+    if parameters.get("columns") is not None:
+        parameters["columns"] = Columns.of(parameters["columns"])
     model: LinearModel = ESTIMATORS[record["estimator"]](**parameters)
     n_features = record["n_features"]
     coef, intercept = np.array(record["coef"], dtype=np.float64), np.array(record["intercept"], dtype=np.float64)
@@ -78,6 +193,10 @@ def _model(record: dict[str, Any]) -> LinearModel:
         if len(record["features"]) != n_features:
             raise ValueError("one name per feature expected")
         model.feature_names_in_ = np.asarray([str(name) for name in record["features"]], dtype=object)
+    if model.columns is not None:
+        model.columns_ = Columns.of(record["columns"])
+        if model.columns_.private or model.columns_.names != record["features"]:
+            raise ValueError("columns that are not those of the features")
     if classes is None:
         model._declare(None)
     else:
@@ -94,7 +213,9 @@ def _model(record: dict[str, Any]) -> LinearModel:
         solver=record["solver"],
         mode=record["mode"],
     )
-    model._keep_result(result, Statement.from_dict(record["privacy"]), {name: record[name] for name in _FACTS})
+    facts = {name: record[name] for name in _FACTS}
+    facts["source"] = asdict(Source(**record.get("source", {})))  # which files of 0.1 do not have
+    model._keep_result(result, Statement.from_dict(record["privacy"]), facts)
     return model
 
 

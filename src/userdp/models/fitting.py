@@ -15,12 +15,13 @@ from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from userdp.compiling import noticed
 from userdp.data.schema import matrix
-from userdp.data.users import UserData
+from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.models.conventions import documented
-from userdp.privacy.accounting import budget_for
+from userdp.models.preparing import Preparation
+from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
 from userdp.privacy.journal import Journal
@@ -28,7 +29,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
-from userdp.solvers.choose import NOISE_ADVICE, choose, noise_dominated
+from userdp.solvers.choose import NOISE_ADVICE, Option, check_use, choose, noise_dominated
 from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
@@ -38,7 +39,7 @@ _COMPILING = "compiling, once"
 
 @documented(
     loss="A loss, or the name of one in `userdp.losses`.",
-    data="Users' rows and targets.",
+    data="Users' rows and targets; estimators also pass tables whose columns are partly to be learned first.",
     domain="Where weights may be: a `Ball`, `Box`, `Simplex` or `Affine`.",
     rows_per_user="The cap that the data was loaded with (`max_rows_per_user`), or how many rows users typically have. "
     "It decides accuracy, not privacy, as the other bounds do: all are public.",
@@ -50,7 +51,7 @@ _COMPILING = "compiling, once"
 )
 def minimize(
     loss: Loss | str,
-    data: UserData,
+    data: UserData | RemoteUsers | Preparation,
     domain: Domain,
     epsilon: float,
     delta: float | None = None,
@@ -66,11 +67,12 @@ def minimize(
     warm_start: np.ndarray | None = None,
     public_X: npt.ArrayLike | None = None,
     ledger: Ledger | None = None,
-    engine: Engine | None = None,
+    engine: Engine | str | None = None,
     purpose: str = "minimize",
     progress: bool | None = None,
     insecure_seed: int | None = None,
     checkpoint: Journal | str | None = None,
+    allow_weak: bool = True,
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
 
@@ -85,7 +87,7 @@ def minimize(
     >>> bool(result.weights[0] > 0 > result.weights[1]), result.aborted
     (True, False)
     """
-    if not isinstance(data, UserData):
+    if not isinstance(data, UserData | RemoteUsers | Preparation):
         raise TypeError(
             f"Expected data to be UserData, got {type(data).__name__}: use UserData.from_arrays or .from_table."
         )
@@ -96,6 +98,13 @@ def minimize(
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = budget_for(epsilon, delta, data.n_users)
+    seed = data.insecure_seed if insecure_seed is None else insecure_seed
+    allow_weak = allow_weak or seed is not None  # which spends nobody's budget
+    if not allow_weak and budget.delta * data.n_users >= 1:
+        raise ValueError(
+            f"Expected delta={budget.delta:g} well below 1 over the {data.n_users} users: it would even allow "
+            "publishing somebody's data outright. Leave it out, or pass allow_weak=True. Nothing was spent."
+        )
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(
@@ -112,10 +121,20 @@ def minimize(
     )
     ledger = Ledger(budget) if ledger is None else ledger
     with _bar(progress) as tell:
-        option = choose(problem, data.n_users, rows_per_user, budget, solver, mode, max_gradients)
+
+        def chosen(left: Budget) -> Option:
+            return choose(problem, data.n_users, rows_per_user, left, solver, mode, max_gradients)
+
+        if isinstance(data, Preparation):
+            option, certified = data.planned(budget, chosen)
+        else:
+            option = chosen(budget)
+            certified = option.plan.certified
+        if not allow_weak:
+            check_use(option, problem, data.n_users, rows_per_user, budget, max_gradients)
         curator = Curator(
-            data,
-            option.plan.certified,
+            data.asked if isinstance(data, Preparation) else data,
+            certified,
             ledger,
             budget=budget,  # of the statement: the curator certifies it
             purpose=purpose,
@@ -124,17 +143,19 @@ def minimize(
             checkpoint=checkpoint,
         )
         with closing(curator):
+            if isinstance(data, Preparation):
+                curator.prepare(data.prepared(curator, certified))
             result = solvers.run(problem, option.plan, curator, tell)
     message = result.message
     if message in ("", CLIPPED_ADVICE) and noise_dominated(problem, option, result.bound):
         message = NOISE_ADVICE
-    seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    guarantee = statement(option.plan.certified, curator.budget, ledger, seed)
+    guarantee = statement(certified, curator.budget, ledger, seed)
     bound = result.bound if option.refined else option.bound
-    return replace(result, message=message, bound=bound, solver=option.solver, mode=option.mode, privacy=guarantee)
+    result = replace(result, message=message, bound=bound, bytes_per_release=curator.bytes_per_release)
+    return replace(result, solver=option.solver, mode=option.mode, privacy=guarantee)
 
 
-def _public_moment(public_X: npt.ArrayLike, data: UserData) -> np.ndarray:
+def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Preparation) -> np.ndarray:
     """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
 
     The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from userdp.data.schema import numbers
-from userdp.data.users import UserData
+from userdp.data.users import RemoteUsers, UserData
 from userdp.models.conventions import documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
 from userdp.privacy.curator import Curator, Engine
@@ -56,7 +56,7 @@ def private_mean(
     outliers: float = 0.01,
     max_rows_per_user: int | None = None,
     ledger: Ledger | None = None,
-    engine: Engine | None = None,
+    engine: Engine | str | None = None,
     insecure_seed: int | None = None,
 ) -> MeanResult:
     """The mean of the users' means of their rows, private for whole users; every user counts the same.
@@ -96,12 +96,12 @@ def private_mean(
 
 
 def mean_of_users(
-    data: UserData,
+    data: UserData | RemoteUsers,
     budget: Budget,
     spread: tuple[float, float] = (1e-9, 1e9),
     outliers: float = 0.01,
     ledger: Ledger | None = None,
-    engine: Engine | None = None,
+    engine: Engine | str | None = None,
     insecure_seed: int | None = None,
     purpose: str = "private_mean",
 ) -> MeanResult:

@@ -14,6 +14,7 @@ from userdp.data.users import UserData
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows
 from userdp.models.private_mean import mean_of_users
 from userdp.privacy.accounting import budget_for
+from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
 
 _OUTLIERS = 0.01
@@ -43,7 +44,7 @@ class PublicScaler(_Scaler):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Check the ranges; of X only the number of features matters. Lists take it from `low` or `high`."""
         read_rows(self, X, width=_width(self.low, self.high))
-        self.middle_, self.half_ = _range(self.low, self.high, self.n_features_in_)
+        self.middle_, self.half_ = public_range(self.low, self.high, self.n_features_in_)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -80,6 +81,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     high: npt.ArrayLike | None = None
     max_rows_per_user: int | None = None
     ledger: Ledger | str | None = None
+    engine: Engine | str | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
 
@@ -89,7 +91,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
         X = read_rows(self, X, width=_width(self.low, self.high))
-        middle, half = _range(self.low, self.high, self.n_features_in_)
+        middle, half = public_range(self.low, self.high, self.n_features_in_)
         rows = np.nan_to_num(_scaled(X, middle, half))
         data = UserData.from_arrays(
             np.hstack([rows, rows**2]),
@@ -104,6 +106,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
             (1e-6, 2 * np.sqrt(data.n_features)),  # no two users' means in [-1, 1] are farther apart than 2 in each
             _OUTLIERS,
             self._opened_ledger(),
+            self.engine,
             insecure_seed=self.insecure_seed,
             purpose=f"{type(self).__name__}.fit",
         )
@@ -118,7 +121,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         """Rows with mean about 0 and standard deviation about 1, cut off where the public ranges end."""
         check_is_fitted(self)
         X = read_rows(self, X, reset=False)
-        middle, half = _range(self.low, self.high, self.n_features_in_)
+        middle, half = public_range(self.low, self.high, self.n_features_in_)
         return np.asarray((np.clip(X, middle - half, middle + half) - self.mean_) / self.scale_)
 
 
@@ -127,7 +130,9 @@ def _width(low: npt.ArrayLike | None, high: npt.ArrayLike | None) -> int | None:
     return next((len(ends) for ends in map(np.asarray, (low, high)) if ends.ndim == 1), None)
 
 
-def _range(low: npt.ArrayLike | None, high: npt.ArrayLike | None, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+def public_range(
+    low: npt.ArrayLike | None, high: npt.ArrayLike | None, n_features: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Middle and half of each feature's range."""
     if low is None or high is None:
         raise ValueError(

@@ -1,0 +1,188 @@
+"""Cells by their meaning: numbers, truth, moments and texts, whatever the column's type; each cell by itself.
+
+Guarantee: errors depend on a column's declared type only; what a cell becomes depends on this cell and that type.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import numbers as number_kinds
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from userdp.data.encoding import as_arrow, encodable, encode
+from userdp.data.schema import ANY, NUMBER, TEXT, Untyped, declared, decoded, numbers, texts
+
+_CATEGORIES = ("category", "categorical", "enum")
+_WORD = 6  # bytes that a float64 holds as a whole number
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of texts: those that there are, None for a missing one, and which of them each cell is."""
+
+    codes: np.ndarray
+    distinct: tuple[str | None, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> Coded:
+        return Coded(self.codes[rows], self.distinct)
+
+    @staticmethod
+    def texts_of(values: Sequence[Any]) -> list[str | None]:
+        """The text of each value; equal numbers have equal texts, whatever their type."""
+        return [_text(value) for value in values]
+
+    @staticmethod
+    def moment(value: Any) -> float:
+        """Seconds since 1970 of a date, a moment or ISO text; NaN for anything else."""
+        return _moment(value)
+
+
+def numbers_or_text(what: str, column: Any) -> np.ndarray:
+    """A column of numbers; of text those cells that read as one."""
+    column = decoded(column)
+    if declared(column) != TEXT:
+        return numbers(what, column).astype(np.float64, copy=False)
+    cells = as_arrow(column)
+    if cells is None:
+        return numbers(what, np.asarray(column, dtype=object))
+    return numbers(what, Untyped(pa.chunked_array([cells])))
+
+
+def booleans(what: str, column: Any) -> np.ndarray:
+    """A column of truth: 1 and 0 (true and false), NaN for anything else."""
+    found = numbers_or_text(what, column)
+    return np.where((found == 0) | (found == 1), found, np.nan)
+
+
+def labels(what: str, column: Any, levels: Sequence[str | None] | None = None) -> Coded:
+    """A column of labels as texts. With `levels`, a type of numbers is refused if no level is one."""
+    column = decoded(column)
+    kind = declared(column)
+    if kind not in (NUMBER, TEXT, ANY, *_CATEGORIES):
+        raise TypeError(f"Expected {what} to hold text, numbers or true and false, got {kind}: convert it.")
+    if kind == NUMBER and levels is not None and not any(map(_is_number, levels)):
+        raise TypeError(f"Expected {what} to hold text, as its levels are, got numbers: convert it.")
+    codes, distinct = _encoded(column)
+    return Coded(codes, tuple(map(_text, distinct)))
+
+
+def seconds(what: str, column: Any) -> np.ndarray:
+    """A column of dates or moments, in seconds since 1970 (UTC); NaN where there is none."""
+    column = decoded(column)
+    kind = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype) and kind.kind == "M":
+        return _of_ticks(np.asarray(column).astype("datetime64[us]"))
+    arrow = None if declared(column) in (ANY, NUMBER) else as_arrow(column)
+    if arrow is not None and (pa.types.is_timestamp(arrow.type) or pa.types.is_date(arrow.type)):
+        return _of_arrow(arrow)
+    if declared(column) not in (TEXT, ANY):
+        raise TypeError(f"Expected {what} to hold dates, or text such as 2024-05-17, got {declared(column)}: convert.")
+    codes, distinct = _encoded(column)
+    return np.asarray(np.array([_moment(value) for value in distinct], dtype=np.float64)[codes])
+
+
+def words_of(raw: Sequence[bytes | None], longest: int) -> np.ndarray:
+    """Each string of bytes as a row of whole numbers, 6 bytes each, filled up with 0; NaN for None."""
+    width = -(-longest // _WORD)
+    padded = [(text or b"").ljust(width * _WORD, b"\0") for text in raw]
+    held = np.frombuffer(b"".join(padded), dtype=np.uint8).reshape(len(raw), width, _WORD)
+    found = held.astype(np.int64) @ (256 ** np.arange(_WORD - 1, -1, -1, dtype=np.int64))
+    return np.where([[text is None] for text in raw], np.nan, found.astype(np.float64))
+
+
+def texts_of_words(words: np.ndarray) -> list[str]:
+    """The texts that rows of such numbers hold."""
+    shifts = 8 * np.arange(_WORD - 1, -1, -1)
+    raw = (words.astype(np.int64)[:, :, None] >> shifts & 255).astype(np.uint8)
+    return [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in raw]
+
+
+def _encoded(column: Any) -> tuple[np.ndarray, list[Any]]:
+    """Each cell's code, and the distinct cells, the last of which is None for missing ones."""
+    if isinstance(column, Untyped):
+        column = column.cells
+    kind = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype) and encodable(kind):
+        codes, distinct = encode(np.asarray(column))
+        return codes, [*distinct.tolist(), None]
+    if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last
+        return np.asarray(column.cat.codes), [*column.cat.categories, None]
+    cells = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else as_arrow(column)
+    if isinstance(cells, pa.Array):
+        codes, distinct = encode(cells)
+        return codes, [*texts(distinct), None]
+    known: dict[Any, int] = {}
+    listed = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    codes = np.fromiter((_code(cell, known) for cell in listed), dtype=np.int64, count=len(listed))
+    return codes, [*(cell for _, cell in known), None]
+
+
+def _code(cell: Any, known: dict[Any, int]) -> int:
+    try:
+        return known.setdefault((type(cell), cell), len(known))
+    except Exception:  # not hashable, or of a type that refuses to be compared
+        return -1
+
+
+def _of_arrow(moments: pa.Array) -> np.ndarray:
+    """Seconds of Arrow's dates and moments; without a cast, which may refuse one that is far off."""
+    days = pa.types.is_date32(moments.type)
+    ticks = moments.view(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    unit = "D" if days else getattr(moments.type, "unit", "ms")  # of date64
+    if unit == "ns":
+        ticks, unit = ticks // 1000, "us"
+    found = ticks * 86400.0 if unit == "D" else ticks / {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
+    return np.where(np.asarray(moments.is_null()), np.nan, found)
+
+
+def _of_ticks(moments: np.ndarray) -> np.ndarray:
+    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)
+
+
+def _moment(value: Any) -> float:
+    try:
+        if isinstance(value, str):
+            value = datetime.datetime.fromisoformat(value.strip())
+        if isinstance(value, datetime.datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+            return float(aware.timestamp())
+        if isinstance(value, datetime.date):
+            return float((value - datetime.date(1970, 1, 1)).days * 86400)
+        if isinstance(value, np.datetime64):
+            return float(_of_ticks(np.array([value], dtype="datetime64[us]"))[0])
+    except Exception:  # no date, or beyond all dates
+        return math.nan
+    return math.nan
+
+
+def _text(value: Any) -> str | None:
+    try:
+        if isinstance(value, str):
+            return value or None
+        if isinstance(value, bool | np.bool_):
+            return "true" if value else "false"
+        if isinstance(value, number_kinds.Real):
+            number = float(value)
+            if not math.isfinite(number):
+                return None
+            whole = int(value)  # type: ignore[call-overload]  # all real numbers can be cut off
+            return str(whole) if whole == value else repr(number)
+    except Exception:  # a number beyond all floats, say
+        return None
+    return None
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        return text in ("true", "false") or math.isfinite(float(text or ""))
+    except ValueError:
+        return False

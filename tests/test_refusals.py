@@ -1,0 +1,85 @@
+"""What public facts say is a mistake is refused before anything is charged, with the remedy."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit, cross_validate
+
+from userdp import Budget, BudgetExceeded, Ledger, LogisticRegression
+
+
+def people(n_users=300, n_features=2):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (2 * n_users, n_features))
+    return X, (X[:, 0] > 0).astype(int), np.repeat(np.arange(n_users), 2)
+
+
+def model(ledger, **parameters):
+    return LogisticRegression(**{"epsilon": 1.0, "classes": [0, 1], "ledger": ledger} | parameters)
+
+
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")
+def test_noise_that_would_dominate_is_refused_with_an_epsilon_that_would_do():
+    X, y, users = people()
+    ledger = Ledger(Budget(1000, 1e-3))
+    with pytest.raises(BudgetExceeded, match=r"noise is expected to dominate.*Nothing was spent") as refused:
+        model(ledger, epsilon=0.05).fit(X, y, groups=users)
+    assert ledger.charges() == ()
+    enough = float(re.search(r"epsilon of about ([\d.]+)", str(refused.value))[1])
+    model(ledger, epsilon=1.06 * enough).fit(X, y, groups=users)
+    with pytest.raises(BudgetExceeded, match="dominate"):
+        model(ledger, epsilon=0.8 * enough).fit(X, y, groups=users)
+    assert len(ledger.charges()) == 1
+
+
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")
+def test_who_insists_gets_a_weak_model_and_seeded_runs_spend_nobody_s_budget():
+    X, y, users = people()
+    assert model(None, epsilon=0.05, allow_weak=True).fit(X, y, groups=users).aborted_ is False
+    assert model(None, epsilon=0.05, insecure_seed=0).fit(X, y, groups=users).aborted_ is False
+
+
+def test_a_delta_that_allows_publishing_a_person_is_refused():
+    X, y, users = people()
+    ledger = Ledger(Budget(1000, 0.5))
+    with pytest.raises(ValueError, match=r"delta=0\.01 well below 1 over the 300 users.*Nothing was spent"):
+        model(ledger, epsilon=8.0, delta=0.01).fit(X, y, groups=users)
+    assert ledger.charges() == ()
+
+
+def test_too_small_an_epsilon_says_which_would_do():
+    X, y, users = people()
+    with pytest.raises(BudgetExceeded, match=r"users would do, or an epsilon of about \d"):
+        model(None, solver="phased-sgd", epsilon=0.3).fit(X, y, groups=users)
+
+
+@pytest.mark.parametrize("groups", [range(600), pd.RangeIndex(600)])
+def test_row_numbers_are_no_users(groups):
+    X, y, _ = people()
+    with pytest.raises(ValueError, match=r'the numbers of rows.*privacy_unit="row"'):
+        model(None, epsilon=8.0).fit(X, y, groups=groups)
+
+
+def test_as_many_users_as_rows_are_not_told_from_other_ids():
+    """The number of rows is private: one more row of one person must not decide between an error and a model."""
+    X, y, _ = people()
+    assert model(None, epsilon=8.0).fit(X, y, groups=np.arange(600)).aborted_ is False
+
+
+@pytest.mark.filterwarnings("ignore::userdp.PrivacyWarning")
+def test_folds_that_split_people_are_refused_before_a_fit():
+    X, y, users = people()
+    with sklearn.config_context(enable_metadata_routing=True):
+        ledger = Ledger(Budget(1000, 1e-3))
+        for cv in (3, KFold(3)):
+            with pytest.raises(ValueError, match="GroupKFold"):
+                cross_validate(model(ledger, epsilon=8.0), X, y, params={"groups": users}, cv=cv)
+            with pytest.raises(ValueError, match="GroupKFold"):
+                GridSearchCV(model(ledger, epsilon=8.0), {"l2": [0.0]}, cv=cv).fit(X, y, groups=users)
+        assert ledger.charges() == ()
+        for cv in (GroupKFold(3), PredefinedSplit(users % 2)):
+            params = {"groups": users}
+            assert len(cross_validate(model(ledger, epsilon=8.0), X, y, params=params, cv=cv)["test_score"]) >= 2
