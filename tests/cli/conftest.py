@@ -41,6 +41,6 @@ def files(tmp_path_factory, table):
 def stub_report(monkeypatch):
     """A report writer that writes a line."""
     module = types.ModuleType("userdp.report")
-    module.write_report = lambda model, path: path.write_text(f"<html>{model.solver_}</html>")
+    module.write_report = lambda model, path, title=None: path.write_text(f"<html>{model.solver_}</html>")
     module.report_facts = lambda record: {}
     monkeypatch.setitem(sys.modules, "userdp.report", module)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -95,7 +96,7 @@ FLAG = ("--target", "flag", "--classes", "false,true")
         ("good.parquet", ["--target", "whole", "--classes", "a,b"], "--classes to be numbers, as column 'whole' holds"),
         ("good.parquet", ["--target", "whole", "--classes", "nan,1"], "--classes to be numbers"),
         ("good.parquet", ["--target", "flag", "--classes", "no,yes"], "--classes to be false,true"),
-        ("good.csv", ["--target", "three", "--classes", "low,mid,top", "--loss", "hinge"], "use --loss logistic"),
+        ("good.csv", ["--target", "three", "--classes", "low,mid,top", "--loss", "hinge"], "use --loss squared_hinge"),
         ("good.csv", ["--target", "amount", "--loss", "squared"], "--target-range lowest,highest"),
         ("good.parquet", ["--target", "text", "--loss", "squared", "--target-range", "0,1"], "'text' to be numeric"),
         ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "2,1"], "lowest,highest, got '2,1'"),
@@ -200,9 +201,11 @@ def test_kept_columns_must_not_hide_predictions(tmp_path, files):
 
 
 def test_fits_need_an_output_or_a_dry_run(folder):
-    result = run("fit", "good.csv", *COLUMNS, *BUDGET, *FLAG)
+    result = run("fit", "not-there.csv", *COLUMNS, *BUDGET, *FLAG, "--delta", "7")
     assert result.exit_code == 1
+    assert "Expected --output" in result.stderr, "before anything else is looked at"
     assert "or --dry-run" in result.stderr
+    assert "not needed with --dry-run. [required]" in re.sub(r"[│\s]+", " ", run("fit", "--help").stdout)
     result = run("fit", "good.csv", *COLUMNS, *BUDGET, *FLAG, "-o", "m.json", "--ledger-budget", "1,1e-6")
     assert "Expected --ledger with --ledger-budget" in result.stderr
 

@@ -77,6 +77,23 @@ def test_a_report_and_json(files, tmp_path, stub_report):
     assert (tmp_path / "r.html").read_text() == "<html>phased-sgd</html>"
 
 
+def test_purpose_file_and_columns_are_named(files, tmp_path):
+    ledger, path = tmp_path / "people.ledger", tmp_path / "m.json"
+    kept = ("--ledger", ledger, "--ledger-budget", "5,1e-5", "--purpose", "who says yes")
+    arguments = ("fit", files / "data.parquet", *FLAG, *kept, "-o", path, "--report", tmp_path / "r.html")
+    record = json.loads(run(*arguments, "--json").stdout)
+    assert record["source"] == {"data": "data.parquet", "target": "flag", "user_column": "user"}
+    (charge,) = json.loads(run("ledger", "show", ledger, "--json").stdout)["charges"]
+    named = "who says yes; LogisticRegression.fit; data data.parquet, target flag, user column user"
+    assert charge["purpose"] == named
+    assert load_model(path).purpose == "who says yes"
+    for words in ("who says yes", "data.parquet", "flag", "“user”"):
+        assert words in (tmp_path / "r.html").read_text()
+    refused = run(*arguments)
+    assert refused.exit_code == 1
+    assert "run fits" in refused.stderr or "No further run" in refused.stderr
+
+
 def test_quiet(files, tmp_path):
     result = run("fit", files / "data.parquet", *FLAG, "-o", tmp_path / "m.json", "--quiet")
     assert (result.exit_code, result.output) == (0, "")

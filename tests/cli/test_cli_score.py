@@ -117,7 +117,10 @@ def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
     refused = run(*private)
     assert refused.exit_code == 1
     assert "Nothing was spent" in refused.stderr
-    assert [charge.purpose for charge in Ledger.open(ledger).charges()] == ["evaluate"]
+    assert [charge.purpose for charge in Ledger.open(ledger).charges()] == [
+        "evaluate; data t.parquet, target text, user column user"
+    ]
+    assert "fits" in refused.stderr
     seeded = run(*arguments, "--user-column", "user", "--epsilon", "8", "--delta", "1e-6", "--insecure-seed", "1")
     assert "NOT PRIVATE" in seeded.stderr
 
@@ -205,7 +208,10 @@ def test_ledgers(tmp_path):
     record = json.loads(run("ledger", "show", path, "--json").stdout)
     assert (record["spent_epsilon"], record["charges"], record["failure_share"]) == (0.0, [], 0.25)
     assert "not a guarantee" in record["spent_epsilon_is"]
-    assert "a running total" in run("ledger", "show", path).stdout
+    assert (record["fits_epsilon"], record["fits_at_delta"]) == (3.0, 1e-5)
+    shown = run("ledger", "show", path, "--delta", "1e-6").stdout
+    assert "a running total" in shown
+    assert "One more run fits up to epsilon 3.37, at delta 1e-06 or less" in " ".join(shown.split())
     new = ("ledger", "new", tmp_path / "other", "--epsilon", "3", "--delta", "1e-5", "--failure-fraction")
     assert "0 <= --failure-fraction 2.0 < 1" in run(*new, "2").stderr
     assert json.loads(run(*new, "0.1", "--json").stdout)["failure_share"] == 0.1
@@ -228,6 +234,30 @@ def test_seeds_are_shown_in_red_words(files, tmp_path):
     assert (record["private"], record["spent_epsilon"]) == (False, None)
     assert record["charges"][0]["steps"][0]["start"] == 0
     assert record["charges"][0]["charged_as"][0]["mu_squared"] > 0
+
+
+def test_json_goes_to_standard_output_or_to_a_file(files, tmp_path):
+    """One convention, wherever the option stands."""
+    path, there = tmp_path / "people.ledger", tmp_path / "there.json"
+    run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5")
+    public = ("--users", "20000", *PUBLIC)
+    for arguments, words in (
+        (("ledger", "show", path), "budget"),
+        (("plan", *public), "whitened-clip"),
+        (("report", files / "text.json", tmp_path / "r.html"), "The report is in"),
+        (("predict", files / "text.json", files / "data.csv", "-o", tmp_path / "p.csv"), "predictions are in"),
+        (("evaluate", files / "text.json", files / "data.csv", "--target", "text"), "model"),
+        (("fit", files / "data.csv", *COLUMNS, *BUDGET, "--target", "flag", "--classes", "0,1", "--dry-run"), "users"),
+    ):
+        printed = run(*arguments, "--json")
+        assert printed.exit_code == 0, printed.output
+        assert run(*arguments, "--json", "-").stdout == printed.stdout
+        written = run(*arguments, "--json", there)
+        assert json.loads(there.read_text()) == json.loads(printed.stdout)
+        assert words in written.stdout
+    assert json.loads(run("plan", "--json", *public).stdout)["n_users"] == 20000
+    assert run("ledger", "show", path, "--json", path).exit_code == 1
+    assert "which is needed" in run("ledger", "show", path, "--json", path).stderr
 
 
 def test_reports(files, tmp_path, stub_report):
@@ -254,8 +284,11 @@ def test_a_report_s_facts_go_to_standard_output(files):
 
 
 def test_the_real_report(files, tmp_path):
-    assert run("report", files / "text.json", tmp_path / "r.html").exit_code == 0
-    assert "<html" in (tmp_path / "r.html").read_text().lower()
+    assert run("report", files / "text.json", tmp_path / "r.html", "--title", "Who says yes?").exit_code == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<html" in page.lower()
+    assert "<h1>Who says yes?</h1>" in page
+    assert "data.parquet" in page
 
 
 def test_the_demo(monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import io
 import json
 import math
@@ -24,7 +25,7 @@ from words import FIT, WORDS
 
 from userdp import Budget, Curator, Ledger, LogisticRegression, UserData, load_model, save_model
 from userdp.cli import app
-from userdp.data.schema import ids, numbers
+from userdp.data.schema import Schema, ids, numbers
 from userdp.data.tables import open_table, write_table
 from userdp.models.estimators import UtilityWarning
 from userdp.models.private_mean import private_mean
@@ -356,6 +357,50 @@ def journal_file(data):
         check_outcome(CliRunner().invoke(app, ["resume", str(path)]))
 
 
+@functools.cache
+def whole_store():
+    """A table in a file that stays, its store's files, and what they hold."""
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name) / "t.parquet"
+    write_table(table(), path)
+    data = of_store(path, Path(folder.name) / "store", [])
+    files = {file.name: file.read_bytes() for file in (Path(folder.name) / "store").iterdir()}
+    return folder, path, files, (data.rows.tobytes(), data.targets.tobytes(), data.offsets.tolist(), data.user_ids)
+
+
+def of_store(path, place, told):
+    schema = Schema("who", ("x", "n"), "n")
+    options = {"memory_limit": "64MB", "store": place, "keep_user_ids": True, "tell": told.append}
+    return UserData.from_schema(open_table(path), schema, **options)
+
+
+def store_folder(data):
+    """A damaged store, of bytes or of what its manifest says: it gives what it held, or is made anew, with a word."""
+    chosen = Bytes(data)
+    _, path, files, right = whole_store()
+    with tempfile.TemporaryDirectory() as folder:
+        place, told = Path(folder) / "store", []
+        place.mkdir()
+        for name, content in files.items():
+            (place / name).write_bytes(content)
+        kind, name = chosen.below(4), chosen.pick([*sorted(files), "manifest.json"])
+        if kind == 0:
+            (place / name).unlink()
+        elif kind == 1:
+            (place / name).write_bytes(damaged(chosen, files[name]))
+        else:
+            made = changed(chosen, json.loads(files["manifest.json"])["store"])
+            words = json.dumps(made, sort_keys=True)  # whoever changes it may know the checksum, too
+            checksum = hashlib.sha256(words.encode()).hexdigest()
+            (place / "manifest.json").write_text(json.dumps({"store": made, "checksum": checksum}))
+        with documented():
+            found = of_store(path, place, told)
+            assert (found.rows.tobytes(), found.targets.tobytes(), found.offsets.tolist(), found.user_ids) == right
+            assert kind != 0 or len(told) == 1
+            assert SECRET not in str(told)
+            assert {file.name for file in place.iterdir()} == set(files)
+
+
 def check_outcome(result):
     """An exit code that is documented, no traceback, no bug met, no cell quoted."""
     error = result.exception
@@ -393,4 +438,7 @@ def arguments(data):
                 assert more <= 0 or made or result.exit_code in (0, 3) or "is spent" in result.output
 
 
-TARGETS = {target.__name__: target for target in (table_file, arrays, model_file, ledger_file, journal_file, arguments)}
+TARGETS = {
+    target.__name__: target
+    for target in (table_file, arrays, model_file, ledger_file, journal_file, store_folder, arguments)
+}

@@ -71,7 +71,7 @@ def changed(columns, names, cell):
 def outcome(path, loss):
     """Exit code and output, with the time taken out and numbers that were released with noise; and the weights."""
     result = run("fit", path, *FIT, *LOSSES[loss], "--loss", loss, "--output", "m.json")
-    said = re.sub(r'"created": "[^"]*"', "", result.stdout)
+    said = re.sub(r'"created": "[^"]*"', "", result.stdout).replace(path, "the file")
     said = re.sub(r'("(?:bound|radius|noise_std|curvature)": )[0-9.e-]+', r"\1some", said), result.stderr
     weights = json.loads(Path("m.json").read_text())["coef"] if result.exit_code == 0 else None
     return (result.exit_code, *said), np.array(weights)

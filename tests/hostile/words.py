@@ -16,6 +16,7 @@ WORDS = [
         "--dry-run",
     ),
     *("data.csv", "data.parquet", "model.json", "l.db", "new.json", "nothing.csv", ".", "/dev/null", "", "-", "--"),
+    *("--memory-limit", "64MB", "--store", "place"),
     *("--user-column", "who", "--target", "x", "n", "note", "--features", "x,n", "*", "--epsilon", "--delta", "1e-5"),
     *(
         "--ledger",

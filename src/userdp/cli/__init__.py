@@ -18,6 +18,7 @@ _COMMANDS = {
     "resume": ("fit:resume", "Go on with a fit that was stopped or killed."),
     "predict": ("predict:predict", "Predict for the rows of a table."),
     "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen."),
+    "columns": ("columns:columns", "Write a first description of a table's columns, from names and types only."),
     "plan": ("plan:plan", "Compare the solvers before any data is touched."),
     "ledger": ("ledgers:app", "Make a data set's ledger, or show what was spent."),
     "report": (
@@ -44,12 +45,13 @@ class _Lazy(TyperGroup):
 
 def _loaded(name: str) -> Any:
     from userdp.cli.errors import guarded
+    from userdp.cli.options import Command
 
     module, attribute = _COMMANDS[name][0].split(":")
     found = getattr(import_module(f"userdp.cli.{module}"), attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="rich")
-        found.command(name)(guarded(function))
+        found.command(name, cls=Command)(guarded(function))
     command = typer.main.get_command(found)
     command.name = name
     return command

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from userdp.auditing.run import audit as run_audit
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import WRONG, InputError
-from userdp.data.tables import check_place, whole_file
+from userdp.data.tables import whole_file
 
 ATTACK = "What is attacked"
 
@@ -35,8 +34,8 @@ def audit(
     confidence: Annotated[float, o.option(o.MODEL, "That no bound of the table is wrong.", default=True)] = 0.95,
     fast: Annotated[bool, o.option(o.MODEL, "The strongest attack on each only.", "--fast")] = False,
     seeded: Annotated[bool, o.option(o.MODEL, "Repeatable noise, not the shipped one: faster.", "--seeded")] = False,
-    json: Annotated[Path | None, o.option(o.OUTPUT, "File for the results.")] = None,
     plot: Annotated[Path | None, o.option(o.OUTPUT, "Picture to draw (SVG, PNG, PDF).")] = None,
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Attack mechanisms and solvers, and compare what attacks prove with what is claimed.
@@ -56,8 +55,7 @@ def audit(
     if sum((solver is not None, mechanism is not None, everything)) != 1:
         raise InputError("Expected one of --solver, --mechanism and --all: try --mechanism Clip.")
     show.check_picture(plot)
-    if json is not None:
-        check_place(json)
+    show.check_json(json)
     with _bar(quiet) as progress:
         report = run_audit(
             epsilon,
@@ -71,22 +69,15 @@ def audit(
             insecure_seed=0 if seeded else None,
             progress=progress,
         )
-    _write(report, json, plot)
-    if not quiet:
-        _show(report)
-    if not report.holds:
-        raise typer.Exit(WRONG)
-
-
-def _write(report: AuditReport, json: Path | None, plot: Path | None) -> None:
-    if json is not None:
-        with whole_file(json) as new:
-            Path(new).write_text(json_format.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n")
     if plot is not None:
         from userdp.report.pictures import plot_audit
 
         with whole_file(plot) as new:
             plot_audit(report, new)
+    if not show.as_json(report.to_dict(), json) and not quiet:
+        _show(report)
+    if not report.holds:
+        raise typer.Exit(WRONG)
 
 
 def _show(report: AuditReport) -> None:

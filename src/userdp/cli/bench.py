@@ -68,7 +68,7 @@ Out = Annotated[Path, o.option(o.OUTPUT, "File of results.", default=True)]
 Plot = Annotated[Path | None, o.option(o.OUTPUT, "Folder to draw pictures into (SVG).")]
 
 
-@app.command()
+@app.command(cls=o.Command)
 @guarded
 def table(
     solvers: Solvers = "all",
@@ -82,6 +82,7 @@ def table(
     again: Again = False,
     out: Out = Path("userdp-bench-table.json"),
     plot: Plot = None,
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """The paper's table with measured columns, on generated users.
@@ -101,7 +102,7 @@ def table(
         delta,
         read.count(repeats, "--repeats"),
     )
-    records = _measured(cells, measure_table, out, workers, again, quiet)
+    records, quiet = _measured(cells, measure_table, out, workers, again, json, quiet)
     if not quiet:
         show.grid(*exponent_rows(records), title="Exponents of gradients: measured from plans (theorem)")
         show.grid(*risk_rows(records), title="Excess risk at equal privacy: mean ± standard deviation of runs")
@@ -109,7 +110,7 @@ def table(
     _draw(records, plot, quiet)
 
 
-@app.command()
+@app.command(cls=o.Command)
 @guarded
 def real(
     data: Data = None,
@@ -131,6 +132,7 @@ def real(
     again: Again = False,
     out: Out = Path("userdp-bench-real.json"),
     plot: Plot = None,
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Every solver on real users, beside the best tuned DP-SGD and beside no privacy.
@@ -153,14 +155,14 @@ def real(
     )
     if not cells:
         raise InputError("Expected --users that the data has, got more than there are: use --users all.")
-    records = _measured(cells, measure_real, out, workers, again, quiet)
+    records, quiet = _measured(cells, measure_real, out, workers, again, json, quiet)
     if not quiet:
         show.grid(*real_rows(records), title=f"{EXCESS} no privacy, all users; {YARD}")
         show.paragraph(*verdicts(records))
     _draw(records, plot, quiet)
 
 
-@app.command()
+@app.command(cls=o.Command)
 @guarded
 def grid(
     only: Annotated[str, _grid("Names of scenarios with commas between, or all.")] = "all",
@@ -178,6 +180,7 @@ def grid(
     again: Again = False,
     out: Out = Path("userdp-bench-grid.json"),
     plot: Plot = None,
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Solvers on generated users whose best model is known: few rows, unequal users, rare classes, odd units.
@@ -204,14 +207,14 @@ def grid(
         delta,
         1 if quick else read.count(repeats, "--repeats"),
     )
-    records = _measured(cells, measure_grid, out, workers, again, quiet)
+    records, quiet = _measured(cells, measure_grid, out, workers, again, json, quiet)
     if not quiet:
         show.grid(*grid_rows(records), title=f"{EXCESS} the truth; {YARD}; estimate!: the plan warns")
         show.paragraph(*verdicts(records))
     _draw(records, plot, quiet)
 
 
-@app.command()
+@app.command(cls=o.Command)
 @guarded
 def peers(
     data: Data = None,
@@ -234,6 +237,7 @@ def peers(
     envs: Annotated[Path, o.option(o.OUTPUT, "Folder for their environments.", default=True)] = Path(".userdp-peers"),
     again: Again = False,
     out: Out = Path("userdp-bench-peers.json"),
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Other libraries on the same users, each installed into an environment of its own.
@@ -253,7 +257,7 @@ def peers(
     limit = read.count(passes, "--passes")
     cells = real_cells([task], [AUTO, NON_PRIVATE], sizes, epsilons, [None], delta, runs)
     cells += peer_cells(chosen, task, sizes, epsilons, delta, runs, limit, more, envs, timeout)
-    records = _measured(cells, measure_peers, out, 1, again, quiet)
+    records, quiet = _measured(cells, measure_peers, out, 1, again, json, quiet)
     if not quiet:
         show.grid(*peer_rows(records), title=f"{task.name}: log loss of rows above no privacy, all users")
 
@@ -279,9 +283,10 @@ def plot(
 
 
 def _measured(
-    cells: list[Cell], measure: Measure, out: Path, workers: int, again: bool, quiet: bool
-) -> list[dict[str, Any]]:
-    """Measure what is not done yet, and give all of it."""
+    cells: list[Cell], measure: Measure, out: Path, workers: int, again: bool, json: Path | None, quiet: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """Measure what is not done yet; gives all of it, to where `--json` says too, and whether stdout is to be quiet."""
+    show.check_json(json, out)
     threads = {"workers": read.count(workers, "--workers"), "threads": "all" if workers == 1 else 1}
     store = Store(out, provenance() | threads)
     if not quiet:
@@ -289,7 +294,8 @@ def _measured(
     new = run_cells(cells, measure, store, workers, again, quiet)
     if not quiet:
         show.note(f"{new} cells measured, {len(cells) - new} were there already: {out}", "dim")
-    return store.records(cells)
+    records = store.records(cells)
+    return records, show.as_json({"results": records}, json) or quiet
 
 
 def _draw(

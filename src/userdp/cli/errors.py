@@ -29,8 +29,9 @@ _PACKAGE = str(Path(userdp.__file__).parent)
 _OPTIONS = (
     *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
     *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
-    "failure_fraction",
+    *("failure_fraction", "memory_limit", "columns_fraction"),
 )
+_RENAMED = {"allow_weak=True": "--allow-weak", "target_bound": "--target-range", "public_X": "--public-data"}
 _ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
 
@@ -83,7 +84,12 @@ def line_of(error: Exception) -> str:
 def in_options(message: str) -> str:
     """The library's words with its parameters named as options: row_norm=2 is --row-norm 2."""
     message = _ASSIGNED.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", message)
-    message = message.replace("target_bound", "--target-range").replace("public_X", "--public-data")
+    message = (
+        message.replace("allow_weak=True", "--allow-weak")
+        .replace("target_bound", "--target-range")
+        .replace("public_X", "--public-data")
+        .replace("n_partitions=", "--workers ")
+    )
     return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
 
 

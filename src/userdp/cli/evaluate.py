@@ -13,13 +13,14 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, spending
 from userdp.cli.predict import predicted
-from userdp.cli.tables import columns_of, schema_of, targets_of
+from userdp.cli.tables import features_of, schema_of, targets_of
 from userdp.data.grouping import Groups
 from userdp.data.schema import ids, require_column
+from userdp.data.source import Source
 from userdp.data.tables import open_table
 from userdp.data.users import UserData
 from userdp.models.estimators import LinearModel
-from userdp.models.files import load_model
+from userdp.models.files import load_estimator
 from userdp.models.private_mean import MeanResult, mean_of_users
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
@@ -47,7 +48,8 @@ def evaluate(
         o.option(o.PRIVACY, "Log loss or error that a row counts at most; else 4, or the target range."),
     ] = None,
     insecure_seed: o.Seed = None,
-    json: o.Json = False,
+    purpose: o.Purpose = "",
+    json: o.Json = None,
 ) -> None:
     """Score a model on rows it has not seen.
 
@@ -59,7 +61,7 @@ def evaluate(
 
     userdp evaluate model.json test.parquet --target bought --user-column user --epsilon 1 --delta 1e-6
     """
-    fitted, table = load_model(model), open_table(data)
+    fitted, table = load_estimator(model), open_table(data)
     for name in (target, *([] if user_column is None else [user_column])):
         require_column(table.column_names, name)
     if epsilon is None:
@@ -69,18 +71,17 @@ def evaluate(
         raise InputError("Expected --user-column with --epsilon: it says who is protected.")
     else:
         budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    show.check_json(json, data, model, *([] if ledger is None else [ledger]))
     opened = None if ledger is None else Ledger.open(ledger)
     with show.working(f"reading {data}", quiet=False):
         schema = schema_of(fitted, table, features, target, user_column)
         targets = targets_of(table, schema, check=epsilon is None)
-        matrix = columns_of(table, schema, fill_missing, check=epsilon is None)
+        matrix = features_of(fitted, table, schema, fill_missing, check=epsilon is None)
         owners = None if user_column is None else ids(table[user_column])
     if epsilon is None:
         scores = _public_scores(fitted, matrix, targets, owners)
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
-        if json:
-            show.as_json({"private": False, "scores": scores})
-        else:
+        if not show.as_json({"private": False, "scores": scores}, json):
             _print_public(scores)
         return
     rows = _row_scores(fitted, matrix, targets, loss_limit)
@@ -88,11 +89,11 @@ def evaluate(
     budget = budget_for(epsilon, delta, users.n_users)
     charged = Ledger(budget) if opened is None else opened
     with spending(charged, budget):
-        result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose="evaluate")
+        asked = "; ".join(filter(None, (purpose, "evaluate", str(Source(data.name, target, user_column)))))
+        result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose=asked)
     released = rows.released(result.mean, result.noise_std)
-    if json:
-        show.as_json({"private": result.privacy.private, "scores": released, "privacy": result.privacy.to_dict()})
-    else:
+    told = {"private": result.privacy.private, "scores": released, "privacy": result.privacy.to_dict()}
+    if not show.as_json(told, json):
         _print_private(released, result, rows.limit)
     if result.privacy.warning:
         show.note(result.privacy.warning, "bold red")
@@ -124,9 +125,11 @@ class _RowScores:
 
 def _row_scores(model: LinearModel, matrix: np.ndarray, targets: np.ndarray, limit: float | None) -> _RowScores:
     """Each row by itself, so that nothing is told of others: rows that make no sense count as the worst."""
-    sound = np.isfinite(targets) & np.isfinite(matrix).all(axis=1)
+    sound = np.isfinite(targets)
     with np.errstate(all="ignore"):
-        matrix = np.where(sound[:, None], np.clip(matrix, -_LARGEST, _LARGEST), 0.0)
+        if model.columns is None:  # described ones are finite, and small
+            sound &= np.isfinite(matrix).all(axis=1)
+            matrix = np.where(sound[:, None], np.clip(matrix, -_LARGEST, _LARGEST), 0.0)
         targets = np.where(sound, targets, 0.0)
     if limit is None and model._classifies:
         limit = max(_LARGEST_LOG_LOSS, 2 * math.log(len(model.classes_)))

@@ -13,10 +13,13 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, in_options, spending
-from userdp.cli.tables import Ranges, columns_of, pair_of, users_of
+from userdp.cli.tables import Ranges, columns_of, declare_classes, pair_of, users_of
+from userdp.data.columns import Columns
 from userdp.data.grouping import Groups
 from userdp.data.schema import Schema, ids
+from userdp.data.source import Source
 from userdp.data.tables import TableFile, check_place, open_table
+from userdp.data.users import UserData
 from userdp.models import estimators
 from userdp.models.estimators import LinearModel, UtilityWarning
 from userdp.models.files import save_model
@@ -36,11 +39,23 @@ def fit(
     user_column: o.UserColumn,
     target: o.Target,
     features: Annotated[
-        str,
+        str | None,
         o.option(
             o.DATA, "Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1)."
         ),
-    ],
+    ] = None,
+    columns: Annotated[
+        Path | None,
+        o.option(
+            o.DATA,
+            "Description of the columns (TOML; `userdp columns` writes a first one), instead of --features: numbers, "
+            "categories, dates, text, with what is missing. Kept in the model.",
+        ),
+    ] = None,
+    columns_fraction: Annotated[
+        float,
+        o.option(o.PRIVACY, 'Part of the budget for what --columns leave "private", if anything.', default=True),
+    ] = 0.1,
     feature_range: Annotated[
         str | None,
         o.option(
@@ -70,6 +85,18 @@ def fit(
             "taken from them, which saves budget.",
         ),
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        o.option(
+            o.DATA,
+            "Memory for data, such as 2GB: a larger table is sorted once into a store on disk, which later fits use. "
+            "Parquet and Arrow only.",
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        o.option(o.DATA, "Folder for the store; else beside the table. As secret as the data."),
+    ] = None,
     check_data: Annotated[
         bool,
         o.option(
@@ -83,6 +110,14 @@ def fit(
         str | None, o.option(o.PRIVACY, "Lifetime epsilon,delta of a ledger that is not there yet.")
     ] = None,
     dry_run: Annotated[bool, o.option(o.PRIVACY, "Plan only: counts users, spends nothing.", "--dry-run")] = False,
+    allow_weak: Annotated[
+        bool,
+        o.option(
+            o.PRIVACY,
+            "Go on even if noise is expected to dominate the model, or delta is not below 1 / number of users.",
+            "--allow-weak",
+        ),
+    ] = False,
     insecure_seed: o.Seed = None,
     loss: o.Loss = o.LossName.logistic,
     quantile: Annotated[float | None, o.option(o.MODEL, "Which one, with --loss quantile; else the median.")] = None,
@@ -93,11 +128,19 @@ def fit(
     solver: o.Solver = "auto",
     mode: o.Mode = "tight",
     max_gradients: o.MaxGradients = None,
+    engine: o.Engine = o.EngineName.local,
+    address: o.Address = None,
+    workers: o.Workers = None,
     row_norm: o.RowNorm = None,
     domain_radius: o.Radius = None,
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
-    output: Annotated[Path | None, o.option(o.OUTPUT, "Model to write (JSON).", "--output", "-o")] = None,
+    output: Annotated[
+        Path | None,
+        o.option(
+            o.OUTPUT, r"Model to write (JSON); not needed with --dry-run. [red]\[required][/red]", "--output", "-o"
+        ),
+    ] = None,
     report: Annotated[Path | None, o.option(o.OUTPUT, "Report to write (HTML).")] = None,
     checkpoint: Annotated[
         Path | None,
@@ -107,7 +150,8 @@ def fit(
             "twice. As secret as the data; delete it once the fit has ended.",
         ),
     ] = None,
-    json: o.Json = False,
+    purpose: o.Purpose = "",
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Train a private model from a table.
@@ -118,7 +162,12 @@ def fit(
 
     userdp fit visits.parquet --user-column user --target bought --classes 0,1 --features 'x_*' \\
       --epsilon 1 --delta 1e-6 --output model.json --report report.html
+
+    userdp fit shop.csv --user-column user --target bought --classes no,yes --columns shop.toml \\
+      --epsilon 1 --output model.json
     """
+    if output is None and not dry_run:
+        raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
     if classes is not None and loss not in _CLASSIFIERS:
         raise InputError(f"Expected no --classes with --loss {loss}, which is for numbers: leave one of them out.")
     if target_range is not None and loss in _CLASSIFIERS:
@@ -128,6 +177,9 @@ def fit(
             raise InputError(f"Expected --{name} with --loss {owner} only, got --loss {loss}: leave it out.")
     if quantile is not None and not 0 < quantile < 1:
         raise InputError(f"Expected 0 < --quantile {quantile:g} < 1.")
+    for name, given in (("address", address), ("workers", workers)):
+        if given is not None and engine != o.EngineName.ray:
+            raise InputError(f"Expected --{name} with --engine ray only: add that, or leave it out.")
     model = _model(loss, target_range, quantile, threshold)
     model.set_params(
         epsilon=epsilon,
@@ -143,25 +195,43 @@ def fit(
         verbose=False if quiet else None,
         insecure_seed=insecure_seed,
         unprotected_checks=check_data,
+        purpose=purpose,
+        columns=None if columns is None else Columns.read(columns),
+        columns_fraction=columns_fraction,
+        allow_weak=allow_weak,
     )
     model._check_parameters()
     if target == user_column:
         raise InputError(f"Expected --target to be another column than --user-column, got {target!r} for both.")
     table = open_table(data)
-    schema = Schema.declare(table.column_names, user_column, features, target)
+    if (features is None) == (columns is None):
+        raise InputError("Expected either --features, columns of numbers, or --columns, a file that describes them.")
+    if columns is not None and (feature_range is not None or fill_missing is not None):
+        raise InputError("Expected no --feature-range or --fill-missing with --columns: it says both of each column.")
+    schema = Schema.declare(table.column_names, user_column, features or list(model.columns or ()), target)
     ranges = None if feature_range is None else Ranges.read(feature_range, schema.features)
     if ranges is not None and no_intercept:
         raise InputError("Expected no --feature-range with --no-intercept: scaling needs an intercept.")
     if public_data is not None:
         if public_data.exists() and public_data.samefile(data):
             raise InputError(f"Expected --public-data to be another table than {data}, whose people are protected.")
-        public = columns_of(open_table(public_data), Schema(None, schema.features), fill_missing)
+        public: Any = open_table(public_data)
+        if model.columns is None:
+            public = columns_of(public, Schema(None, schema.features), fill_missing)
         model.set_params(public_X=public if ranges is None else ranges.of(public))
+    if store is not None and memory_limit is None:
+        raise InputError("Expected --memory-limit with --store: say how much memory may be used, 2GB, say.")
+    stored: dict[str, Any] = {"memory_limit": memory_limit, "store": store, "tell": show.note}
+    stored["progress"] = False if quiet else None
     if dry_run:
-        _dry_run(model, table, schema, classes, json)
+        show.check_json(json, data)
+        if memory_limit is None:
+            n_users = _n_users(table, schema.user)
+        else:
+            n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
+        _dry_run(model, n_users, schema, classes, json)
         return
-    if output is None:
-        raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
+    assert output is not None  # as was checked first
     sources = [data] if public_data is None else [data, public_data]
     check_place(output, *sources)
     if report is not None:
@@ -175,26 +245,38 @@ def fit(
         check_place(checkpoint, *sources, *written, *([ledger] if ledger else []))
         model.set_params(checkpoint=Journal(checkpoint, _arguments(context)))
         made += f" Go on with `userdp resume {checkpoint}`."
-    with show.working(f"reading {data}", quiet):
-        users = users_of(model, table, schema, classes, fill_missing)
-    budget = budget_for(epsilon, delta, users.n_users)
+    show.check_json(json, *sources, *written, *(path for path in (ledger, checkpoint) if path is not None))
+    users: Any = None
+    cluster = _cluster(engine, address, workers)
+    with show.working(f"reading {data}", quiet or memory_limit is not None):
+        if model.columns is None:
+            users = users_of(model, table, schema, classes, fill_missing, cluster, **stored)
+            users = replace(users, source=Source(data.name, target, user_column))
+            n_users = users.n_users
+        else:
+            model.set_params(engine=cluster)
+            declare_classes(model, table, target, classes)
+            table.prefetch_text([user_column, target, *model.columns])
+            n_users = _n_users(table, user_column)
+    budget = budget_for(epsilon, delta, n_users)
     charged = _ledger(ledger, lifetime, budget)
     model.set_params(ledger=charged)
     with spending(charged, budget, lambda: made):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UtilityWarning)
             if ranges is not None:
-                users = replace(users, rows=ranges.of(users.rows))
-            model.fit_users(users, schema.features)
+                users = ranges.users(users) if isinstance(users, UserData) else users.mapped(ranges.users)
+            if model.columns is None:
+                model.fit_users(users, schema.features)
+            else:
+                model.fit(table, table[target], groups=ids(table[user_column]))
         if ranges is not None:
             ranges.bring_back(model)
         save_model(model, output)
         made = f"The model is in {output}."
         if report is not None:
             write_report(model, report)
-    if json:
-        show.as_json(_record(model, output, report))
-    else:
+    if not show.as_json(_record(model, output, report), json):
         _summary(model, output, report, quiet)
     if model.aborted_:
         raise typer.Exit(ABORTED)
@@ -221,8 +303,19 @@ def resume(
             f"Expected a journal of `userdp fit`; {journal} is of a fit from Python: make that call again."
         )
     app = typer.Typer(add_completion=False)
-    app.command("fit")(fit)
+    app.command("fit", cls=o.Command)(fit)
     app(arguments, standalone_mode=False)
+
+
+def _cluster(engine: o.EngineName, address: str | None, workers: int | None) -> Any:
+    """The engine on Ray, if it is asked for."""
+    if engine != o.EngineName.ray:
+        return None
+    try:
+        from userdp.engines.ray import RayEngine
+    except ImportError as error:
+        raise InputError(str(error)) from None
+    return RayEngine(address, workers)
 
 
 def _arguments(context: typer.Context) -> tuple[str, ...]:
@@ -233,7 +326,8 @@ def _arguments(context: typer.Context) -> tuple[str, ...]:
         if value is None or value is False:
             continue
         words += [parameter.opts[0]] * (parameter.param_type_name == "option")
-        words += [str(value.resolve() if isinstance(value, Path) else value)] * (value is not True)
+        named = isinstance(value, Path) and value != Path("-")
+        words += [str(value.resolve() if named else value)] * (value is not True)
     return tuple(words)
 
 
@@ -282,10 +376,15 @@ def _ledger(path: Path | None, lifetime: Budget | None, budget: Budget) -> Ledge
     return Ledger.open(path) if lifetime is None else Ledger(lifetime, path)
 
 
-def _dry_run(model: LinearModel, table: TableFile, schema: Schema, classes: str | None, json: bool) -> None:
+def _n_users(table: TableFile, user_column: str) -> int:
+    """How many users there are, which is public."""
+    owners = ids(table[user_column])
+    return len(Groups.make(owners, len(owners), None, None).offsets) - 1
+
+
+def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | None, json: Path | None) -> None:
     """Show the plans for this many users, the only thing read."""
-    owners, n_features = ids(table[schema.user]), len(schema.features)
-    n_users = len(Groups.make(owners, len(owners), None, None).offsets) - 1
+    n_features = len(schema.features if model.columns is None else model.columns.names)
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))
     model._declare(None)
@@ -311,8 +410,7 @@ def _dry_run(model: LinearModel, table: TableFile, schema: Schema, classes: str 
         model.mode,
         model.max_gradients,
     )
-    if json:
-        show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode})
+    if show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode}, json):
         return
     show.options(comparison, taken)
     typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
@@ -331,6 +429,8 @@ def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool)
     if not quiet:
         work = f"{model.solver_}, {model.result_.mode}; {model.n_gradients_:,} gradients at most"
         rows = [*show.guarantee(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
+        if travelled := model.result_.bytes_per_release:
+            rows.insert(-2, ("traffic", f"{travelled:,.0f} bytes a release, to and from all partitions"))
         show.facts(rows if report is None else [*rows, ("report", str(report))])
     if model.result_.message:
         labels = (

@@ -45,7 +45,7 @@ def top() -> None:
     """
 
 
-@app.command()
+@app.command(cls=o.Command)
 @guarded
 def new(
     path: LedgerPath,
@@ -53,7 +53,7 @@ def new(
     delta: o.LifetimeDelta,
     failure_fraction: FailureFraction = FAILURE_FRACTION,
     failure_share: Annotated[float | None, typer.Option(hidden=True)] = None,  # as 0.1.0 named it
-    json: o.Json = False,
+    json: o.Json = None,
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
 
@@ -67,21 +67,26 @@ def new(
     if path.exists():
         raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
     budget, fraction = Budget(epsilon, delta), failure_fraction if failure_share is None else failure_share
+    show.check_json(json, path)
     Ledger(budget, check_place(path), fraction)
-    if json:
-        kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction}
-        show.as_json({"path": str(path)} | kept)
-    else:
+    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction}
+    if not show.as_json({"path": str(path)} | kept, json):
         typer.echo(
             f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "
             "Nothing is spent."
         )
 
 
-@app.command("show")
+@app.command("show", cls=o.Command)
 @guarded
-def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
-    """Show the budget, what was spent, and each charge.
+def show_ledger(
+    path: LedgerPath,
+    delta: Annotated[
+        float | None, o.option(o.PRIVACY, "Of one more run, to tell what epsilon it may have; else the budget's.")
+    ] = None,
+    json: o.Json = None,
+) -> None:
+    """Show the budget, what was spent, what still fits, and each charge.
 
     Protected: everything shown is public: plans are charged before data is read.
 
@@ -90,26 +95,29 @@ def show_ledger(path: LedgerPath, json: o.Json = False) -> None:
     userdp ledger show visits.ledger
     """
     ledger = Ledger.open(path)
+    show.check_json(json, path)
     charges, spent = ledger.charges(), ledger.spent_epsilon()
     private = math.isfinite(spent)
-    if json:
-        show.as_json(
-            {
-                "path": str(path),
-                "epsilon": ledger.budget.epsilon,
-                "delta": ledger.budget.delta,
-                "failure_share": ledger.failure_fraction,
-                "spent_epsilon": spent if private else None,
-                "spent_epsilon_is": ODOMETER,
-                "private": private,
-                "charges": [_record(charge) for charge in charges],
-            }
-        )
+    record = {
+        "path": str(path),
+        "epsilon": ledger.budget.epsilon,
+        "delta": ledger.budget.delta,
+        "failure_share": ledger.failure_fraction,
+        "spent_epsilon": spent if private else None,
+        "spent_epsilon_is": ODOMETER,
+        "fits_epsilon": ledger.largest_epsilon(delta),
+        "fits_at_delta": ledger.budget.delta if delta is None else delta,
+        "fits_epsilon_is": ledger.what_fits(delta),
+        "private": private,
+        "charges": [_record(charge) for charge in charges],
+    }
+    if show.as_json(record, json):
         return
     show.facts(
         [
             ("budget", f"epsilon {rounded_up(ledger.budget.epsilon)} at delta {rounded_up(ledger.budget.delta)}"),
             ("spent", f"epsilon {spent:.4g} at delta {ledger.budget.delta:g}"),
+            ("left", ledger.what_fits(delta)),
             ("charges", f"{len(charges):,}"),
         ]
     )

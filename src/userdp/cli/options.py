@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 DATA, PRIVACY, MODEL, OUTPUT = "Data", "Privacy", "Model and work", "Output"
+
+
+class EngineName(StrEnum):
+    """Who computes, by name."""
+
+    local = "local"
+    ray = "ray"
 
 
 class LossName(StrEnum):
@@ -31,6 +40,17 @@ def option(panel: str, help: str, *names: str, default: bool = False, **more: An
 def argument(help: str) -> Any:
     """An argument."""
     return typer.Argument(show_default=False, help=help)
+
+
+class Command(TyperCommand):
+    """A command whose `--json` may stand alone, as the last word or before another option: it is then `--json -`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words: list[str] = []
+        for word, following in pairwise([*args, "--"]):
+            alone = word == "--json" and following.startswith("-") and following != "-"
+            words += [word, "-"] if alone else [word]
+        return super().parse_args(ctx, words)
 
 
 Table = Annotated[Path, argument("Parquet, CSV or Arrow file, by its suffix.")]
@@ -84,5 +104,23 @@ Radius = Annotated[
 ]
 L2 = Annotated[float, option(MODEL, "Adds l2/2 |weights|^2 to the mean loss.", default=True)]
 NoIntercept = Annotated[bool, option(MODEL, "Leave the constant out.", "--no-intercept", default=True)]
-Json = Annotated[bool, option(OUTPUT, "Print one JSON object and nothing else.", "--json", default=True)]
+Json = Annotated[
+    Path | None,
+    option(
+        OUTPUT, "Print one JSON object and nothing else; or write it to FILE, which follows.", "--json", metavar="FILE"
+    ),
+]
+Purpose = Annotated[
+    str,
+    option(OUTPUT, "What it is for, in words that may be shown to anyone: ledger, model and report name it."),
+]
+Engine = Annotated[
+    EngineName, option(MODEL, "local, or ray: on a Ray cluster, or on a Ray that is started here.", default=True)
+]
+Address = Annotated[
+    str | None, option(MODEL, "Of a running Ray cluster: host:6379, or auto; else Ray is started here.")
+]
+Workers = Annotated[
+    int | None, option(MODEL, "Partitions of users, one processor each; else as many as the cluster has processors.")
+]
 Quiet = Annotated[bool, option(OUTPUT, "Print nothing but warnings.", "--quiet", "-q", default=True)]

@@ -33,6 +33,10 @@ def plan(
     loss: o.Loss = o.LossName.logistic,
     classes: Annotated[int | None, o.option(o.MODEL, "How many, with --loss logistic; else 2.")] = None,
     max_gradients: o.MaxGradients = None,
+    engine: o.Engine = o.EngineName.local,
+    workers: Annotated[
+        int | None, o.option(o.MODEL, "With --engine ray: partitions, one core each, to tell the seconds of.")
+    ] = None,
     row_norm: o.RowNorm = None,
     domain_radius: Annotated[float, o.option(o.MODEL, "How long the vector of weights may be.", default=True)] = 10.0,
     l2: o.L2 = 0.0,
@@ -40,7 +44,7 @@ def plan(
     plot: Annotated[
         Path | None, o.option(o.OUTPUT, "Picture to draw (SVG, PNG, PDF): excess risk against epsilon.")
     ] = None,
-    json: o.Json = False,
+    json: o.Json = None,
 ) -> None:
     """Compare the solvers before any data is touched.
 
@@ -50,7 +54,10 @@ def plan(
 
     userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
     """
+    if (workers is not None) != (engine == o.EngineName.ray):
+        raise InputError("Expected --engine ray and --workers together: add the other, or leave both out.")
     show.check_picture(plot)
+    show.check_json(json)
     with show.working("planning", quiet=False):
         comparison = choose.plan(
             users,
@@ -65,13 +72,14 @@ def plan(
             domain_radius=domain_radius,
             l2=l2,
         )
+    if workers is not None:
+        comparison = comparison.on_ray(workers)
     if plot is not None:
         from userdp.report.pictures import plot_plan
 
         with show.working("planning at nine epsilons", quiet=False), whole_file(plot) as new:
             plot_plan(comparison, new, max_gradients)
-    if json:
-        show.as_json(comparison.to_dict() | {"plot": None if plot is None else str(plot)})
+    if show.as_json(comparison.to_dict() | {"plot": None if plot is None else str(plot)}, json):
         return
     show.options(comparison, comparison.choice)
     typer.echo("")

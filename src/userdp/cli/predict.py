@@ -14,10 +14,10 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
-from userdp.cli.tables import columns_of, schema_of
+from userdp.cli.tables import features_of, schema_of
 from userdp.data.schema import choose_features
 from userdp.data.tables import check_place, kind_of, open_table, write_table
-from userdp.models.files import load_model
+from userdp.models.files import load_estimator
 
 
 def predict(
@@ -31,7 +31,7 @@ def predict(
         Path, o.option(o.OUTPUT, "Table to write, Parquet, CSV or Arrow by its suffix.", "--output", "-o")
     ],
     proba: Annotated[bool, o.option(o.OUTPUT, "Add the probability of each class.", "--proba")] = False,
-    json: o.Json = False,
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Predict for the rows of a table.
@@ -42,14 +42,15 @@ def predict(
 
     userdp predict model.json new.parquet --output predictions.parquet --keep id --proba
     """
-    fitted, table = load_model(model), open_table(data)
+    fitted, table = load_estimator(model), open_table(data)
     kind_of(output)
+    show.check_json(json, data, model, output)
     check_place(output, data, model)
     if proba and not hasattr(fitted, "predict_proba"):
         raise InputError(f"Expected --proba with a logistic model, got {type(fitted).__name__}: leave it out.")
     kept = [] if keep is None else choose_features(table.column_names, keep, ())
     with show.working(f"reading {data}", quiet):
-        rows = columns_of(table, schema_of(fitted, table, features), fill_missing)
+        rows = features_of(fitted, table, schema_of(fitted, table, features), fill_missing)
         columns = {name: table.guess(name) for name in kept}
     made = {"prediction": pa.array(predicted(fitted.predict, rows))}
     if proba:
@@ -59,10 +60,9 @@ def predict(
         if name in columns:
             raise InputError(f"Expected to add a column {name!r}, but --keep holds one: keep other columns.")
     write_table(pa.table(columns | made), output)
-    if json:
-        show.as_json({"output": str(output), "n_rows": len(rows), "columns": [*columns, *made]})
-    elif not quiet:
-        typer.echo(f"{len(rows):,} predictions are in {output}: {', '.join([*columns, *made])}.")
+    told = {"output": str(output), "n_rows": rows.shape[0], "columns": [*columns, *made]}
+    if not show.as_json(told, json) and not quiet:
+        typer.echo(f"{rows.shape[0]:,} predictions are in {output}: {', '.join([*columns, *made])}.")
 
 
 def predicted(predict: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -75,7 +75,8 @@ def predicted(predict: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> 
 def report(
     model: o.ModelFile,
     output: Annotated[Path | None, o.argument("Report to write (HTML); not needed with --json.")] = None,
-    json: Annotated[bool, o.option(o.OUTPUT, "Print the report's facts as one JSON object.", "--json")] = False,
+    title: Annotated[str | None, o.option(o.OUTPUT, "Heading of the page; else the kind of model.")] = None,
+    json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.
@@ -84,19 +85,20 @@ def report(
 
     [bold]Example[/bold]
 
-    userdp report model.json report.html
+    userdp report model.json report.html --title "Who buys again?"
 
     userdp report model.json --json
     """
     from userdp.report import report_facts, write_report
 
-    if output is None and not json:
+    if output is None and json is None:
         raise InputError("Expected a file to write the report to, report.html say; or --json, for its facts.")
-    fitted = load_model(model)
+    fitted = load_estimator(model)
     if output is not None:
         check_place(output, model)
-        write_report(fitted, output)
-    if json:
-        show.as_json({"report": None if output is None else str(output)} | report_facts(fitted.to_dict()))
-    elif not quiet:
+    show.check_json(json, model, *([] if output is None else [output]))
+    if output is not None:
+        write_report(fitted, output, title)
+    facts = {"report": None if output is None else str(output)} | report_facts(fitted.to_dict())
+    if not show.as_json(facts, json) and not quiet and output is not None:
         typer.echo(f"The report is in {output}.")

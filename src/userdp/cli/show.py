@@ -14,15 +14,31 @@ from rich.table import Table
 from rich.text import Text
 
 from userdp.cli.errors import InputError
-from userdp.data.tables import check_place
+from userdp.data.tables import check_place, whole_file
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Statement, in_percent, right_guess
 from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
 
+_STDOUT = Path("-")
 
-def as_json(record: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
-    typer.echo(json.dumps(record, indent=2, allow_nan=False))
+
+def check_json(where: Path | None, *sources: Path) -> None:
+    """Refuse, before anything is computed, a file for `--json` that cannot be written or is read from."""
+    if where is not None and where != _STDOUT:
+        check_place(where, *sources)
+
+
+def as_json(record: dict[str, Any], where: Path | None) -> bool:
+    """One JSON object to where `--json` says, a file or stdout; whether stdout is its alone, with no words beside."""
+    if where is None:
+        return False
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    if where == _STDOUT:
+        typer.echo(text, nl=False)
+        return True
+    with whole_file(where) as new:
+        new.write_text(text, encoding="utf-8")
+    return False
 
 
 def note(message: str, style: str = "yellow", stderr: bool = True) -> None:

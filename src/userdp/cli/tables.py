@@ -25,13 +25,13 @@ from userdp.data.schema import (
     numbers,
     require_column,
 )
-from userdp.data.tables import TableFile
-from userdp.data.users import UserData
-from userdp.models import estimators
+from userdp.data.tables import TableFile, kind_of
+from userdp.data.users import RemoteUsers, UserData
 from userdp.models.estimators import LinearModel
 from userdp.models.scaling import PublicScaler
 
 _TRUTH = {"false": False, "true": True, "0": False, "1": True}
+_BLOCK = 65536  # rows scaled at a time
 _FORM = "--feature-range low,high for all features, or age=0:100,spend=0:500 for some"
 
 
@@ -47,14 +47,21 @@ def pair_of(text: str, option: str) -> tuple[float, float]:
 
 
 def users_of(
-    model: LinearModel, table: TableFile, schema: Schema, classes: str | None, fill_missing: float | None
-) -> UserData:
-    """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes."""
-    if model._classifies:
-        labels = classes_of(classes, table.without_cells(schema.target), schema.target)
-        if len(labels) > 2 and not isinstance(model, estimators.LogisticRegression):
-            raise InputError(f"Expected 2 classes for a hinge loss, got {len(labels)}: use --loss logistic.")
-        model.set_params(classes=labels)
+    model: LinearModel,
+    table: TableFile,
+    schema: Schema,
+    classes: str | None,
+    fill_missing: float | None,
+    cluster: Any = None,
+    **stored: Any,
+) -> UserData | RemoteUsers:
+    """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes.
+
+    On a cluster partitions read Parquet themselves, and get other files, or a store, from here. `stored` is what
+    `UserData.from_schema` takes for a store.
+    """
+    labels = declare_classes(model, table, schema.target, classes)
+    if labels is not None:
         schema = replace(schema, classes=tuple(labels))
 
     def check(name: str, values: np.ndarray) -> None:
@@ -63,29 +70,49 @@ def users_of(
         else:
             _check_cells(name, values, fill_missing is not None)
 
-    return UserData.from_schema(
-        table,
-        schema,
-        check=check if model.unprotected_checks else None,
-        max_rows_per_user=model.max_rows_per_user,
-        fit_intercept=model.fit_intercept,
-        insecure_seed=model.insecure_seed,
-        fill_missing=fill_missing,
-        keep_user_ids=model.checkpoint is not None,
-    )
+    options: dict[str, Any] = {
+        "max_rows_per_user": model.max_rows_per_user,
+        "fit_intercept": model.fit_intercept,
+        "insecure_seed": model.insecure_seed,
+        "fill_missing": fill_missing,
+        "keep_user_ids": model.checkpoint is not None,
+    }
+    checked, limited = model.unprotected_checks, stored.get("memory_limit") is not None
+    if cluster is not None and kind_of(table.path) == "Parquet" and not checked and not limited:
+        elsewhere: RemoteUsers = cluster.from_schema(table.path, schema, **options)
+        return elsewhere
+    model.set_params(engine=cluster)
+    return UserData.from_schema(table, schema, check=check if checked else None, **options, **stored)
+
+
+def declare_classes(model: LinearModel, table: TableFile, target: str, classes: str | None) -> list[Any] | None:
+    """Give a classifier its classes, as values of the target's type."""
+    if not model._classifies:
+        return None
+    labels = classes_of(classes, table.without_cells(target), target)
+    if len(labels) > 2 and getattr(model, "loss", None) == "hinge":
+        raise InputError(f"Expected 2 classes for the hinge loss, got {len(labels)}: use --loss squared_hinge.")
+    model.set_params(classes=labels)
+    return labels
 
 
 def schema_of(
     model: LinearModel, table: TableFile, features: str | None, target: str | None = None, user: str | None = None
 ) -> Schema:
     """The columns that the model was trained on, by name, its target, and whose rows they are."""
+    classes = tuple(model.classes_.tolist()) if model._classifies else None
+    if model.columns is not None:
+        if features is not None:
+            raise InputError("Expected no --features: the model holds a description of its columns.")
+        for name in model.columns_:
+            require_column(table.column_names, name)
+        return Schema(user, tuple(model.columns_), target, classes)
     known = getattr(model, "feature_names_in_", None)
     if known is None and features is None:
         raise InputError(
             "Expected --features, the columns in the order that the model was trained on: it holds no names of them."
         )
     names = map(str, known) if known is not None else choose_features(table.column_names, features or "", ())
-    classes = tuple(model.classes_.tolist()) if model._classifies else None
     schema = Schema(user, tuple(names), target, classes)
     if len(schema.features) != model.n_features_in_:
         found = len(schema.features)
@@ -102,6 +129,21 @@ def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
     if check:
         _check_targets(schema, targets)
     return targets
+
+
+def features_of(
+    model: LinearModel, table: TableFile, schema: Schema, fill_missing: float | None, check: bool = True
+) -> Any:
+    """The model's features of a table: a matrix, of described columns as the description says."""
+    if model.columns is None:
+        return columns_of(table, schema, fill_missing, check)
+    if fill_missing is not None:
+        raise InputError("Expected no --fill-missing: the model holds a description of its columns.")
+    table.prefetch_text(list(model.columns_))
+    rows = model.columns_.encode(table)
+    if rows.shape[0] == 0:
+        raise InputError(f"Expected at least one row in {table.path}, got an empty table.")
+    return rows
 
 
 def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, check: bool = True) -> np.ndarray:
@@ -212,6 +254,13 @@ class Ranges:
         rows = np.array(rows)
         rows[:, self.positions] = self.scaler.transform(rows[:, self.positions])
         return rows
+
+    def users(self, data: UserData) -> UserData:
+        """The users with rows in units of the ranges."""
+        rows = data.scratch(data.rows.shape, data.rows.dtype)
+        for start in range(0, len(rows), _BLOCK):
+            rows[start : start + _BLOCK] = self.of(data.rows[start : start + _BLOCK])
+        return replace(data, rows=rows)
 
     def bring_back(self, model: LinearModel) -> None:
         """The model's weights in the columns' own units."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from userdp.privacy.guarantee import COVERS, right_guess
 from userdp.report import wording
+from userdp.report.questions import questions
 from userdp.report.record import checked
 
 _TRUST = "a trusted curator holds the data; everybody else sees releases only"
@@ -28,7 +29,7 @@ _BIAS = (
 )
 _MODEL = (
     *("estimator", "created", "solver", "mode", "n_users", "rows_per_user", "n_features", "halted", "message", "loss"),
-    *("loss_at_zero", "parameters", "versions"),
+    *("loss_at_zero", "parameters", "versions", "source"),
 )
 
 
@@ -83,6 +84,7 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "bias": list(_BIAS),
         "excess_risk": error,
         "model": {name: model[name] for name in _MODEL},
+        "questions": [{"question": asked, "answer": answer} for asked, answer in questions(model)],
     }
     plain: dict[str, Any] = _plain(facts)
     return plain

@@ -16,9 +16,11 @@ from pathlib import Path, PureWindowsPath
 from string import Template
 from typing import Any
 
+from userdp.data.columns import Columns
 from userdp.data.tables import check_place, whole_file
 from userdp.privacy.guarantee import COVERS
 from userdp.report import plots, wording
+from userdp.report.questions import questions, told
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
 
 Model = Mapping[str, Any]
@@ -49,22 +51,24 @@ _FOOTER = (
 )
 
 
-def write_report(model: Any, path: str | os.PathLike[str]) -> Path:
+def write_report(model: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
     """Write the report of a fitted model, or of its record (a dict), to one HTML file, and give its path.
+
+    `title` is the page's heading, else the kind of model is.
 
     The file is there whole or not at all. It says nothing that is not in the record: releases and public numbers.
     """
-    page = report_html(model.to_dict() if hasattr(model, "to_dict") else model)
+    page = report_html(model.to_dict() if hasattr(model, "to_dict") else model, title)
     with whole_file(check_place(path)) as new:
         new.write_text(page, encoding="utf-8", newline="\n")
     return Path(path)
 
 
-def report_html(record: Mapping[str, Any]) -> str:
+def report_html(record: Mapping[str, Any], title: str | None = None) -> str:
     """The report of a model's record as one page that needs neither network nor scripts."""
     model = checked(record)
-    name = clean(model["estimator"])
-    sections = (guarantee, tiles, meaning, noise, budget, error, phases, coefficients, again)
+    name = clean(title or model["estimator"])
+    sections = (guarantee, tiles, source, officer, meaning, noise, budget, error, phases, coefficients, columns, again)
     page = Template(files("userdp.report").joinpath("page.html").read_text(encoding="utf-8"))
     return page.substitute(
         title=text(f"{name}: privacy report" if model["privacy"]["private"] else f"NOT PRIVATE: {name}"),
@@ -147,6 +151,18 @@ def tiles(model: Model) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
+def source(model: Model) -> str:
+    """What the model is for and of which data it was made, as far as somebody said so."""
+    rows = told(model)
+    return f"<section><h2>What it is for, and made of</h2>{facts(rows)}</section>" if rows else ""
+
+
+def officer(model: Model) -> str:
+    """What a data-protection officer asks, and what the record answers."""
+    asked = "".join(f"<dt>{text(question)}</dt><dd>{text(answer)}</dd>" for question, answer in questions(model))
+    return f'<section class="officer"><h2>Questions of a data-protection officer</h2><dl>{asked}</dl></section>'
+
+
 def meaning(model: Model) -> str:
     """What the guarantee covers and what not, beside a picture of what any attack can reach."""
     privacy = model["privacy"]
@@ -215,7 +231,7 @@ def budget(model: Model) -> str:
         ("solver", f"{clean(model['solver'])}, mode {clean(model['mode'])}"),
     ]
     records += [(clean(step.get("step", "")), wording.in_one_line(step.get("record", ""))) for step in steps]
-    shown = table(heads, rows, numbers=(2, 3, 4, 5), words=1) if steps else "<p>No step is on record.</p>"
+    shown = table(heads, rows, numbers=(2, 3, 4, 5), words=1, stacked=True) if steps else "<p>No step is on record.</p>"
     alone = sum(real(step.get("epsilon_alone")) for step in steps)
     less = f"Together the steps cost ε = {privacy['epsilon']:g}, which is less than the sum of what each costs alone."
     return f"""<section><h2>What the budget went into</h2>
@@ -340,12 +356,32 @@ def _numbers(model: Model, names: list[str], outputs: list[str], order: list[int
     return shown
 
 
+def columns(model: Model) -> str:
+    """What the columns of the table mean, with what was learned of them, and which were left out."""
+    if not isinstance(model.get("columns"), Mapping):
+        return ""
+    rows = [
+        (name, ", ".join(f"{key} {value}" for key, value in record.items()) if isinstance(record, Mapping) else "")
+        for name, record in model["columns"].items()
+    ]
+    return f"""<section><h2>What the columns mean</h2>
+<p class="lead">Declared publicly, or learned by the steps above; the model applies it to new rows. Columns of the table
+that are not here were left out.</p>{facts(rows)}</section>"""
+
+
 def again(model: Model) -> str:
     """How to run it again, on which versions, and how to cite it."""
     name, versions = clean(model["estimator"]), model["versions"]
-    lines = "".join(f"    {clean(key)}={_literal(value)},\n" for key, value in model["parameters"].items())
+    described = model["parameters"].get("columns")
+    written = {key: _literal(value) for key, value in model["parameters"].items()}
+    if model["parameters"].get("class_weight"):  # pairs, in files
+        written["class_weight"] = f"dict({written['class_weight']})"
+    if described is not None:
+        written["columns"] = "columns"
+    lines = "".join(f"    {clean(key)}={value},\n" for key, value in written.items())
     owners = ", groups=people" if model["privacy"]["unit"] == "user" else ""
-    code = f"from userdp import {name}\n\nmodel = {name}(\n{lines})\nmodel.fit(X, y{owners})"
+    head = f"from userdp import {name}\n" if described is None else _described(name, described)
+    code = f"{head}\nmodel = {name}(\n{lines})\nmodel.fit({'X' if described is None else 'table'}, y{owners})"
     year = re.match(r"\d{4}", str(model["created"]))
     software = "@software{userdp,\n  title   = {userdp: Convex learning with user-level differential privacy},\n"
     software += f"  version = {{{clean(versions.get('userdp', 'unknown'))}}}"
@@ -358,6 +394,17 @@ def again(model: Model) -> str:
 
 {pre(software)}
 }}</pre></section>"""
+
+
+def _described(name: str, described: object) -> str:
+    """The lines that make the columns' description."""
+    try:
+        columns = Columns.of(described)
+    except ValueError:
+        return f"from userdp import {name}\n\ncolumns = ...  # a description that cannot be read"
+    kinds = sorted({type(column).__name__ for column in columns.values()})
+    made = "".join(f"    {key!r}: {column!r},\n" for key, column in columns.items())
+    return f"from userdp import {', '.join([*kinds, 'Columns', name])}\n\ncolumns = Columns({{\n{made}}})"
 
 
 def _literal(value: object) -> str:
@@ -393,22 +440,32 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: Iterable[int] = (), words: int | None = None
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    numbers: Iterable[int] = (),
+    words: int | None = None,
+    stacked: bool = False,
 ) -> str:
-    """A table, which scrolls if it is long: the first column names the row, those in `numbers` are aligned right."""
+    """A table, which scrolls if it is long: the first column names the row, those in `numbers` are aligned right.
+
+    A stacked one shows each row as a list of names and cells where there is no room.
+    """
     kinds = dict.fromkeys(numbers, ' class="number"')
     if words is not None:
         kinds[words] = ' class="words"'
     head = "".join(f'<th scope="col"{kinds.get(k, "")}>{text(name)}</th>' for k, name in enumerate(heads))
+    labels = {k: f' data-head="{text(name)}"' for k, name in enumerate(heads)} if stacked else {}
     rows = list(rows)
     kind = "wordy" if any(len(str(row[0])) > 14 for row in rows) else "terse"
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>'
-        + "".join(f"<td{kinds.get(k, '')}>{text(cell)}</td>" for k, cell in enumerate(row[1:], start=1))
+        + "".join(
+            f"<td{kinds.get(k, '')}{labels.get(k, '')}>{text(cell)}</td>" for k, cell in enumerate(row[1:], start=1)
+        )
         + "</tr>"
         for row in rows
     )
-    whole = f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    whole = f'<table class="{kind}{" stacked" * stacked}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll{" whole" * (len(rows) <= _MOST_WHOLE)}" tabindex="0">{whole}</div>'
 
 

@@ -21,6 +21,7 @@ _OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("bound", "bound_is_estimate", "estimate")),
     "phases": [],
     "versions": {},
+    "source": {},
 }
 _OPTIONAL_PRIVACY = {"neighbours": "", "insecure_seed": None, "warning": "", "ledger": None, "tradeoff": None}
 _KINDS: tuple[tuple[str, Any, str], ...] = (
@@ -28,6 +29,7 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("parameters", Mapping, "a dict"),
     ("privacy", Mapping, "a dict"),
     ("versions", Mapping, "a dict"),
+    ("source", Mapping, "a dict"),
     ("halted", bool, "true or false"),
     ("message", str, "text"),
     ("coef", list, "a list of rows, one per output"),

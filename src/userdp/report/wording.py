@@ -21,6 +21,11 @@ _STEPS = "The training steps: each releases where people's data, on average, pul
 _PURPOSES = (
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
     ("whitening", "How features vary and go together, so that training advances evenly in all directions."),
+    (
+        "ranges of columns",
+        "Where the numbers of some columns lie, roughly: their ranges, and what fills missing cells.",
+    ),
+    ("levels of", "Which levels of a column many people have."),
     ("column scales", "In which units each feature is, roughly."),
     ("row scale", "How long rows are, roughly."),
     ("burn-in", "The first training steps, which lead near the model and find how long people's gradients are."),
@@ -41,6 +46,7 @@ _MECHANISMS = {
     "gaussian-outlier-removal": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
     "sampled-outlier-removal": "Random samples of people: far-off contributions left out, a test, then a noisy mean.",
     "searched-outlier-removal": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
+    "vocabulary": "Noisy counts of how many people have a level; only levels far above what one person adds are named.",
     "winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
     "local-votes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
     "local-reports": "Each person tells one number with noise of its own, before anyone adds up.",

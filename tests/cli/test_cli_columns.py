@@ -1,0 +1,77 @@
+"""Described columns from the command line: fit, predict, evaluate, report, and a first description."""
+
+import json
+import tomllib
+
+import pytest
+from support_cli import run
+from support_columns import COLUMNS, shop
+
+from userdp import Category, Columns
+
+
+@pytest.fixture(scope="module", params=["csv", "parquet"])
+def table(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shop")
+    path = folder / f"shop.{request.param}"
+    frame = shop(3000)
+    frame.to_csv(path, index=False) if request.param == "csv" else frame.to_parquet(path)
+    return path
+
+
+def fitted(table, description, *more):
+    asked = ("--user-column", "user", "--target", "bought", "--classes", "no,yes", "--columns", str(description))
+    return run("fit", str(table), *asked, "--epsilon", "2", "--output", str(table.parent / "model.json"), *more)
+
+
+def test_from_a_table_to_predictions_scores_and_a_report(table):
+    folder = table.parent
+    description = Columns({**COLUMNS, "device": Category("private")}).write(folder / "shop.toml")
+    done = fitted(table, description, "--report", str(folder / "report.html"), "--json")
+    assert done.exit_code == 0, done.output
+    model = json.loads((folder / "model.json").read_text())
+    assert model["columns"]["device"]["levels"] == ["phone", "laptop"]
+    assert "city=Lyon" in model["features"]
+    assert "What the columns mean" in (folder / "report.html").read_text()
+    done = run("predict", str(folder / "model.json"), str(table), "--output", str(folder / "out.csv"), "--proba")
+    assert done.exit_code == 0, done.output
+    done = run("evaluate", str(folder / "model.json"), str(table), "--target", "bought", "--json")
+    scores = json.loads(done.stdout)["scores"]["rows"]
+    assert scores["model"]["log loss"] < scores["constant"]["log loss"]
+    asked = ("--target", "bought", "--user-column", "user", "--epsilon", "2", "--json")
+    assert run("evaluate", str(folder / "model.json"), str(table), *asked).exit_code == 0
+
+
+def test_a_first_description(table):
+    done = run("columns", str(table), "--user-column", "user", "--target", "bought")
+    assert set(tomllib.loads(done.stdout)) == set(COLUMNS)
+    path = table.parent / "first.toml"
+    done = run("columns", str(table), "--output", str(path))
+    assert "user" in Columns.read(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--features", "age"), "either --features"),
+        (("--fill-missing", "0"), "no --feature-range or --fill-missing"),
+        (("--delta", "0.01"), "--delta 0.01 well below 1 over the 3000 users"),
+        (("--columns-fraction", "2"), "--columns-fraction 2.0 < 1"),
+    ],
+)
+def test_what_is_wrong_costs_nothing(table, more, words):
+    done = fitted(table, COLUMNS.write(table.parent / "declared.toml"), *more)
+    assert done.exit_code == 1
+    assert words in done.output
+    assert "spent" not in done.output or "Nothing was spent" in done.output
+
+
+def test_noise_that_would_dominate_is_refused_with_what_would_do(table):
+    description = COLUMNS.write(table.parent / "declared.toml")
+    weak = ("--epsilon", "0.01")
+    done = fitted(table, description, *weak)
+    assert done.exit_code == 1
+    assert "noise is expected to dominate" in done.output
+    assert "An epsilon of about" in done.output
+    assert "--allow-weak goes on" in done.output
+    assert fitted(table, description, *weak, "--allow-weak").exit_code == 0
