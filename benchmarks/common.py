@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +42,31 @@ def save(name: str, results: dict[str, object]) -> Path:
     record = {"results": earlier | {part: provenance() | {"rows": rows} for part, rows in results.items()}}
     path.write_text(json.dumps(record, indent=1))
     return path
+
+
+def saved(name: str, part: str) -> list[dict]:
+    """What `save` wrote of a part, if it did."""
+    path = Path(__file__).parent / "results" / f"{name}.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    return list(results[part]["rows"]) if part in results else []
+
+
+def forget_peak() -> int:
+    """Start to look for the peak of this process's memory anew: the bytes that it has now."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not to be used again unseen
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def peak() -> int:
+    """Most bytes that this process had since `forget_peak`."""
+    return _memory("VmHWM")
+
+
+def _memory(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def logistic_optimum(data: UserData, ridge: float = 1e-6) -> np.ndarray:

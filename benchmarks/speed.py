@@ -3,9 +3,10 @@
 Everything is timed from arrays to a fitted model: grouping, planning, training; compiled before. Reported are medians
 of CPU and wall time over those of scikit-learn's `LogisticRegression` (lbfgs, no privacy), with `X.sum()`, which
 reads the rows once, and an epoch of `SGDClassifier`; the excess risk of the default beside that of the unhurried plan;
-and the exponents of time and of peak memory from 10,000 to 1,000,000 users.
+and the exponents of time and of peak memory from 10,000 to 1,000,000 users. `picture` draws time against rows from
+what growth and benchmarks/peer_speed.py saved.
 
-    python benchmarks/speed.py [--only fits accuracy growth] [--repeats 7] [--quick]
+    python benchmarks/speed.py [--only fits accuracy growth picture] [--repeats 7] [--quick]
 
 `--quick` is a guard: it counts passes and compares ratios on fewer rows, and fails if they are too large; no seconds.
 """
@@ -15,16 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from common import save
+from common import forget_peak, peak, save, saved
 from rich.console import Console
 from rich.table import Table
 from sklearn.linear_model import LogisticRegression as Plain
@@ -40,7 +42,8 @@ mpl.use("Agg")
 SIZES = ((100_000, 20, 10), (100_000, 20, 20), (100_000, 20, 50), (20_000, 20, 200))  # users, rows, features
 EPSILONS, DELTA, UNHURRIED = (0.5, 1.0, 8.0), 1e-8, 10**15
 GROWTH = (10_000, 100_000, 1_000_000)
-MOST_PASSES, MOST_RATIO = 12, 3.0  # of the guard; ratios on few rows, and on busy machines, are larger
+# Of the guard. Ten of the passes are for rare classes only; ratios on few rows, and on busy machines, are larger.
+MOST_PASSES, MOST_RATIO = 20, 3.0
 PICTURE = Path(__file__).parents[1] / "docs" / "bench" / "speed.svg"
 
 
@@ -63,6 +66,7 @@ def private(epsilon: float, rows: int, **options: int) -> LogisticRegression:
 
 
 def clocked(run: Callable[[], object]) -> tuple[float, float]:
+    time.sleep(0.3)  # threads of BLAS spin for a while after the run before, and would be counted here
     cpu, wall = time.process_time(), time.perf_counter()
     run()
     return time.process_time() - cpu, time.perf_counter() - wall
@@ -127,51 +131,77 @@ def accuracy(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict
 
 
 def growth(numbers: tuple[int, ...], repeats: int) -> list[dict]:
-    """CPU seconds and peak memory of fits in processes of their own, and of one that holds the data only."""
+    """CPU seconds and peak memory of fits, each in a process of its own that reads the rows from files."""
     found = []
     for users in numbers:
-        row: dict = {"users": users}
-        for who in ("nobody", "userdp", "scikit-learn"):
-            runs = [
-                json.loads(subprocess.check_output([sys.executable, __file__, "--child", who, str(users)]))
-                for _ in range(repeats if users < numbers[-1] else 1)
-            ]
-            row[who] = {key: float(np.median([run[key] for run in runs])) for key in ("cpu", "bytes")}
-        row["data"] = users * 20 * (20 * 4 + 1 + 8)
-        row["memory above data / data"] = (row["userdp"]["bytes"] - row["nobody"]["bytes"]) / row["data"]
+        row: dict = {"users": users, "data": users * 20 * (20 * 4 + 1 + 8)}
+        with tempfile.TemporaryDirectory() as folder:
+            write_rows(Path(folder), users)
+            for who in FITS:
+                command = [sys.executable, __file__, "--child", who, folder, str(repeats if users < numbers[-1] else 3)]
+                row[who] = json.loads(subprocess.check_output(command))
+        for who in FITS:
+            row[f"memory above data / data, {who}"] = row[who]["bytes"] / row["data"] - 1
         found.append(row)
-    first, last = found[0], found[-1]
-    factor = math.log(last["users"] / first["users"])
-    for who in ("userdp", "scikit-learn"):
-        for key in ("cpu", "bytes"):
-            last[f"exponent of {key}, {who}"] = math.log(last[who][key] / first[who][key]) / factor
+    for before, row in pairwise(found):
+        factor = math.log(row["users"] / before["users"])
+        for who in FITS:
+            for key in ("cpu", "wall", "bytes"):
+                row[f"exponent of {key}, {who}"] = math.log(row[who][key] / before[who][key]) / factor
     return found
 
 
-def child(who: str, users: int) -> None:
-    """One fit in this process: CPU seconds of the second, peak memory of both."""
-    X, y, ids = arrays(users, 20, 20)
-    run = {
-        "nobody": lambda: None,
-        "userdp": lambda: private(1.0, 20).fit(X, y, groups=ids),
-        "scikit-learn": lambda: Plain(C=math.inf).fit(X, y),
-    }[who]
-    run()
-    cpu, _ = clocked(run)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stdout.write(json.dumps({"cpu": cpu, "bytes": peak}))
+def write_rows(folder: Path, users: int) -> None:
+    """X, y and ids of users in order, made some users at a time."""
+    shapes = {"X": (np.float32, (users * 20, 20)), "y": (np.bool_, (users * 20,)), "ids": (np.int64, (users * 20,))}
+    files = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, shape)
+        for name, (kind, shape) in shapes.items()
+    }
+    for start in range(0, users, 10_000):
+        data = draw_users(scenario(20, 20), min(10_000, users - start), start)
+        some = slice(start * 20, start * 20 + data.n_rows)
+        files["X"][some], files["y"][some] = data.rows[:, :-1], data.targets > 0
+        files["ids"][some] = np.arange(some.start, some.stop) // 20
 
 
-def picture(rows: list[dict]) -> None:
-    """Time against rows."""
+FITS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], object]] = {
+    "userdp": lambda X, y, ids: private(1.0, 20).fit(X, y, groups=ids),
+    "scikit-learn": lambda X, y, ids: Plain(C=math.inf).fit(X, y),
+}
+
+
+def child(who: str, folder: Path, repeats: int) -> None:
+    """Fits in this process: one that does not count, then medians of time, and the peak of memory with the data."""
+    X, y, ids = (np.load(folder / f"{name}.npy") for name in ("X", "y", "ids"))
+    FITS[who](X, y, ids)
+    before = forget_peak()
+    taken = [clocked(lambda: FITS[who](X, y, ids)) for _ in range(repeats)]
+    cpu, wall = np.median(taken, axis=0).tolist()
+    held = X.nbytes + y.nbytes + ids.nbytes
+    sys.stdout.write(json.dumps({"cpu": cpu, "wall": wall, "bytes": peak() - before + held}))
+
+
+def picture(rows: list[dict], peers: list[dict]) -> None:
+    """Time against rows: ours and scikit-learn's, and other libraries' where they were measured."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(5.5, 3.5))
+    figure, axes = plt.subplots(figsize=(6.5, 4))
     for who, label in (("userdp", "userdp, epsilon 1"), ("scikit-learn", "scikit-learn, no privacy")):
         axes.loglog([20 * row["users"] for row in rows], [row[who]["cpu"] for row in rows], marker="o", label=label)
+    for who in dict.fromkeys(row["who"] for row in peers if row["who"] != "userdp" and row["runs"]):
+        points = [(20 * row["users"], row["cpu_seconds"]) for row in peers if row["who"] == who and row["runs"]]
+        axes.loglog(*zip(*points, strict=True), marker="s", linestyle="--", linewidth=1, label=f"{who}, epsilon 1")
     axes.set(xlabel="rows (20 per user, 20 features)", ylabel="CPU seconds of a fit")
-    axes.legend()
+    axes.legend(fontsize="small")
     figure.savefig(PICTURE, bbox_inches="tight", metadata={"Date": None})
+    Console().print(f"Wrote {PICTURE}")
+
+
+def shown(cell: object) -> str:
+    if isinstance(cell, dict):
+        return ", ".join(f"{key} {value:.3g}" for key, value in cell.items())
+    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
 
 
 def show(rows: list[dict]) -> None:
@@ -181,7 +211,7 @@ def show(rows: list[dict]) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         cells = (row.get(name, "") for name in names)
-        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+        table.add_row(*map(shown, cells))
     Console(width=180).print(table)
 
 
@@ -205,27 +235,29 @@ def guard() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--only", nargs="+", choices=("fits", "accuracy", "growth"), default=["fits", "accuracy", "growth"]
+        "--only", nargs="+", choices=("fits", "accuracy", "growth", "picture"), default=["fits", "accuracy", "growth"]
     )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--features", type=int, nargs="+", help="only these numbers of features")
     parser.add_argument("--quick", action="store_true", help="the guard: counts and ratios; nothing is saved")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--users", type=int, nargs="+", default=GROWTH, help="of growth")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        child(asked.child[0], int(asked.child[1]))
+        child(asked.child[0], Path(asked.child[1]), int(asked.child[2]))
         return
     if asked.quick:
         guard()
         return
     sizes = tuple(size for size in SIZES if not asked.features or size[2] in asked.features)
-    parts = {"fits": (fits, sizes), "accuracy": (accuracy, sizes), "growth": (growth, GROWTH)}
+    parts = {"fits": (fits, sizes), "accuracy": (accuracy, sizes), "growth": (growth, tuple(asked.users))}
     for part in asked.only:
+        if part == "picture":
+            picture(saved("speed", "growth"), saved("peer_speed", "trainings"))
+            continue
         measure, about = parts[part]
         rows = measure(about, asked.repeats)  # type: ignore[operator]
         show(rows)
-        if part == "growth":
-            picture(rows)
         Console().print(f"Wrote {save('speed', {part: rows})}")
 
 

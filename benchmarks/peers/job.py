@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from math import ceil, exp
+from time import perf_counter, process_time
 
 import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
@@ -40,6 +42,7 @@ class Job:
     learning_rate: float = 0.5
     steps_per_pass: int = 20
     reading: str = "users"
+    in_turns: bool = False
 
     @property
     def n_users(self) -> int:
@@ -76,20 +79,41 @@ class Job:
         weights[place] = 1 / np.bincount(self.users)[self.users]
         return rows, targets, weights
 
-    def report(self, peer: str, package: str, guarantee: str, weights: np.ndarray, seconds: float, note: str) -> None:
-        """Score the weights on the test rows and print the one line."""
+    def run(
+        self,
+        peer: str,
+        package: str,
+        guarantee: str,
+        train: Callable[[], tuple[np.ndarray, str]],
+        noise_seconds: float = 0.0,
+    ) -> None:
+        """Train, which gives weights and a note, time it, and print the one line.
+
+        With `in_turns`, one training that does not count comes first, and then one for each line of standard input.
+        """
+        told = {"peer": peer, "version": version(package), "guarantee": guarantee, "noise_seconds": noise_seconds}
+        if not self.in_turns:
+            self._report(told, train)
+            return
+        train()
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            self._report(told, train)
+
+    def _report(self, told: dict[str, object], train: Callable[[], tuple[np.ndarray, str]]) -> None:
+        wall, cpu = perf_counter(), process_time()
+        weights, note = train()
+        wall, cpu = perf_counter() - wall, process_time() - cpu
         margins = self.X_test.astype(np.float64) @ np.asarray(weights, np.float64).ravel()
         chances = 0.5 * (1 + np.tanh(margins / 2))
-        line = {
-            "peer": peer,
-            "version": version(package),
-            "guarantee": guarantee,
+        line = told | {
             "log_loss": float(log_loss(self.y_test, chances)),
             "auc": float(roc_auc_score(self.y_test, margins)),
-            "seconds": round(seconds, 3),
+            "seconds": wall,
+            "cpu_seconds": cpu,
             "note": note,
         }
-        print(json.dumps(line))
+        print(json.dumps(line), flush=True)
 
 
 def read_job() -> Job:

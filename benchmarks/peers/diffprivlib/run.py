@@ -9,8 +9,8 @@ small.
 
 import sys
 from pathlib import Path
-from time import perf_counter
 
+import numpy as np
 from diffprivlib.models import LogisticRegression
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -18,23 +18,27 @@ from job import read_job
 
 job = read_job()
 rows, targets, _ = job.blocks()
-model = LogisticRegression(
-    epsilon=job.epsilon / job.max_rows_per_user,
-    data_norm=1.0,
-    fit_intercept=False,
-    tol=1e-8,
-    max_iter=1000,
-    random_state=job.seed,
-)
-start = perf_counter()
-model.fit(rows.reshape(-1, rows.shape[2]) / job.row_norm, targets.ravel())
-seconds = perf_counter() - start
-job.report(
+rows, targets = rows.reshape(-1, rows.shape[2]) / np.float32(job.row_norm), targets.ravel()
+
+
+def train():
+    model = LogisticRegression(
+        epsilon=job.epsilon / job.max_rows_per_user,
+        data_norm=1.0,
+        fit_intercept=False,
+        tol=1e-8,
+        max_iter=1000,
+        random_state=job.seed,
+    )
+    model.fit(rows, targets)
+    note = f"pure DP, C=1 (default), L-BFGS of {model.n_iter_[0]} iterations; passes and delta are not used"
+    return model.coef_ / job.row_norm, note
+
+
+job.run(
     peer="diffprivlib",
     package="diffprivlib",
     guarantee=f"user-level ({job.epsilon:g}, 0), replacement: row-level pure DP at epsilon / {job.max_rows_per_user}, "
     "group privacy",
-    weights=model.coef_ / job.row_norm,
-    seconds=seconds,
-    note=f"pure DP, C=1 (default), L-BFGS of {model.n_iter_[0]} iterations; passes and delta are not used",
+    train=train,
 )

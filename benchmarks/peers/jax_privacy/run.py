@@ -5,6 +5,7 @@ clipped whole. The accountant's neighbours add or remove a user; a replacement o
 """
 
 import sys
+from math import ceil, sqrt
 from pathlib import Path
 from time import perf_counter
 
@@ -21,12 +22,14 @@ from job import read_job
 
 job = read_job()
 epsilon, delta = job.add_or_remove
+start = perf_counter()
 noise = dp_accounting.calibrate_dp_mechanism(
     PLDAccountant,
     lambda sigma: accounting.dpsgd_event(sigma, job.steps, sampling_prob=1 / job.steps_per_pass),
     epsilon,
     delta,
 )
+noise_seconds = perf_counter() - start
 
 
 def loss(weights, X, y):
@@ -34,6 +37,7 @@ def loss(weights, X, y):
 
 
 expected_users = job.n_users / job.steps_per_pass
+padded_users = min(job.n_users, ceil(expected_users + 4 * sqrt(expected_users)))  # one shape: one compilation
 clipped = clipping.clipped_grad(
     loss, batch_argnums=(1, 2), keep_batch_dim=False, l2_clip_norm=job.clip, normalize_by=expected_users
 )
@@ -50,24 +54,29 @@ selection = batch_selection.UserSelectionStrategy(
     ),
     examples_per_user_per_batch=job.max_rows_per_user,
 )
-start = perf_counter()
-weights = np.zeros(job.X.shape[1], np.float32)
-state = optimizer.init(weights)
-for users in selection.batch_iterator(job.users, rng=job.seed):
-    total = 0.0
-    for rows in batch_selection.split_and_pad_global_batch(users, 2 * job.users_per_step):  # one shape: one compilation
-        total += gradient(weights, job.X[rows], job.y[rows], is_padding_example=rows[:, 0] < 0)
-    step, state = update(total, state)
-    weights = optax.apply_updates(weights, step)
-weights = np.asarray(weights)
-seconds = perf_counter() - start
-job.report(
+note = (
+    f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.steps} steps, "
+    f"sample rate {1 / job.steps_per_pass:.4g}, noise multiplier {noise:.4g}, last iterate"
+)
+
+
+def train():
+    weights = np.zeros(job.X.shape[1], np.float32)
+    state = optimizer.init(weights)
+    for users in selection.batch_iterator(job.users, rng=job.seed):
+        total = 0.0
+        for rows in batch_selection.split_and_pad_global_batch(users, padded_users):
+            total += gradient(weights, job.X[rows], job.y[rows], is_padding_example=rows[:, 0] < 0)
+        step, state = update(total, state)
+        weights = optax.apply_updates(weights, step)
+    return np.asarray(weights), note
+
+
+job.run(
     peer="jax-privacy",
     package="jax-privacy",
     guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), replacement: users Poisson sampled; removal + addition at "
     "(epsilon/2, delta/(1+e^(epsilon/2))); PLD accountant",
-    weights=weights,
-    seconds=seconds,
-    note=f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.steps} steps, "
-    f"sample rate {1 / job.steps_per_pass:.4g}, noise multiplier {noise:.4g}, last iterate; compiling counts",
+    train=train,
+    noise_seconds=noise_seconds,
 )

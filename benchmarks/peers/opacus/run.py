@@ -24,6 +24,14 @@ from job import read_job
 
 LARGE_ORDERS = [1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48] + [int(64 * 2 ** (i / 4)) for i in range(33)]
 
+
+class Users(TensorDataset):
+    """Gives a whole batch at once: the loader would otherwise pick and stack examples one by one."""
+
+    def __getitems__(self, places):
+        return [tensor[places] for tensor in self.tensors]
+
+
 warnings.filterwarnings("ignore")
 job = read_job()
 torch.manual_seed(job.seed)
@@ -39,8 +47,9 @@ else:
     accountant, options = "rdp", {"alphas": LARGE_ORDERS}
     how = f"row-level DP-SGD with group privacy of (epsilon, delta) for {k} added or removed rows"
 
-examples = TensorDataset(rows, targets, weights)
-loader = DataLoader(examples, batch_size=ceil(len(examples) / job.steps_per_pass))
+examples = Users(rows, targets, weights)
+loader = DataLoader(examples, batch_size=ceil(len(examples) / job.steps_per_pass), collate_fn=list)
+start = perf_counter()
 noise = get_noise_multiplier(
     target_epsilon=epsilon,
     target_delta=delta,
@@ -50,29 +59,36 @@ noise = get_noise_multiplier(
     epsilon_tolerance=epsilon / 100,
     **options,
 )
-model = torch.nn.Linear(rows.shape[2], 1, bias=False)
-torch.nn.init.zeros_(model.weight)
-model, optimizer, loader = PrivacyEngine(accountant=accountant).make_private(
-    module=model,
-    optimizer=torch.optim.SGD(model.parameters(), lr=job.learning_rate),
-    data_loader=loader,
-    noise_multiplier=noise,
-    max_grad_norm=job.clip,
+noise_seconds = perf_counter() - start
+note = (
+    f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.passes * len(loader)} steps, "
+    f"sample rate {1 / len(loader):.4g}, noise multiplier {noise:.4g}, last iterate"
 )
-start = perf_counter()
-for _ in range(job.passes):
-    for X, y, weight in loader:
-        optimizer.zero_grad()
-        losses = binary_cross_entropy_with_logits(model(X).squeeze(2), y, reduction="none")
-        (losses * weight).sum(1).mean().backward()
-        optimizer.step()
-seconds = perf_counter() - start
-job.report(
+
+
+def train():
+    model = torch.nn.Linear(rows.shape[2], 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    model, optimizer, batches = PrivacyEngine(accountant=accountant).make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=job.learning_rate),
+        data_loader=loader,
+        noise_multiplier=noise,
+        max_grad_norm=job.clip,
+    )
+    for _ in range(job.passes):
+        for X, y, weight in batches:
+            optimizer.zero_grad()
+            losses = binary_cross_entropy_with_logits(model(X).squeeze(2), y, reduction="none")
+            (losses * weight).sum(1).mean().backward()
+            optimizer.step()
+    return model._module.weight.detach().numpy(), note
+
+
+job.run(
     peer=f"opacus ({job.reading})",
     package="opacus",
     guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), replacement: {how}; {accountant.upper()} accountant",
-    weights=model._module.weight.detach().numpy(),
-    seconds=seconds,
-    note=f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.passes * len(loader)} steps, "
-    f"sample rate {1 / len(loader):.4g}, noise multiplier {noise:.4g}, last iterate",
+    train=train,
+    noise_seconds=noise_seconds,
 )

@@ -62,6 +62,7 @@ np.random.seed(job.seed)  # noqa: NPY002, pfl draws from it
 torch.manual_seed(job.seed)
 torch.set_num_threads(1)  # users are small: threads only wait for each other
 epsilon, delta = job.add_or_remove
+start = perf_counter()
 accountant = PLDPrivacyAccountant(
     num_compositions=job.steps,
     sampling_probability=job.users_per_step / job.n_users,
@@ -69,39 +70,46 @@ accountant = PLDPrivacyAccountant(
     epsilon=epsilon,
     delta=0.999 * delta,  # its search may end 0.1% above the delta it is given
 )
+noise_seconds = perf_counter() - start
 mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism.from_privacy_accountant(accountant, job.clip))
 ends = np.searchsorted(job.users, np.arange(job.n_users), side="right")[:-1]
 rows = [torch.from_numpy(block) for block in np.split(job.X, ends)]
 targets = [torch.from_numpy(block) for block in np.split(job.y, ends)]
 users = PoissonSampled(lambda user: Dataset([rows[user], targets[user]], user_id=user), user_sampler=lambda: 0)
-module = Logistic(job.X.shape[1])
-model = PyTorchModel(
-    module,
-    local_optimizer_create=torch.optim.SGD,
-    central_optimizer=torch.optim.SGD(module.parameters(), lr=job.learning_rate),
+note = (
+    f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.steps} steps, sample rate "
+    f"{job.users_per_step / job.n_users:.4g}, noise multiplier {accountant.cohort_noise_parameter:.4g}, last iterate; "
+    "one local step"
 )
-start = perf_counter()
-ExpectedSize().run(
-    algorithm_params=NNAlgorithmParams(
-        central_num_iterations=job.steps,
-        evaluation_frequency=job.steps,
-        train_cohort_size=job.users_per_step,
-        val_cohort_size=0,
-    ),
-    backend=SimulatedBackend(training_data=users, val_data=users, postprocessors=[mechanism]),
-    model=model,
-    model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=1.0, local_batch_size=None),
-    send_metrics_to_platform=False,
-)
-seconds = perf_counter() - start
-job.report(
+
+
+def train():
+    module = Logistic(job.X.shape[1])
+    model = PyTorchModel(
+        module,
+        local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(module.parameters(), lr=job.learning_rate),
+    )
+    ExpectedSize().run(
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=job.steps,
+            evaluation_frequency=job.steps,
+            train_cohort_size=job.users_per_step,
+            val_cohort_size=0,
+        ),
+        backend=SimulatedBackend(training_data=users, val_data=users, postprocessors=[mechanism]),
+        model=model,
+        model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=1.0, local_batch_size=None),
+        send_metrics_to_platform=False,
+    )
+    return module.weights.detach().numpy(), note
+
+
+job.run(
     peer="pfl",
     package="pfl",
     guarantee=f"user-level ({job.epsilon:g}, {job.delta:g}), replacement: users Poisson sampled; removal + addition at "
     "(epsilon/2, delta/(1+e^(epsilon/2))); PLD accountant",
-    weights=module.weights.detach().numpy(),
-    seconds=seconds,
-    note=f"untuned SGD: clip {job.clip:g}, learning rate {job.learning_rate:g}, {job.steps} steps, sample rate "
-    f"{job.users_per_step / job.n_users:.4g}, noise multiplier {accountant.cohort_noise_parameter:.4g}, last iterate; "
-    "one local step",
+    train=train,
+    noise_seconds=noise_seconds,
 )
