@@ -70,9 +70,10 @@ coverage: $(DEV)/ready
 mutants: $(DEV)/ready
 	$(DEV)/bin/python tests/mutants.py
 
-# Kill fits at 200 random moments, and start eight at once from nothing: the ledger must hold.
+# Kill fits at 200 random moments, and start eight at once from nothing: the ledger must hold. Kill 100 workers of Ray.
 faults: $(DEV)/ready
 	FAULTS=200 $(DEV)/bin/python -m pytest --quiet tests/hostile/test_faults.py
+	FAULTS=100 $(DEV)/bin/python -m pytest --quiet tests/engines/test_ray_faults.py
 
 # Coverage-guided fuzzing of all that reads files, arguments and arrays, for SECONDS each; needs Linux and atheris.
 FUZZ := .venv/fuzz
@@ -117,7 +118,7 @@ bench: $(DEV)/ready
 
 # Renew the pinned versions: what pip installs afterwards is checked against these hashes.
 COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \
-	--python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
+	--python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links
 lock:
 	$(PYTHON) -m venv --clear .venv/lock && .venv/lock/bin/python -m pip install --quiet uv
 	$(COMPILE) --extra dev --output-file requirements/dev.lock
