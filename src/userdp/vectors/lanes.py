@@ -107,24 +107,30 @@ def _number(value: int) -> Any:
     return ir.Constant(_INDEX, value)
 
 
-def _steps(builder: Any, held: Any, width: Any) -> Iterator[list[tuple[Any, Any, Any]]]:
+def _steps(builder: Any, rows: _Matrix, width: Any) -> Iterator[list[tuple[Any, Any, Any]]]:
     """Loops that cover all features, of which rows hold all or all but the last.
 
     For each vector of a step its first feature, which of its features are held, and which there are. First full steps,
     of which all are, and then what is left: at most one step.
     """
     size = _number(_LANES * _PARTS)
-    end = builder.sub(held, builder.srem(held, size))
+    end = builder.sub(rows.width, builder.srem(rows.width, size))
     with cgutils.for_range_slice(builder, _number(0), end, size) as (feature, _):
         yield [(builder.add(feature, _number(part * _LANES)), None, None) for part in range(_PARTS)]
     with builder.if_then(builder.icmp_signed("<", end, width)):
         features = [builder.add(end, _number(part * _LANES)) for part in range(_PARTS)]
-        yield [(feature, _below(builder, feature, held), _below(builder, feature, width)) for feature in features]
+        held = [_below(builder, feature, rows.width, rows.bytes) for feature in features]
+        yield list(zip(features, held, [_below(builder, feature, width, 8) for feature in features], strict=True))
 
 
-def _below(builder: Any, feature: Any, width: Any) -> Any:
-    """Which features of the vector that begins with this one are among the first `width`."""
-    left = _same(builder, builder.sub(width, feature))
+def _below(builder: Any, feature: Any, width: Any, size: int) -> Any:
+    """Which features of the vector that begins with this one are among the first `width`: for numbers of this size.
+
+    Compared as whole numbers of that size, the answer is what the processor's masked loads and stores take.
+    """
+    kind = ir.IntType(8 * size)
+    left = builder.sub(width, feature)
+    left = _same(builder, builder.trunc(left, kind) if size < 8 else left)
     return builder.icmp_signed("<", ir.Constant(left.type, list(range(_LANES))), left)
 
 
@@ -146,7 +152,7 @@ def _generate_dot(context: Any, builder: Any, signature: Any, values: Any) -> An
     sums = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
     for place in sums:
         builder.store(ir.Constant(_WIDE, [0.0] * _LANES), place)
-    for step in _steps(builder, rows.width, weights.width):
+    for step in _steps(builder, rows, weights.width):
         for place, (feature, held, some) in zip(sums, step, strict=True):
             row_part, weights_part = rows.load(held, row, feature, others=1.0), weights.load(some, line, feature)
             _add_product(builder, place, row_part, weights_part)
@@ -167,7 +173,7 @@ def _generate_add_rows(context: Any, builder: Any, signature: Any, values: Any) 
     _, first, n_rows, _, at, stride, _, to, width = values
     start = builder.mul(first, rows.width)
     added = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
-    for step in _steps(builder, rows.width, width):
+    for step in _steps(builder, rows, width):
         for place, (feature, _, some) in zip(added, step, strict=True):
             builder.store(sums.load(some, to, feature), place)
         with cgutils.for_range(builder, n_rows) as loop:
