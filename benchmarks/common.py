@@ -7,6 +7,7 @@ import ctypes
 import gc
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +72,11 @@ def _memory(field: str) -> int:
 
 def logistic_optimum(data: UserData, ridge: float = 1e-6) -> np.ndarray:
     """Minimiser of the logistic loss of all rows."""
-    return user_optimum(logistic, UserData(data.rows, data.targets, np.arange(data.n_rows + 1)), ridge)
+    return user_optimum(logistic, replace(data, offsets=np.arange(data.n_rows + 1)), ridge)
 
 
 def scores(weights: np.ndarray, data: UserData) -> tuple[float, float]:
     """Log loss and AUC over rows."""
-    margins = data.rows.astype(np.float64) @ weights
+    margins = data.dense().astype(np.float64) @ weights
     log_loss = np.mean(np.logaddexp(0, (1 - 2 * data.targets) * margins))
     return float(log_loss), float(roc_auc_score(data.targets, margins))

@@ -132,7 +132,8 @@ def test_anything_in_the_values_is_accepted_silently():
 
 def test_intercept_and_absent_targets():
     data = UserData.from_arrays(np.array([[5.0], [6.0], [7.0]]), None, ["a", "b", "a"], fit_intercept=True)
-    np.testing.assert_array_equal(data.rows, [[5, 1], [7, 1], [6, 1]])
+    np.testing.assert_array_equal(data.rows_of(0)[0], [[5, 1], [7, 1]])
+    np.testing.assert_array_equal(data.dense(), [[5, 1], [7, 1], [6, 1]])
     assert np.all(np.isnan(data.targets))
     assert data.n_features == 2
 

@@ -65,7 +65,7 @@ def test_a_star_takes_neither_user_nor_target(make):
     table = make({name: TABLE[name] for name in ("who", "label", "x_1")})
     data = UserData.from_table(table, user="who", target="label", features="*", fit_intercept=True, dtype="float32")
     assert (data.n_features, data.rows.dtype) == (2, np.float32)
-    assert np.all(data.rows[:, 1] == 1)
+    assert np.all(data.dense()[:, 1] == 1)
 
 
 def test_pandas_kinds_of_columns():

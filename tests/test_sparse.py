@@ -234,10 +234,11 @@ def test_public_rows_may_be_sparse_too():
 def test_users_next_to_each_other_are_used_without_a_copy():
     X = made(ROWS, D)
     for intercept in (False, True):
-        rows = UserData.from_arrays(X, None, USERS, fit_intercept=intercept).rows
+        data = UserData.from_arrays(X, None, USERS, fit_intercept=intercept)
+        rows = data.rows
         assert np.shares_memory(rows.values, X.data)
         assert np.shares_memory(rows.indices, X.indices)
-        assert rows.shape == (ROWS, D + intercept)
+        assert (rows.shape, data.n_features) == ((ROWS, D), D + intercept)
         with pytest.raises(ValueError, match="read-only"):
             rows.values[0] = 1.0
 
@@ -283,7 +284,7 @@ def test_data_is_pickled_and_shows_no_more_than_dense():
     again = pickle.loads(pickle.dumps(data))
     assert np.array_equal(again.rows.dense(slice(0, ROWS)), data.rows.dense(slice(0, ROWS)))
     assert repr(data) == "UserData(n_users=60, n_features=13, dtype=float64)"
-    assert repr(data.rows) == "SparseRows(n_features=13, dtype=float64)"
+    assert repr(data.rows) == "SparseRows(n_features=12, dtype=float64)"
 
 
 def malformed():

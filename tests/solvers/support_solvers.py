@@ -44,7 +44,7 @@ def each(function, predictions, targets):
 
 
 def risk(loss, data, w):
-    predictions = data.rows.astype(float) @ w.reshape(loss.n_outputs, -1).T
+    predictions = data.dense().astype(float) @ w.reshape(loss.n_outputs, -1).T
     if loss.n_outputs == 1:
         return float(np.mean(each(loss.value, predictions[:, 0], data.targets)))
     return float(np.mean([loss.value(p, y) for p, y in zip(predictions, data.targets, strict=True)]))
@@ -52,7 +52,7 @@ def risk(loss, data, w):
 
 def best_risk(loss, data, l2=0.0):
     """Least risk, with a penalty l2/2 |w|^2, without any domain, by a generic optimiser."""
-    X, y = data.rows.astype(float), data.targets
+    X, y = data.dense().astype(float), data.targets
 
     def objective(w):
         predictions = X @ w.reshape(loss.n_outputs, -1).T

@@ -76,7 +76,7 @@ def dp_sgd(data: UserData, tuning: Tuning, noise: float, seed: int) -> tuple[np.
 def tuned(data: UserData, test: HeldOut, budget: Budget, passes: float | None) -> tuple[Tuning, float]:
     """The tuning with the least log loss on the test users (100,000 of their rows), and its noise."""
     picked = np.random.default_rng(0).permutation(test.data.n_rows)[:_TUNED_ON]
-    rows, signs = test.data.rows[picked], 1 - 2 * test.data.targets[picked].astype(np.float32)
+    rows, signs = test.data.dense()[picked], 1 - 2 * test.data.targets[picked].astype(np.float32)
     counted = test.weights[picked] / test.weights[picked].sum()
     found = []
     for tuning in candidates(passes):

@@ -148,7 +148,7 @@ def _arrays(task: Task, n_users: int | None, seed: int, envs: Path) -> Path:
     train, test = task.load(seed, n_users)
     groups = np.repeat(np.arange(train.n_users), np.diff(train.offsets))
     with whole_file(path) as new, open(new, "wb") as file:
-        np.savez(file, X=train.rows, y=train.targets, groups=groups, X_test=test.rows, y_test=test.targets)
+        np.savez(file, X=train.dense(), y=train.targets, groups=groups, X_test=test.dense(), y_test=test.targets)
     return path
 
 

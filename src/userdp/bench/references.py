@@ -27,7 +27,7 @@ _FLAT = 1e-8  # eigenvalues of the Hessian, of unit diagonal, below which the lo
 
 def optimum(loss: Loss, data: UserData, l2: float = 0.0, width: float = _WIDTH) -> np.ndarray:
     """Minimiser of the mean loss over rows, penalised, by a generic optimiser; smoothed to `width`."""
-    X, smooth = data.rows.astype(np.float64), loss if loss.smooth else smoothed(loss, width)
+    X, smooth = data.dense().astype(np.float64), loss if loss.smooth else smoothed(loss, width)
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         predictions = X @ w
@@ -47,7 +47,7 @@ def user_weights(data: UserData) -> np.ndarray:
 def user_optimum(loss: Loss, data: UserData, ridge: float = 1e-9) -> np.ndarray:
     """Minimiser of the mean over users of their mean loss, what solvers minimise: Newton's method, of smooth losses."""
     if data.n_rows > _MANY_ROWS and data.n_users > _MANY_ROWS // 1000:
-        w = user_optimum(loss, _first_users(data, data.n_users // 10), ridge)
+        w = user_optimum(loss, data.part(0, data.n_users // 10), ridge)
     else:
         w = np.zeros(loss.n_outputs * data.n_features)
     value, gradient, hessian = _expansion(loss, data, w, ridge)
@@ -63,11 +63,6 @@ def user_optimum(loss: Loss, data: UserData, ridge: float = 1e-9) -> np.ndarray:
         if gained < 1e-11:
             break
     return w
-
-
-def _first_users(data: UserData, n_users: int) -> UserData:
-    n_rows = data.offsets[n_users]
-    return UserData(data.rows[:n_rows], data.targets[:n_rows], data.offsets[: n_users + 1])
 
 
 def _expansion(loss: Loss, data: UserData, w: np.ndarray, ridge: float = 0.0) -> tuple[float, np.ndarray, np.ndarray]:
@@ -91,7 +86,7 @@ def _chunks(data: UserData) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray
     weights = user_weights(data)
     for start in range(0, data.n_rows, _CHUNK):
         part = slice(start, start + _CHUNK)
-        yield data.rows[part].astype(np.float64), data.targets[part], weights[part]
+        yield data.dense(part).astype(np.float64), data.targets[part], weights[part]
 
 
 def _bent_inverse(hessian: np.ndarray) -> tuple[np.ndarray, int]:
@@ -154,7 +149,7 @@ def worst_case_rate(n_users: int, rows_per_user: int, dimension: int, epsilon: f
 
 def mean_loss(loss: Loss, data: UserData, weights: np.ndarray, l2: float = 0.0) -> float:
     """Mean loss over rows, penalised."""
-    predictions = data.rows.astype(np.float64) @ weights
+    predictions = data.dense().astype(np.float64) @ weights
     return float(each_value(loss, predictions, data.targets).mean() + l2 / 2 * weights @ weights)
 
 

@@ -42,7 +42,7 @@ class HeldOut:
     def score(self, model: np.ndarray) -> Record:
         """Loss by users and by rows, AUC, slope and bins of calibration, mean prediction / mean target. NOT PRIVATE."""
         y = self.data.targets
-        margins = (self.data.rows @ model.astype(np.float32)).astype(np.float64)
+        margins = (self.data.dense() @ model.astype(np.float32)).astype(np.float64)
         losses = each_value(self.loss, margins, y) * self.unit**2
         if self.loss.classifies:
             predicted, observed, slope = expit(margins), y, logistic_slope(margins, y, self.weights)

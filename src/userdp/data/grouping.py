@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from userdp.data.schema import TEXT, as_bytes, declared, texts
 
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 _TURN_ROWS = 2048  # of which columns become rows at a time
+_THREADING_PAYS = 1 << 22  # entries below which starting threads costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,15 @@ class Groups:
         return int(self.offsets[-1])
 
     def gather(self, source: np.ndarray, out: np.ndarray) -> None:
-        """Fill `out` with the source's rows in order, a slab at a time, without warnings about their values."""
+        """Fill `out` with the source's rows in order, a slab at a time, without warnings about their values.
+
+        On all processors: most of the time is spent waiting for rows that lie anywhere.
+        """
         direct = out.flags.c_contiguous and out.dtype == source.dtype
-        with np.errstate(all="ignore"):
-            for start in range(0, self.n_rows, _GATHER_ROWS):
-                slab = slice(start, min(start + _GATHER_ROWS, self.n_rows))
+
+        def move(start: int) -> None:
+            slab = slice(start, min(start + _GATHER_ROWS, self.n_rows))
+            with np.errstate(all="ignore"):
                 if self.order is None or not source.flags.c_contiguous:  # `take` would copy all of such a source
                     out[slab] = source[slab if self.order is None else self.order[slab]]
                 elif direct:
@@ -65,8 +71,16 @@ class Groups:
                 else:
                     out[slab] = source.take(self.order[slab], axis=0)
 
+        starts = range(0, self.n_rows, _GATHER_ROWS)
+        if out.size < _THREADING_PAYS:
+            for start in starts:
+                move(start)
+            return
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(move, starts))
+
     def scatter(self, columns: Sequence[np.ndarray], start: int, out: np.ndarray) -> None:
-        """Put the columns of some input rows, from number `start` on, where they belong in `out`; one more is 1."""
+        """Put the columns of some input rows, from number `start` on, where they belong in `out`."""
         end = start + len(columns[0])
         block = out[start:end] if self.order is None else np.empty((end - start, out.shape[1]), out.dtype)
         as_rows(columns, block)
@@ -103,13 +117,12 @@ class Groups:
 
 
 def as_rows(columns: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """Put columns into rows; further columns of these are 1."""
+    """Put columns into rows."""
     with np.errstate(all="ignore"):
         for first in range(0, len(out), _TURN_ROWS):
             some = slice(first, first + _TURN_ROWS)
             for position, column in enumerate(columns):
                 out[some, position] = column[some]
-    out[:, len(columns) :] = 1.0
 
 
 def check_users(n_users: int) -> None:

@@ -31,6 +31,7 @@ NUMBER, TEXT, ANY = "number", "text", "any"  # what a column's type may declare 
 _ARROW = (pa.Array, pa.ChunkedArray)
 _PLAIN = (int, float, np.integer, np.floating, np.bool_)
 _SHOWN_NAMES = 40  # column names that an error lists at most
+_CODED_CELLS = 1 << 18  # labels that become positions at a time: what is made on the way takes more than they do
 # Names of types, in lower case, of pandas' own columns, polars and Arrow.
 _NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
 _TEXTS = re.compile(r"(large_)?(string|utf8)(_view)?(\[pyarrow\])?|str")
@@ -238,8 +239,11 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
         column = numbers(what, column) if wanted == NUMBER else column.cells
     numpy_type = _type_of(column)
     if isinstance(numpy_type, np.dtype) and encodable(numpy_type):
-        codes, distinct = encode(np.asarray(column))
-        return np.asarray(_positions_of(distinct.tolist(), known)[codes])
+        cells, found = np.asarray(column), np.empty(len(column))
+        for start in range(0, len(cells), _CODED_CELLS):
+            codes, distinct = encode(cells[start : start + _CODED_CELLS])
+            found[start : start + _CODED_CELLS] = _positions_of(distinct.tolist(), known)[codes]
+        return found
     if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last position
         return np.asarray(np.append(_positions_of(list(column.cat.categories), known), np.nan)[column.cat.codes])
     cells = as_arrow(column) if kind in (NUMBER, TEXT, *_CATEGORIES) or isinstance(column, _ARROW) else None

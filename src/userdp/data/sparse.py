@@ -1,8 +1,7 @@
 """Rows by their non-zero entries: what a scipy matrix in CSR form holds, without making it dense.
 
 Row i has values[k] in column indices[k] for indptr[i] <= k < indptr[i + 1]. Entries of a row come in any order; several
-in one column add up, and zeros may be among them. The constant of an intercept is not held: it would be as many numbers
-as there are rows.
+in one column add up, and zeros may be among them.
 
 Guarantee: whether something is raised here, and its words, depend on types, dimensions and on whether the parts fit
 together (the structure), never on a value; what a row is depends on its own entries only.
@@ -38,13 +37,12 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseRows:
-    """Rows by their entries; `n_columns` without the constant. All arrays are read-only."""
+    """Rows by their entries. All arrays are read-only."""
 
     indptr: np.ndarray
     indices: np.ndarray
     values: np.ndarray
     n_columns: int
-    constant: bool = False
 
     def __post_init__(self) -> None:
         arrays = {"indptr": "lq", "indices": "ilq", "values": "fd"}
@@ -61,7 +59,7 @@ class SparseRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self), self.n_columns + self.constant
+        return len(self), self.n_columns
 
     @property
     def dtype(self) -> np.dtype:
@@ -69,8 +67,8 @@ class SparseRows:
 
     @property
     def size(self) -> int:
-        """How many numbers there are to go through, the constant's counted in."""
-        return len(self.values) + self.constant * len(self)
+        """How many numbers there are to go through."""
+        return len(self.values)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -78,26 +76,26 @@ class SparseRows:
     def __repr__(self) -> str:
         return f"SparseRows(n_features={self.shape[1]}, dtype={self.dtype})"
 
-    @property
-    def entries(self) -> Entries:
-        return Entries(self.indptr, self.indices, self.values, self.shape, int(self.constant))
+    def entries(self, constant: bool = False) -> Entries:
+        """As kernels take them; with a `constant` a feature that is 1 follows."""
+        shape = len(self), self.n_columns + constant
+        return Entries(self.indptr, self.indices, self.values, shape, int(constant))
 
     def dense(self, block: slice) -> np.ndarray:
         """Some rows as a matrix."""
-        indptr = self.indptr[block.start : block.stop + 1]
+        first, last, _ = block.indices(len(self))
+        indptr = self.indptr[first : last + 1]
         rows = np.zeros((len(indptr) - 1, self.shape[1]), self.dtype)
-        rows[:, self.n_columns :] = 1.0
         held = slice(indptr[0], indptr[-1])
         with np.errstate(all="ignore"):
             np.add.at(rows, (np.repeat(np.arange(len(rows)), np.diff(indptr)), self.indices[held]), self.values[held])
-        rows.flags.writeable = False
         return rows
 
-    def grouped(self, groups: Groups, dtype: np.dtype, constant: bool) -> SparseRows:
+    def grouped(self, groups: Groups, dtype: np.dtype) -> SparseRows:
         """The rows in the groups' order: as they are, or in one gather."""
         with np.errstate(all="ignore"):
             if groups.order is None:
-                return replace(self, values=self.values.astype(dtype, copy=False), constant=constant)
+                return replace(self, values=self.values.astype(dtype, copy=False))
             lengths = (self.indptr[1:] - self.indptr[:-1])[groups.order]
             indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
             indices, values = np.empty(indptr[-1], self.indices.dtype), np.empty(indptr[-1], dtype)
@@ -110,7 +108,7 @@ class SparseRows:
                 places = np.repeat(moved, lengths[first:last]) + np.arange(here.start, here.stop)
                 indices[here], values[here] = self.indices[places], self.values[places]
                 first = last
-        return SparseRows(indptr, indices, values, self.n_columns, constant)
+        return SparseRows(indptr, indices, values, self.n_columns)
 
     def part(self, first: int, last: int) -> SparseRows:
         """Rows first..last-1, without a copy of their entries."""

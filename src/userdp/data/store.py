@@ -1,6 +1,6 @@
 """Stores: the rows of a table that is larger than memory, sorted by user once into a folder of memory-mapped arrays.
 
-    rows.npy       (n_rows, n_features), float32 or float64
+    rows.npy       (n_rows, columns), float32 or float64
     targets.npy    (n_rows,), float64
     offsets.npy    (n_users + 1,), int64: user u owns rows offsets[u] .. offsets[u + 1]
     ids.arrow      one id per user, if they are asked for
@@ -42,7 +42,7 @@ from userdp.data.grouping import MISSING_ID, NO_ROWS, as_rows, changes, check_us
 from userdp.data.schema import TEXT, Schema, declared, numbers, texts
 from userdp.data.tables import TableFile, broken
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".userdp-store"
 LEAST_MEMORY = 64 * 10**6  # duckdb itself takes about 32 MB
 _MANIFEST, _IDS, _SPILL = "manifest.json", "ids.arrow", "spill"
@@ -69,15 +69,14 @@ class Request:
     schema: Schema
     dtype: np.dtype
     max_rows_per_user: int | None
-    fit_intercept: bool
     fill_missing: float | None
     user_ids: bool
     insecure_seed: int | None
 
     @property
     def width(self) -> int:
-        """Columns of `rows`: the features, and the constant of an intercept."""
-        return len(self.schema.features) + self.fit_intercept
+        """Columns of `rows`."""
+        return len(self.schema.features)
 
     @property
     def row_bytes(self) -> int:
@@ -95,7 +94,6 @@ class Request:
             "types": [str(table.type_of(name)) for name in names],
             "dtype": self.dtype.name,
             "max_rows_per_user": self.max_rows_per_user,
-            "fit_intercept": self.fit_intercept,
             "fill_missing": self.fill_missing,
             "insecure_seed": None if self.max_rows_per_user is None else self.insecure_seed,
         }
@@ -701,7 +699,7 @@ class _Writer:
         return shapes.get(name, (self._n_users + 1,))
 
     def _block(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and targets of a batch; the constant of an intercept is a last column of ones."""
+        """Rows and targets of a batch."""
         request = self._request
         rows = np.empty((batch.num_rows, request.width), request.dtype)
         as_rows([batch.column(f"x{i}").to_numpy() for i in range(len(request.schema.features))], rows)

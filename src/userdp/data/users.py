@@ -31,6 +31,7 @@ from userdp.data.tables import TableFile, open_parquet
 
 _CHANGED = "Expected columns to be as long as the user column: the file changed meanwhile."
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
+_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ class Options:
 class UserData:
     """Users' rows and targets, held in one matrix with the rows of a user next to each other.
 
-    `rows` is (n_rows, n_features) float32 or float64, or `SparseRows` of the same, `targets` (n_rows,) float64,
+    `rows` is (n_rows, columns) float32 or float64, or `SparseRows` of the same, `targets` (n_rows,) float64,
     `offsets` (n_users + 1,) int64; a user may be empty. All are read-only and may be memory-mapped. Printing shows
     public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
-    given: they are then NaN. `has_intercept` tells that the last feature is the 1 that `fit_intercept` appended.
+    given: they are then NaN. With `has_intercept` there is one more feature after those of the columns, which is 1 in
+    all rows and held nowhere; `dense` gives rows with it.
     `store` is where arrays are mapped from, of data that is larger than memory.
     `source` names the file and the columns that rows come from, which are public.
     """
@@ -108,8 +110,8 @@ class UserData:
 
     @property
     def n_features(self) -> int:
-        """Number of features, the intercept's column included."""
-        return int(self.rows.shape[1])
+        """Number of features, the intercept's included."""
+        return int(self.rows.shape[1]) + self.has_intercept
 
     @property
     def n_rows(self) -> int:
@@ -142,9 +144,9 @@ class UserData:
         groups = Groups(offsets, order, self.n_rows)
         rows: Any
         if isinstance(self.rows, SparseRows):
-            rows = self.rows.grouped(groups, self.dtype, self.rows.constant)
+            rows = self.rows.grouped(groups, self.dtype)
         else:
-            rows = np.empty((groups.n_rows, self.n_features), self.dtype)
+            rows = np.empty((groups.n_rows, self.rows.shape[1]), self.dtype)
             groups.gather(self.rows, rows)
         offsets = np.append(offsets, np.full(max(0, 2 - len(users)), offsets[-1]))
         return replace(self, rows=rows, targets=groups.targets(self.targets), offsets=offsets, user_ids=None)
@@ -162,12 +164,23 @@ class UserData:
         )
 
     def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and targets of one user, read-only; sparse rows as a dense matrix."""
+        """Rows and targets of one user, read-only, as `dense` has them."""
         if not 0 <= user < self.n_users:
             raise IndexError(f"Expected 0 <= user={user} < n_users={self.n_users}.")
         block = slice(self.offsets[user], self.offsets[user + 1])
-        rows = self.rows.dense(block) if isinstance(self.rows, SparseRows) else self.rows[block]
-        return rows, self.targets[block]
+        return self.dense(block), self.targets[block]
+
+    def dense(self, some: slice = _ALL) -> np.ndarray:
+        """Some rows as a matrix with a column for each feature, the intercept's 1 included; read-only.
+
+        Without an intercept, and not sparse, a slice of them is no copy.
+        """
+        rows = self.rows.dense(some) if isinstance(self.rows, SparseRows) else self.rows[some]
+        if self.has_intercept:
+            rows, held = np.ones((len(rows), self.n_features), self.dtype), rows
+            rows[:, :-1] = held
+        rows.flags.writeable = False
+        return rows
 
     def scratch(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         """Room for something of all rows: in memory, or in a file if the rows are in one."""
@@ -196,8 +209,8 @@ class UserData:
         lists of rows are refused, because they declare no width. Of arrays and columns of objects, and of lists of
         targets, each cell is read by itself: what is no number becomes NaN.
         X in float32 or float64 whose users are already next to each other is used as it is, without a copy, and so is y
-        in float64; do not change them afterwards. Without targets (y=None) they are NaN. `fit_intercept` appends a
-        feature that is 1.
+        in float64; do not change them afterwards. Without targets (y=None) they are NaN. With `fit_intercept` there is
+        one more feature, which is 1 and held nowhere.
 
         A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
         private test abort: fill or drop missing cells first. `fill_missing`, a number that is chosen publicly and not
@@ -215,14 +228,13 @@ class UserData:
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         groups = options.groups(users, len(X))
         if isinstance(X, SparseRows):
-            return cls._grouped(X.grouped(groups, kept_type, fit_intercept), targets, groups, users, options, True)
-        if groups.order is None and not fit_intercept:
+            return cls._grouped(X.grouped(groups, kept_type), targets, groups, users, options, True)
+        if groups.order is None:
             with np.errstate(all="ignore"):
                 rows = np.ascontiguousarray(X, dtype=kept_type)
         else:
-            rows = np.empty((groups.n_rows, X.shape[1] + fit_intercept), dtype=kept_type)
-            groups.gather(X, rows[:, : X.shape[1]])
-            rows[:, X.shape[1] :] = 1.0
+            rows = np.empty((groups.n_rows, X.shape[1]), dtype=kept_type)
+            groups.gather(X, rows)
         return cls._grouped(rows, targets, groups, users, options, borrowed=np.may_share_memory(rows, X))
 
     @classmethod
@@ -331,7 +343,7 @@ class UserData:
         targets = None if target is None else column(target, table[target], schema.targets)
         if targets is not None and len(targets) != len(owners):
             raise ValueError(_CHANGED)
-        rows = np.empty((groups.n_rows, len(schema.features) + kept.fit_intercept), kept_type)
+        rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
         readers = {name: partial(numbers, f"column {name!r}") for name in schema.features}
         if isinstance(table, TableFile) and table.typed:
             start = 0
@@ -349,7 +361,6 @@ class UserData:
                 if len(values) != len(owners):
                     raise ValueError(_CHANGED)
                 groups.gather(values, rows[:, position])
-            rows[:, len(readers) :] = 1.0
         return cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
 
     @classmethod
@@ -370,7 +381,7 @@ class UserData:
             store.user_ids,
             options.insecure_seed,
             has_targets=schema.target is not None,
-            has_intercept=options.fit_intercept,
+            has_intercept=bool(options.fit_intercept),
             store=store,
         )
 
@@ -388,7 +399,7 @@ class UserData:
             value = options.fill_missing
             rows = rows.filled(value) if isinstance(rows, SparseRows) else _filled(rows, value, borrowed)
         kept_ids = groups.ids(users) if options.keep_user_ids else None
-        facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": options.fit_intercept}
+        facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
 
 
@@ -413,7 +424,6 @@ def _stored(
         schema,
         options.float_type(np.dtype(np.float64)),
         None if options.max_rows_per_user is None else int(options.max_rows_per_user),
-        bool(options.fit_intercept),
         None if options.fill_missing is None else float(options.fill_missing),
         options.keep_user_ids,
         None if options.insecure_seed is None else int(options.insecure_seed),

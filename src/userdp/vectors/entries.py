@@ -32,7 +32,7 @@ class EntryVectors:
         """Empty vectors, with room for all columns that a user can touch, several times, and for more."""
         assert isinstance(data.rows, SparseRows)
         held = data.rows.indptr[data.offsets[users + 1]] - data.rows.indptr[data.offsets[users]]
-        room = (np.minimum(held, data.rows.n_columns) + data.rows.constant) * per_column + max(more, 1)
+        room = (np.minimum(held, data.rows.n_columns) + data.has_intercept) * per_column + max(more, 1)
         ends = np.cumsum(room)
         entries = int(ends[-1]) if users.size else 0
         return cls(ends - room, np.zeros_like(ends), np.empty(entries, np.int64), np.empty(entries), width)

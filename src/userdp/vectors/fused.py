@@ -34,7 +34,7 @@ import numpy as np
 from numba import types
 
 from userdp.data.users import UserData
-from userdp.vectors import kernels, tiles
+from userdp.vectors import kernels, lanes, tiles
 from userdp.vectors.kernels import Arrays, Smoothing, Weighing, compiled, read_only
 
 Model = tuple[np.ndarray, Any, Smoothing, Weighing, bool]
@@ -262,9 +262,9 @@ def _read_ahead(
         if asked > kernels.BLOCK_ROWS:
             break
         kernels.read_ahead(rows, start, n_rows)
-        kernels.read_ahead(targets, start, n_rows)
+        lanes.read_ahead(targets, start, n_rows)
         if lengths.size > 0:
-            kernels.read_ahead(lengths, start, n_rows)
+            lanes.read_ahead(lengths, start, n_rows)
 
 
 @compiled

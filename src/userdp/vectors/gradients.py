@@ -127,7 +127,7 @@ class BallSmoothing:
     def shifted(self, predictions: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The predictions of one user's rows at the drawn weights."""
         moved = np.array(predictions, dtype=np.float64)
-        kernels.shift_block(rows, 0, len(rows), 0, self.for_kernels(rows.shape[1]), targets, moved, 0)
+        kernels.shift_block(kernels.rows_of(rows), 0, len(rows), 0, self.for_kernels(rows.shape[1]), targets, moved, 0)
         return moved
 
 
@@ -177,7 +177,8 @@ class RowWeights:
         """|x @ basis| of all rows, in float32."""
         kept = _KEPT.get(data)
         if kept is None or not (kept[0] is self or np.array_equal(kept[0].basis, self.basis)):
-            kept = self, kernels.row_lengths(data.rows, self.basis, data.scratch((data.n_rows,), np.float32))
+            room = data.scratch((data.n_rows,), np.float32)
+            kept = self, kernels.row_lengths(data.rows, self.basis, room, data.has_intercept)
             _KEPT[data] = kept
         return kept[1]
 

@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -43,7 +43,16 @@ _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs m
 # predictions (n_rows x n_outputs, flat; overwritten by the slopes), targets, n_rows
 _SLOPES_SIGNATURE = types.void(types.float64[::1], types.float64[::1], types.intp)
 
-Rows = Any  # a matrix or `Entries`
+
+class Cells(NamedTuple):
+    """Dense rows as kernels take them; `constant` is 1 if the last feature is 1 in all rows and not held, else 0."""
+
+    held: np.ndarray
+    shape: tuple[int, int]
+    constant: int
+
+
+Rows = Any  # `Cells` or `Entries`
 Arrays = tuple[Rows, np.ndarray, np.ndarray]  # rows, targets, offsets
 Smoothing = tuple[float, int, np.ndarray]  # radius, seed and quantiles of `shift_block`; radius 0 for none
 Weighing = tuple[np.ndarray, float]  # a length per row and the longest that counts fully; empty for none
@@ -64,11 +73,14 @@ NO_WEIGHING: Weighing = (read_only(np.zeros(0, np.float32)), math.inf)
 
 
 def arrays_of(data: UserData) -> Arrays:
-    return rows_of(data.rows), read_only(data.targets), read_only(data.offsets)
+    return rows_of(data.rows, data.has_intercept), read_only(data.targets), read_only(data.offsets)
 
 
-def rows_of(rows: np.ndarray | SparseRows) -> Rows:
-    return rows.entries if isinstance(rows, SparseRows) else read_only(rows)
+def rows_of(rows: np.ndarray | SparseRows, constant: bool = False) -> Rows:
+    """Rows as kernels take them; with a `constant` a feature that is 1 follows those that are held."""
+    if isinstance(rows, SparseRows):
+        return rows.entries(constant)
+    return Cells(read_only(rows), (rows.shape[0], rows.shape[1] + constant), int(constant))
 
 
 def over_users(
@@ -167,39 +179,47 @@ def slope_of_one(prediction: float, target: float) -> float:
 @sparse.either(_OPTIONS, sparse.kind)
 def kind(rows: Any) -> Any:
     """The type of the entries."""
-    return rows.dtype
+    return rows.held.dtype
 
 
 @sparse.either(_OPTIONS, sparse.copy_row)
 def copy_row(rows: Any, i: int, out: np.ndarray) -> None:
     """out = rows[i]."""
-    for k in range(rows.shape[1]):
-        out[k] = rows[i, k]
+    for k in range(rows.held.shape[1]):
+        out[k] = rows.held[i, k]
+    if rows.constant:
+        out[rows.held.shape[1]] = 1
 
 
 @sparse.either(_OPTIONS, sparse.scale_row)
 def scale_row(rows: Any, i: int, scales: np.ndarray, out: np.ndarray) -> None:
     """out = rows[i] * scales, rounded once."""
-    for k in range(rows.shape[1]):
-        out[k] = rows[i, k] * scales[k]
+    for k in range(rows.held.shape[1]):
+        out[k] = rows.held[i, k] * scales[k]
+    if rows.constant:
+        out[rows.held.shape[1]] = scales[rows.held.shape[1]]
 
 
 @sparse.either(_OPTIONS, sparse.row_square)
 def _row_square(rows: Any, i: int, scales: np.ndarray, spread: np.ndarray) -> float:
     """|rows[i] * scales|^2; `spread` is a line of zeros, and is left so."""
     square = 0.0
-    for k in range(rows.shape[1]):
-        x = rows[i, k] * scales[k]
+    for k in range(rows.held.shape[1]):
+        x = rows.held[i, k] * scales[k]
         square += x * x
+    if rows.constant:
+        square += scales[rows.held.shape[1]] * scales[rows.held.shape[1]]
     return square
 
 
 @sparse.either(_OPTIONS, sparse.add_squares)
 def add_squares(rows: Any, i: int, scales: np.ndarray, spread: np.ndarray, out: np.ndarray) -> None:
     """out += (rows[i] * scales)^2; `spread` is a line of zeros, and is left so."""
-    for k in range(rows.shape[1]):
-        x = rows[i, k] * scales[k]
+    for k in range(rows.held.shape[1]):
+        x = rows.held[i, k] * scales[k]
         out[k] += x * x
+    if rows.constant:
+        out[rows.held.shape[1]] += scales[rows.held.shape[1]] * scales[rows.held.shape[1]]
 
 
 @sparse.either(_OPTIONS, sparse.predict_block)
@@ -211,7 +231,7 @@ def predict_block(rows: Any, start: int, n_rows: int, weights: np.ndarray, predi
     n_outputs = len(weights)
     for i in range(n_rows):
         for c in range(n_outputs):
-            predictions[(at + i) * n_outputs + c] = lanes.dot(rows, start + i, weights, c)
+            predictions[(at + i) * n_outputs + c] = lanes.dot(rows.held, start + i, weights, c)
 
 
 @sparse.either(_OPTIONS, sparse.add_block)
@@ -221,13 +241,13 @@ def add_block(
     """sums[j, c] += sum over i of slopes[at + i, c] * rows[start + i]."""
     for c in range(n_outputs):
         to = j * sums.shape[1] + c * rows.shape[1]
-        lanes.add_rows(rows, start, n_rows, slopes, at * n_outputs + c, n_outputs, sums, to)
+        lanes.add_rows(rows.held, start, n_rows, slopes, at * n_outputs + c, n_outputs, sums, to, rows.shape[1])
 
 
 @sparse.either(_OPTIONS, sparse.read_ahead)
 def read_ahead(rows: Any, start: int, n_rows: int) -> None:
     """Have rows brought near that are asked for soon."""
-    lanes.read_ahead(rows, start, n_rows)
+    lanes.read_ahead(rows.held, start, n_rows)
 
 
 @compiled
@@ -429,17 +449,20 @@ def _row_lengths(rows: Rows, first: int, basis: np.ndarray, turned: Turned, diag
         _turned_lengths(rows, first, basis, turned, out)
 
 
-def row_lengths(rows: np.ndarray | SparseRows, basis: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def row_lengths(
+    rows: np.ndarray | SparseRows, basis: np.ndarray, out: np.ndarray | None = None, constant: bool = False
+) -> np.ndarray:
     """|x @ basis| of each row in float32, in `out` if there is room; a basis that is a vector is a diagonal matrix.
 
     By the same operations for each row, whatever rows stand around it. A basis is turned into a triangular one, which
     gives the same lengths for half of the work.
     """
-    if len(basis) != rows.shape[1]:  # the kernel would read beyond a row, and so another user's
-        raise ValueError(f"Expected a basis of {rows.shape[1]} features, got {len(basis)}.")
+    held = rows_of(rows, constant)
+    if len(basis) != held.shape[1]:  # the kernel would read beyond a row, and so another user's
+        raise ValueError(f"Expected a basis of {held.shape[1]} features, got {len(basis)}.")
     diagonal = basis.ndim == 1
     matrix = np.zeros((len(basis), 0)) if diagonal else np.ascontiguousarray(triangular(basis))
-    held, basis = rows_of(rows), read_only(np.ascontiguousarray(np.atleast_2d(basis)) if diagonal else matrix)
+    basis = read_only(np.ascontiguousarray(np.atleast_2d(basis)) if diagonal else matrix)
     turned = turned_by(matrix, rows.dtype)
     lengths = np.empty(len(rows), np.float32) if out is None else out
 

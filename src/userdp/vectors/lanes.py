@@ -4,6 +4,9 @@ Compilers cut loops over the features into long steps and leave the rest to sing
 else where features are few. Here steps are of 32 features, in float64 whatever the rows are in, and the last step is of
 those that are left: the others of the 32 are neither read nor written, and count as 0. An entry is one sum in an order
 that the number of features, or of rows, decides.
+
+Rows may be held without their last feature, the constant of an intercept: what is not held of a row is taken for 1, by
+the same operations as if it were.
 """
 
 from __future__ import annotations
@@ -24,17 +27,20 @@ _WIDE = ir.VectorType(_REAL, _LANES)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def dot(typing: Any, rows: Any, i: Any, weights: Any, c: Any) -> Any:
-    """<rows[i], weights[c]>; matrices in C order, indices are not checked."""
+    """<rows[i], weights[c]>, rows followed by 1 if there is one more weight; in C order, indices are not checked."""
     return types.float64(rows, types.intp, weights, types.intp), _generate_dot
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def add_rows(
-    typing: Any, rows: Any, first: Any, n_rows: Any, factors: Any, at: Any, step: Any, sums: Any, to: Any
+    typing: Any, rows: Any, first: Any, n_rows: Any, factors: Any, at: Any, step: Any, sums: Any, to: Any, n: Any
 ) -> Any:
-    """sums.flat[to + k] += sum over i < n_rows of factors[at + i * step] * rows[first + i, k], for all features k."""
+    """sums.flat[to + k] += sum over i < n_rows of factors[at + i * step] * rows[first + i, k], for all n features k.
+
+    Rows are followed by 1 if n is one more than they hold.
+    """
     index = types.intp
-    return types.void(rows, index, index, factors, index, index, sums, index), _generate_add_rows
+    return types.void(rows, index, index, factors, index, index, sums, index, index), _generate_add_rows
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -65,17 +71,17 @@ class _Matrix:
         loaded = self._builder.load(self.place(*offsets))
         return self._builder.fpext(loaded, _REAL) if self.bytes < 8 else loaded
 
-    def load(self, some: Any, *offsets: Any) -> Any:
-        """The numbers of a vector that begins there, in float64; those that are not among `some`, if given, are 0."""
+    def load(self, some: Any, *offsets: Any, others: float = 0.0) -> Any:
+        """The numbers of a vector that begins there, in float64; those not among `some`, if given, are `others`."""
         kind, place = self._vector(offsets)
         if some is None:
             loaded = self._builder.load(place)
             loaded.align = self.bytes
         else:
-            nothing = ir.Constant(kind, [0.0] * _LANES)
+            rest = ir.Constant(kind, [others] * _LANES)
             signature = ir.FunctionType(kind, [kind.as_pointer(), _SHORT, some.type, kind])
             load = self._masked(signature, "load", kind)
-            loaded = self._builder.call(load, [place, ir.Constant(_SHORT, self.bytes), some, nothing])
+            loaded = self._builder.call(load, [place, ir.Constant(_SHORT, self.bytes), some, rest])
         return self._builder.fpext(loaded, _WIDE) if self.bytes < 8 else loaded
 
     def store(self, some: Any, numbers: Any, *offsets: Any) -> None:
@@ -101,23 +107,31 @@ def _number(value: int) -> Any:
     return ir.Constant(_INDEX, value)
 
 
-def _steps(builder: Any, width: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """Loops that cover all features: for each vector of a step its first feature, and which are some of the matrix.
+def _steps(builder: Any, rows: _Matrix, width: Any) -> Iterator[list[tuple[Any, Any, Any]]]:
+    """Loops that cover all features, of which rows hold all or all but the last.
 
-    First full steps, of which all are, and then what is left.
+    For each vector of a step its first feature, which of its features are held, and which there are. First full steps,
+    of which all are, and then what is left: at most one step.
     """
     size = _number(_LANES * _PARTS)
-    end = builder.sub(width, builder.srem(width, size))
+    end = builder.sub(rows.width, builder.srem(rows.width, size))
     with cgutils.for_range_slice(builder, _number(0), end, size) as (feature, _):
-        yield [(builder.add(feature, _number(part * _LANES)), None) for part in range(_PARTS)]
+        yield [(builder.add(feature, _number(part * _LANES)), None, None) for part in range(_PARTS)]
     with builder.if_then(builder.icmp_signed("<", end, width)):
-        yield [_rest(builder, builder.add(end, _number(part * _LANES)), width) for part in range(_PARTS)]
+        features = [builder.add(end, _number(part * _LANES)) for part in range(_PARTS)]
+        held = [_below(builder, feature, rows.width, rows.bytes) for feature in features]
+        yield list(zip(features, held, [_below(builder, feature, width, 8) for feature in features], strict=True))
 
 
-def _rest(builder: Any, feature: Any, width: Any) -> tuple[Any, Any]:
-    left = _same(builder, builder.sub(width, feature))
-    lanes = ir.Constant(left.type, list(range(_LANES)))
-    return feature, builder.icmp_signed("<", lanes, left)
+def _below(builder: Any, feature: Any, width: Any, size: int) -> Any:
+    """Which features of the vector that begins with this one are among the first `width`: for numbers of this size.
+
+    Compared as whole numbers of that size, the answer is what the processor's masked loads and stores take.
+    """
+    kind = ir.IntType(8 * size)
+    left = builder.sub(width, feature)
+    left = _same(builder, builder.trunc(left, kind) if size < 8 else left)
+    return builder.icmp_signed("<", ir.Constant(left.type, list(range(_LANES))), left)
 
 
 def _same(builder: Any, number: Any) -> Any:
@@ -134,13 +148,14 @@ def _add_product(builder: Any, place: Any, a: Any, b: Any) -> None:
 
 def _generate_dot(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     rows, weights = (_Matrix(context, builder, signature.args[k], values[k]) for k in (0, 2))
-    row, line = (builder.mul(values[k], rows.width) for k in (1, 3))
+    row, line = builder.mul(values[1], rows.width), builder.mul(values[3], weights.width)
     sums = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
     for place in sums:
         builder.store(ir.Constant(_WIDE, [0.0] * _LANES), place)
-    for step in _steps(builder, rows.width):
-        for place, (feature, some) in zip(sums, step, strict=True):
-            _add_product(builder, place, rows.load(some, row, feature), weights.load(some, line, feature))
+    for step in _steps(builder, rows, weights.width):
+        for place, (feature, held, some) in zip(sums, step, strict=True):
+            row_part, weights_part = rows.load(held, row, feature, others=1.0), weights.load(some, line, feature)
+            _add_product(builder, place, row_part, weights_part)
     numbers = [builder.load(place) for place in sums]
     while len(numbers) > 1:
         numbers = [builder.fadd(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
@@ -155,18 +170,18 @@ def _generate_dot(context: Any, builder: Any, signature: Any, values: Any) -> An
 
 def _generate_add_rows(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     rows, factors, sums = (_Matrix(context, builder, signature.args[k], values[k]) for k in (0, 3, 6))
-    _, first, n_rows, _, at, stride, _, to = values
+    _, first, n_rows, _, at, stride, _, to, width = values
     start = builder.mul(first, rows.width)
-    held = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
-    for step in _steps(builder, rows.width):
-        for place, (feature, some) in zip(held, step, strict=True):
+    added = [cgutils.alloca_once(builder, _WIDE) for _ in range(_PARTS)]
+    for step in _steps(builder, rows, width):
+        for place, (feature, _, some) in zip(added, step, strict=True):
             builder.store(sums.load(some, to, feature), place)
         with cgutils.for_range(builder, n_rows) as loop:
             factor = _same(builder, factors.number(at, builder.mul(loop.index, stride)))
             row = builder.mul(loop.index, rows.width)
-            for place, (feature, some) in zip(held, step, strict=True):
-                _add_product(builder, place, factor, rows.load(some, start, row, feature))
-        for place, (feature, some) in zip(held, step, strict=True):
+            for place, (feature, held, _) in zip(added, step, strict=True):
+                _add_product(builder, place, factor, rows.load(held, start, row, feature, others=1.0))
+        for place, (feature, _, some) in zip(added, step, strict=True):
             sums.store(some, builder.load(place), to, feature)
     return context.get_dummy_value()
 

@@ -1,6 +1,6 @@
 """What kernels do with a row, for rows that are sparse: they touch its entries only.
 
-`either` gives compiled code two functions under one name, one for a matrix of rows and one of these for `Entries`; the
+`either` gives compiled code two functions under one name, one for dense rows and one of these for `Entries`; the
 compiler takes the one that fits. What a row is multiplied with is finite, so that what is not held adds 0. Not so a
 slope, which may be NaN or infinite: 0 times it is NaN, so it makes all of a gradient NaN.
 
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import types
 from numba.extending import overload, register_jitable
 
 from userdp.data.sparse import Entries
@@ -33,7 +32,7 @@ def either(options: dict[str, Any], sparse: Callable[..., Any]) -> Callable[[_F]
             return (sparse if isinstance(rows, Entries) else dense)(rows, *others)
 
         def chosen(rows: Any, *_: Any) -> Any:
-            return sparse if isinstance(rows, types.BaseNamedTuple) else dense
+            return sparse if getattr(rows, "instance_class", None) is Entries else dense
 
         overload(function, jit_options=options, strict=False)(chosen)
         return function  # type: ignore[return-value]  # with the same arguments
