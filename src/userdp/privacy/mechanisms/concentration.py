@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.privacy.mechanisms.capped_counts import capped_counts
+from userdp.privacy.mechanisms.capped_counts import capped_counts, least_deficit
 from userdp.privacy.mechanisms.neighbours import compiled
 from userdp.privacy.mechanisms.neighbours import neighbour_counts as neighbour_counts
 
@@ -116,6 +116,19 @@ def counts_up_to(
     if len(vectors) < _FEW:
         return np.minimum(neighbour_counts(vectors, radius), enough)
     return capped_counts(vectors, radius, enough, pivot, whole)
+
+
+def clamped_h_index(few: int, enough: int, vectors: Vectors, radius: float) -> int:
+    """The h-index Q of the neighbour counts, between two public numbers: max(few, min(Q, enough)).
+
+    Where Q is `few` or less, which few vectors show, or `enough` and more, most counts need not be found. Replacing one
+    vector changes it by at most 1.
+    """
+    size = len(vectors)
+    lacking = least_deficit(vectors, radius, size - few)
+    if lacking >= size - few:
+        return few
+    return max(few, h_index(counts_up_to(min(enough, size - lacking), vectors, radius, whole=1)))
 
 
 def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp) -> Vectors:
