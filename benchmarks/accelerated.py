@@ -279,23 +279,27 @@ def few(repeats: int, quick: bool) -> list[dict]:
 
 
 def cost(repeats: int, quick: bool) -> list[dict]:
-    """CPU time of whole runs at 100,000 users over that of their gradients, in the same run."""
-    records, table = [], Table("users", "m", "steps", "gradients, CPU s", "run / gradients", "excess", "aborted")
-    d = 20
+    """CPU time of whole runs over that of their gradients, in the same run, without and with planning."""
+    shown = ("steps", "gradients, CPU s", "run / gradients", "and planning", "excess", "aborted")
+    records, table, d, budget = [], Table("users", "m", *shown), 20, Budget(1.0, DELTA)
     test, truth = generate(losses.logistic, 20_000, 10, d, seed=10_000)
     best = mean_loss(losses.logistic, test, truth)
     solve(losses.logistic, generate(losses.logistic, 10_000, 3, d, 0)[0], 3, 1.0, 0)  # compiles
     for n in (20_000,) if quick else (30_000, 100_000):
         for m in (1, 3, 20):
             data, _ = generate(losses.logistic, n, m, d, 0)
-            engine = _TimedEngine()
+            problem, engine = Problem(losses.logistic, Ball(4.0), d, 2.0), _TimedEngine()
             started = time.process_time()
-            plan, result = solve(losses.logistic, data, m, 1.0, 0, engine=engine)
-            ratio = (time.process_time() - started) / engine.seconds
+            plan = plan_accelerated(problem, n, m, budget)
+            planned = time.process_time()
+            curator = Curator(data, plan.certified, Ledger(budget), engine=engine, insecure_seed=0)
+            result = run(problem, plan, curator)
+            ended = time.process_time()
+            ratio, whole = ((ended - begin) / engine.seconds for begin in (planned, started))
             excess = mean_loss(losses.logistic, test, result.weights) - best
             records.append({"users": n, "d": d, "m": m, "steps": plan.phases[0].n_steps, "ratio": ratio})
-            records[-1] |= {"excess": excess, "aborted": result.aborted}
-            figures = (f"{engine.seconds:.2f}", f"{ratio:.1f}", f"{excess:.6f}", f"{result.aborted}")
+            records[-1] |= {"with_planning": whole, "excess": excess, "aborted": result.aborted}
+            figures = (f"{engine.seconds:.2f}", f"{ratio:.1f}", f"{whole:.1f}", f"{excess:.6f}", f"{result.aborted}")
             table.add_row(f"{n:,}", f"{m}", f"{plan.phases[0].n_steps}", *figures)
     console.print(table)
     return records

@@ -171,4 +171,18 @@ MUTANTS = [
         "2 * self.slack",
         "privacy/test_capped_counts.py::test_a_release_is_what_exact_counts_give",
     ),
+    Mutant(
+        "an h-index is said to be few that is not",
+        "capped_counts._deficit",
+        "(last - first) - _hits(batch, rows[asked], first, last, pool)",
+        "last - first",
+        "privacy/test_capped_counts.py::test_a_number_of_the_outermost_vectors_with_as_many_distant_ones_bounds_the_h_index",
+    ),
+    Mutant(
+        "a probe that finds few users close jumps",
+        "concentration.clamped_h_index",
+        "return few",
+        "return 0",
+        "privacy/test_capped_counts.py::test_few_pairs_tell_an_h_index_that_is_far_too_small",
+    ),
 ]

@@ -21,6 +21,7 @@ def shortcuts(monkeypatch):
     monkeypatch.setattr(capped, "_SMALL", 0)
     monkeypatch.setattr(capped, "_MOST_PAIRS", math.inf)
     monkeypatch.setattr(capped, "_FEWEST_COLUMNS", 16)
+    monkeypatch.setattr(capped, "_FEW_ROWS", 0)
 
 
 def cloud(kind, size, dimension, rng):
@@ -62,9 +63,10 @@ KINDS = ["bulk", "concentrated", "flat", "outliers", "grid", "duplicates", "host
     st.sampled_from([1.0, 1e-100, 2.0**-1020, 1e150]),
     st.sampled_from(["own", "zero", "far", "nan"]),
     st.floats(0.3, 1.0),
+    st.sampled_from([0, 32]),
 )
-@settings(max_examples=150, deadline=None)
-def test_equal_to_the_capped_exact_counts(kind, size, dimension, seed, fraction, unit, pivot, part):
+@settings(max_examples=200, deadline=None)
+def test_equal_to_the_capped_exact_counts(kind, size, dimension, seed, fraction, unit, pivot, part, few_rows):
     vectors, radius = cloud(kind, size, dimension, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         vectors = vectors * unit
@@ -74,6 +76,7 @@ def test_equal_to_the_capped_exact_counts(kind, size, dimension, seed, fraction,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capped, "_SMALL", 0)
         patch.setattr(capped, "_MOST_PAIRS", math.inf)
+        patch.setattr(capped, "_FEW_ROWS", few_rows)
         counts = capped.capped_counts(vectors, radius, enough, guess)
         loose = capped.capped_counts(vectors, radius, enough, guess, math.ceil(part * enough))
     expected = np.minimum(neighbour_counts(vectors, radius), enough)
@@ -102,8 +105,65 @@ def test_equal_to_the_capped_exact_counts_of_many(kind, dimension, monkeypatch):
             agree(loose, np.minimum(exact, enough), enough - enough // 40)
 
 
-def test_pairs_at_the_radius_are_decided_canonically():
+@given(
+    st.sampled_from(KINDS),
+    st.integers(1, 160),
+    st.integers(1, 9),
+    st.integers(0, 2**32 - 1),
+    st.floats(0.1, 1.2),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_clamped_h_index_is_that_of_the_exact_counts(kind, size, dimension, seed, factor, low, high):
+    vectors, radius = cloud(kind, size, dimension, np.random.default_rng(seed))
+    radius *= factor
+    size = len(vectors)
+    few, enough = (math.floor(part * size) for part in (min(low, high), max(low, high)))
+    exact = c.h_index(neighbour_counts(vectors, radius))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capped, "_SMALL", 0)
+        patch.setattr(capped, "_FEWEST_COLUMNS", 16)
+        patch.setattr(c, "_FEW", 0)
+        assert 0 <= capped.least_deficit(vectors, radius, size - few) <= min(size - few, size - exact)
+        assert c.clamped_h_index(few, enough, vectors, radius) == max(few, min(exact, enough))
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.7, 0.8, 0.9, 1.0, 1.3])
+def test_few_pairs_tell_an_h_index_that_is_far_too_small(factor, monkeypatch):
+    looked, hits = [], capped._hits
+
+    def counting(batch, rows, first, last, pool):
+        looked.append(len(rows) * (last - first))
+        return hits(batch, rows, first, last, pool)
+
+    monkeypatch.setattr(capped, "_hits", counting)
+    monkeypatch.setattr(capped, "_FEWEST_COLUMNS", 256)
+    vectors = np.random.default_rng(0).normal(size=(5000, 20))
+    vectors[::100] = np.nan
+    radius = 9.5 * factor
+    exact = c.h_index(neighbour_counts(vectors, radius))
+    assert c.clamped_h_index(4600, 4900, vectors, radius) == max(4600, min(exact, 4900))
+    if exact <= 4300:
+        assert capped.least_deficit(vectors, radius, 400) == 400
+        assert 0 < sum(looked) < 0.15 * 5000**2
+
+
+def test_a_number_of_the_outermost_vectors_with_as_many_distant_ones_bounds_the_h_index(monkeypatch):
+    """20 vectors to the left and 20 to the right of 60 others: these 40 have 20 distant ones each, and no more."""
+    monkeypatch.setattr(capped, "_FEWEST_COLUMNS", 1024)
+    vectors = np.concatenate([np.full(20, -0.6), np.zeros(60), np.full(20, 0.6)])[:, None]
+    assert c.h_index(neighbour_counts(vectors, 1.0)) == 80
+    assert [capped.least_deficit(vectors, 1.0, most) for most in (1, 10, 20, 21, 40)] == [1, 10, 20, 20, 20]
+    vectors[40] = np.nan  # distant from all, and all from it
+    assert c.h_index(neighbour_counts(vectors, 1.0)) == 79
+    assert capped.least_deficit(vectors, 1.0, 40) == 21
+
+
+@pytest.mark.parametrize("few_rows", [0, 10**9])
+def test_pairs_at_the_radius_are_decided_canonically(few_rows, monkeypatch):
     """All pairs across are tied: whether they are close is a matter of the last bit."""
+    monkeypatch.setattr(capped, "_FEW_ROWS", few_rows)
     for step in (-1, 0, 1):
         vectors = np.zeros((900, 3))
         vectors[::2, 0] = 0.1
@@ -174,9 +234,8 @@ def test_the_bound_of_a_rows_own_direction_is_no_less_than_the_distant_vectors()
         vectors = np.concatenate([shell, rows])
         lengths = np.linalg.norm(vectors, axis=1)
         ruler = capped.exact.ruler_of(1.0)
-        batch = capped._Sorted(
-            vectors, np.arange(250), lengths**2, lengths, lengths, vectors.astype(np.float32), ruler, 1.0
-        )
+        numbers, singles = (np.arange(250), lengths**2, lengths, lengths), vectors.astype(np.float32)
+        batch = capped._Sorted(vectors, *numbers, singles, np.zeros(dimension), ruler, 1.0, 1.0)
         moments = capped._moments(batch, [0, 200])
         tops = np.array([lengths[:200].max()])
         bound = capped._fewer_distant(batch, np.arange(200, 250), tops, moments, 1.0)[:, 0]
@@ -201,7 +260,9 @@ def test_the_bound_of_a_rows_own_direction_is_reached():
         lengths,
         lengths,
         vectors.astype(np.float32),
+        np.zeros(1),
         capped.exact.ruler_of(1.0),
+        1.0,
         1.0,
     )
     moments, near = capped._moments(batch, [0, 200]), 1.2499999

@@ -43,6 +43,7 @@ Marking = tuple[float, float, float, int]
 Sink = tuple[Any, np.ndarray, int]  # of `sink_of`, its parameters, and how many entries a total has beside a vector's
 
 USERS = 16  # at a time; a multiple of a tile's rows
+_AHEAD = 4096  # entries that are on their way from memory
 NO_TURNING: Turning = np.zeros(0), np.zeros((0, 0)), 0
 NO_MARKING: Marking = (math.inf, 1.0, 0.0, 0)
 _SINK = types.void(types.float64[:, ::1], types.float64[::1], types.int64[::1])
@@ -132,19 +133,29 @@ def finished(gradients: np.ndarray, width: int, turning: Turning, marking: Marki
 
 def _arguments(
     data: UserData, model: Model, turning: Turning, marking: Marking
-) -> tuple[Arrays, Model, Turning, Marking]:
-    """Parameters as kernels take them: arrays read-only, the matrix in the rows' own type."""
+) -> tuple[Arrays, Any, tuple[Any, ...], Turning, Marking]:
+    """Parameters as kernels take them: arrays read-only, the matrix in the rows' own type.
+
+    Slopes by themselves: numba takes .2 ms to find the type of a tuple that has machine code in it.
+    """
     scales, matrix, kept = turning
     matrix = matrix.astype(data.rows.dtype)
-    model = read_only(model[0]), *model[1:]
-    return kernels.arrays_of(data), model, (read_only(scales), read_only(matrix), kept), marking
+    weights, slopes, *others = model
+    return (
+        kernels.arrays_of(data),
+        slopes,
+        (read_only(weights), *others),
+        (read_only(scales), read_only(matrix), kept),
+        marking,
+    )
 
 
 @compiled
 def gradients(
     users: np.ndarray,
     data: Arrays,
-    model: Model,
+    slopes: Any,
+    others: tuple[Any, ...],
     turning: Turning,
     marking: Marking,
     sink: Any,
@@ -152,8 +163,12 @@ def gradients(
     out: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """A vector for each user in `out`, or, if there is a `total`, what the sink adds to it; see the module."""
-    weights, scales = model[0], turning[0]
+    """A vector for each user in `out`, or, if there is a `total`, what the sink adds to it; see the module.
+
+    `others` is the model but for its slopes.
+    """
+    model = others[0], slopes, others[1], others[2], others[3]
+    weights, scales = others[0], turning[0]
     rows_type = kernels.kind(data[0])
     sums = np.zeros((USERS, weights.size))
     block = (
@@ -186,7 +201,9 @@ def _mean_gradients(
     predictions, block_targets, waiting = block
     lengths, longest = weighing
     filled = n_waiting = len(users) * 0  # no literal, for which what takes it would be compiled once more
+    ahead = _users_ahead(rows, offsets)
     for j in range(end - begin):
+        _read_ahead(rows, targets, offsets, lengths, users, begin + j + ahead)
         user = users[begin + j]
         first, last = offsets[user], offsets[user + 1]
         for k in range(sums.shape[1]):
@@ -195,7 +212,6 @@ def _mean_gradients(
             n_rows = min(kernels.BLOCK_ROWS, last - start)
             if filled + n_rows > kernels.BLOCK_ROWS or (alone and filled > 0):
                 _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
-                _read_ahead(rows, targets, offsets, lengths, users, begin + j)
                 _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
                 filled = n_waiting = 0
             kernels.predict_block(rows, start, n_rows, weights, predictions, filled)
@@ -207,7 +223,6 @@ def _mean_gradients(
             waiting[n_waiting, 2], waiting[n_waiting, 3] = n_rows, last - first
             filled, n_waiting = filled + n_rows, n_waiting + 1
     _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
-    _read_ahead(rows, targets, offsets, lengths, users, end)
     _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
 
 
@@ -245,22 +260,24 @@ def _add_waiting(
 
 
 @compiled
+def _users_ahead(rows: Any, offsets: np.ndarray) -> int:
+    """How many users before it is computed a user is asked for: about as many as have `_AHEAD` entries."""
+    return min(USERS, max(1, _AHEAD * (len(offsets) - 1) // max(1, offsets[len(offsets) - 1] * rows.shape[1])))
+
+
+@compiled
 def _read_ahead(
     rows: Any,
     targets: np.ndarray,
     offsets: np.ndarray,
     lengths: np.ndarray,
     users: np.ndarray,
-    first: int,
+    j: int,
 ) -> None:
-    """Ask for what is read of users[first], and of those after it that are computed together with it."""
-    asked = 0
-    for j in range(first, min(first + USERS, len(users))):
+    """Ask for what is read first of users[j], if there is one."""
+    if j < len(users):
         start = offsets[users[j]]
         n_rows = min(kernels.BLOCK_ROWS, offsets[users[j] + 1] - start)
-        asked += n_rows
-        if asked > kernels.BLOCK_ROWS:
-            break
         kernels.read_ahead(rows, start, n_rows)
         lanes.read_ahead(targets, start, n_rows)
         if lengths.size > 0:

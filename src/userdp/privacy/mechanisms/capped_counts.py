@@ -29,8 +29,9 @@ Singles = NDArray[np.float32]
 _SMALL = 2**27  # pairs times coordinates: below, all pairs are looked at
 _MOST_COORDINATES = 128  # above, a matrix product is faster than the loop here
 _MOST_PAIRS = 0.25  # of all: above, looking at each pair once is faster
-_SHELLS = 48  # of the vectors by distance from the pivot, up to 1.2 radii
+_SHELLS = 24  # of the vectors by distance from the pivot, up to 1.2 radii
 _FEWEST_COLUMNS = 1024  # looked at together: shells are joined
+_FEW_ROWS, _JOINED = 32, 8  # so few rows look at more columns together, by a matrix product
 _COLUMNS = 256  # vectors that the loop advances together: they fit a cache
 _ASKED = 1024  # rows whose spread in all shells is computed at once
 _CHUNK = 512  # rows of a product for the second moment: its rounding grows with them
@@ -46,7 +47,9 @@ class _Sorted(NamedTuple):
     upper: Floats
     lower: Floats
     centred: Singles
+    pivot: Floats
     ruler: exact.Ruler
+    near: float
     far: float
 
 
@@ -80,35 +83,61 @@ def capped_counts(
     return np.minimum(exact.neighbour_counts(vectors, radius), enough)
 
 
+def least_deficit(vectors: Floats, radius: float, most: int) -> int:
+    """A number up to `most` by which the h-index of the neighbour counts certainly falls short of all K vectors.
+
+    The largest g found such that g vectors have at least g others that are no neighbours; then Q <= K - g. Only the
+    outermost vectors are asked, and no further than tells whether `most` can be reached.
+
+    Guarantee: Q <= K - (what is returned), for every input. What is returned may be less than there is to find.
+    """
+    size, dimension = vectors.shape
+    if size * size * dimension <= _SMALL or dimension > _MOST_COORDINATES or not 0 < most <= size:
+        return 0
+    with np.errstate(all="ignore"), ThreadPoolExecutor() as pool:
+        batch = _sorted(np.ascontiguousarray(vectors), radius, None)
+        return 0 if batch is None else _deficit(_centred(batch), most, size, pool)
+
+
+def _deficit(batch: _Sorted, most: int, size: int, pool: ThreadPoolExecutor) -> int:
+    """`least_deficit` of `size` vectors, of which those that are not finite are distant from all others."""
+    count = len(batch.order)
+    rows = np.arange(max(0, count - 2 * most), count)
+    distant, last, found = np.full(len(rows), size - count, dtype=np.int64), count, min(size - count, most)
+    while last > 0:
+        first = max(0, last - _FEWEST_COLUMNS)
+        asked = np.flatnonzero(distant < most)
+        distant[asked] += (last - first) - _hits(batch, rows[asked], first, last, pool)
+        # Vectors that are not finite have all others distant.
+        falling = np.append(np.full(size - count, size - 1), np.sort(distant)[::-1])
+        found = min(most, int(np.count_nonzero(falling >= np.arange(1, len(falling) + 1))))
+        reachable = np.count_nonzero(distant * (count / (count - first)) >= most) + size - count >= most
+        if found == most or not reachable:  # inner vectors are distant from fewer
+            break
+        last = first
+    return found
+
+
 def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floats | None) -> Counts | None:
     """Counts; None if most pairs would have to be looked at, or distances overflow."""
-    ruler, slack = exact.ruler_of(radius), exact.slack_of(vectors.shape[1])
-    measured = _norms(vectors, pivot, ruler)
-    if measured is None:
+    batch = _sorted(vectors, radius, pivot)
+    if batch is None:
         return None
-    norms, pivot = measured
     counts = np.full(len(vectors), min(1, enough), dtype=np.int64)
-    finite = np.flatnonzero(np.isfinite(norms))
-    if np.isfinite(np.delete(vectors, finite, axis=0)).all(axis=1).any():
-        return None  # The distance of a finite vector has overflowed.
-    order = finite[np.argsort(norms[finite])]
-    size, norms = len(order), norms[order]
+    size, near = len(batch.order), batch.near
     tested, weighed = min(enough, size), min(whole, enough, size)
-    upper, lower = np.sqrt(norms) * (1 + slack), np.sqrt(norms) * (1 - slack)
-    near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
-    sure = _certainly_close(upper, near)
+    sure = _certainly_close(batch.upper, near)
+    start = int(sure[-1])  # those before are close to all
     inner = int(np.count_nonzero(sure >= tested))
-    counts[order[:inner]] = tested
+    counts[batch.order[:inner]] = tested
     if inner == size:
         return counts
-    centred = np.empty((size, vectors.shape[1]), dtype=np.float32)
-    exact.centre(vectors, order, pivot, ruler.scale, centred)
-    batch = _Sorted(vectors, order, norms, upper, lower, centred, ruler, far)
-    edges = _edges(upper, int(sure[-1]), ruler.radius)
-    rows = np.arange(inner, size)
+    batch, sure = _centred(batch, start), sure[start:] - start
+    edges = _edges(batch.upper, batch.ruler.radius)
+    rows = np.arange(inner - start, size - start)
     ends, moments = np.array(edges), _moments(batch, edges)
-    tops = upper[ends[1:] - 1]
-    distant = _most_distant(upper[rows] ** 2, sure[rows], ends, tops**2, moments.steepest, near)
+    tops = batch.upper[ends[1:] - 1]
+    distant = _most_distant(batch.upper[rows] ** 2, sure[rows], ends, tops**2, moments.steepest, near)
     total = distant.sum(axis=1)
 
     def unsettled() -> NDArray[np.intp]:
@@ -121,22 +150,49 @@ def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floa
         distant[some] = np.minimum(distant[some], _fewer_distant(batch, rows[some], tops, moments, near))
     total = distant.sum(axis=1)
     asked = unsettled()
-    if float(np.sum(size - sure[rows[asked]])) > _MOST_PAIRS * float(size) ** 2:
+    if float(np.sum(size - start - sure[rows[asked]])) > _MOST_PAIRS * float(size) ** 2:
         return None
     stop = len(edges) - 1
     with ThreadPoolExecutor() as pool:
         while stop > 0 and len(asked) > 0:  # from the outside: few vectors, of which the bound is loosest
-            shell = stop - 1
-            while shell > 0 and edges[stop] - edges[shell] < _FEWEST_COLUMNS:
+            shell, columns = stop - 1, _FEWEST_COLUMNS * (1 if len(asked) > _FEW_ROWS else _JOINED)
+            while shell > 0 and edges[stop] - edges[shell] < columns:
                 shell -= 1
             first, last = edges[shell], edges[stop]
             some = asked[sure[rows[asked]] < last]
             hits = _hits(batch, rows[some], first, last, pool)
             total[some] += (last - first) - hits - distant[some, shell:stop].sum(axis=1)
             asked, stop = unsettled(), shell
-    counts[order[rows]] = np.where(total > size - tested, weighed, tested)
-    counts[order[rows[asked]]] = size - total[asked]
+    counts[batch.order[rows]] = np.where(total > size - tested, weighed, tested)
+    counts[batch.order[rows[asked]]] = size - total[asked]
     return counts
+
+
+def _sorted(vectors: Floats, radius: float, pivot: Floats | None) -> _Sorted | None:
+    """The finite vectors by distance from the pivot, not centred yet; None if there are none, or distances overflow."""
+    ruler, slack = exact.ruler_of(radius), exact.slack_of(vectors.shape[1])
+    measured = _norms(vectors, pivot, ruler)
+    if measured is None:
+        return None
+    norms, pivot = measured
+    order = np.argsort(norms)  # NaN last, and infinity before it
+    finite = int(np.searchsorted(norms[order], math.inf))
+    if finite == 0 or np.isfinite(vectors[order[finite:]]).all(axis=1).any():
+        return None  # The distance of a finite vector has overflowed.
+    order = order[:finite]
+    norms = norms[order]
+    distances, near, far = np.sqrt(norms), ruler.radius * (1 - slack), ruler.radius * (1 + slack)
+    bounds = distances * (1 + slack), distances * (1 - slack)
+    return _Sorted(vectors, order, norms, *bounds, np.zeros((0, 0), np.float32), pivot, ruler, near, far)
+
+
+def _centred(batch: _Sorted, start: int = 0) -> _Sorted:
+    """The vectors from a number on, with their float32 copies."""
+    order = batch.order[start:]
+    centred = np.empty((len(order), batch.vectors.shape[1]), dtype=np.float32)
+    exact.centre(batch.vectors, order, batch.pivot, batch.ruler.scale, centred)
+    sliced = {name: getattr(batch, name)[start:] for name in ("norms", "upper", "lower")}
+    return batch._replace(order=order, centred=centred, **sliced)
 
 
 def _norms(vectors: Floats, pivot: Floats | None, ruler: exact.Ruler) -> tuple[Floats, Floats] | None:
@@ -155,11 +211,11 @@ def _norms(vectors: Floats, pivot: Floats | None, ruler: exact.Ruler) -> tuple[F
     return exact.squared_norms(vectors, pivot, ruler.scale), pivot
 
 
-def _edges(upper: Floats, start: int, radius: float) -> list[int]:
-    """Where shells of the sorted vectors begin and end, from the first vector that is not close to all others."""
+def _edges(upper: Floats, radius: float) -> list[int]:
+    """Where shells of the sorted vectors begin and end."""
     outside = [3 * radius, math.inf]
-    marks = [*np.linspace(upper[start], max(upper[start], min(upper[-1], 1.2 * radius)), _SHELLS + 1), *outside]
-    return sorted({start, len(upper), *(max(start, int(k)) for k in np.searchsorted(upper, marks, side="right"))})
+    marks = [*np.linspace(upper[0], max(upper[0], min(upper[-1], 1.2 * radius)), _SHELLS + 1), *outside]
+    return sorted({0, len(upper), *map(int, np.searchsorted(upper, marks, side="right"))})
 
 
 def _moments(batch: _Sorted, edges: list[int]) -> _Moments:
@@ -233,16 +289,23 @@ def _hits(batch: _Sorted, rows: NDArray[np.intp], first: int, last: int, pool: T
     columns = batch.order[first:last]
     width = exact.band(batch.norms[rows], batch.norms[last - 1], batch.centred.shape[1], limit, single=True)
     narrow = width[asked] <= exact.BAND_FRACTION * limit
-    blocks, bias = _blocks(batch.centred[first:last], batch.norms[first:last] / 2 - limit / 4)
+    middle, bias = (batch.norms[some] / 2 - limit / 4 for some in (rows, slice(first, last)))
+    surely, maybe = (middle + width).astype(np.float32), (middle - width).astype(np.float32)
+
+    def by_matrix(part: NDArray[np.intp]) -> None:
+        products = batch.centred[rows[part]] @ batch.centred[first:last].T
+        found, ignored = np.empty(len(part), dtype=np.int64), np.empty(len(columns), dtype=np.int32)
+        bounds = surely[part], maybe[part], bias.astype(np.float32), products.size
+        pairs = batch.vectors, batch.order[rows[part]], columns
+        exact.tally(products, *bounds, *pairs, scale, limit, found, ignored)
+        hits[part] = found
 
     def by_product(part: NDArray[np.intp]) -> None:
-        some, middle = rows[part], batch.norms[rows[part]] / 2 - limit / 4
-        padded = np.zeros((-(-len(some) // 4) * 4, batch.centred.shape[1]), dtype=np.float32)
-        padded[: len(some)] = batch.centred[some]
-        surely, maybe = (middle + width[part]).astype(np.float32), (middle - width[part]).astype(np.float32)
-        found = np.zeros(len(some), dtype=np.int64)
+        padded = np.zeros((-(-len(part) // 4) * 4, batch.centred.shape[1]), dtype=np.float32)
+        padded[: len(part)] = batch.centred[rows[part]]
+        found, pairs = np.zeros(len(part), dtype=np.int64), (batch.vectors, batch.order[rows[part]], columns)
         with np.errstate(all="ignore"):  # a setting of each thread's own
-            _count(padded, blocks, bias, surely, maybe, batch.vectors, batch.order[some], columns, scale, limit, found)
+            _count(padded, *blocks, surely[part], maybe[part], *pairs, scale, limit, found)
         hits[part] = found
 
     def directly(part: NDArray[np.intp]) -> None:
@@ -251,6 +314,12 @@ def _hits(batch: _Sorted, rows: NDArray[np.intp], first: int, last: int, pool: T
             exact.count_directly(batch.vectors, batch.order[rows[part]], columns, scale, limit, found, ignored)
         hits[part] = found
 
+    if 0 < np.count_nonzero(narrow) <= _FEW_ROWS:
+        by_matrix(asked[narrow])
+        asked = asked[~narrow]
+        narrow = np.zeros(len(asked), dtype=np.bool_)
+    if narrow.any():
+        blocks = _blocks(batch.centred[first:last], bias)
     for count, some in ((by_product, asked[narrow]), (directly, asked[~narrow])):
         if len(some) > 0:
             list(pool.map(count, np.array_split(some, os.cpu_count() or 1)))

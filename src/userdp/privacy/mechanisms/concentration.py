@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.privacy.mechanisms.capped_counts import capped_counts
+from userdp.privacy.mechanisms.capped_counts import capped_counts, least_deficit
 from userdp.privacy.mechanisms.neighbours import compiled
 from userdp.privacy.mechanisms.neighbours import neighbour_counts as neighbour_counts
 
@@ -30,7 +30,6 @@ Counts = NDArray[np.int64]
 # others could exceed the sensitivity.
 _LARGEST_COORDINATE = 2.0**20
 
-_ROWS = 4096  # whose weighted sum is formed at once: performance only
 _FEW = 4000  # vectors of which all pairs are looked at: performance only
 
 # Radii given by a caller, and factors that a search multiplies them by: products stay within 2^-500 .. 2^500.
@@ -118,6 +117,19 @@ def counts_up_to(
     return capped_counts(vectors, radius, enough, pivot, whole)
 
 
+def clamped_h_index(few: int, enough: int, vectors: Vectors, radius: float) -> int:
+    """The h-index Q of the neighbour counts, between two public numbers: max(few, min(Q, enough)).
+
+    Where Q is `few` or less, which few vectors show, or `enough` and more, most counts need not be found. Replacing one
+    vector changes it by at most 1.
+    """
+    size = len(vectors)
+    lacking = least_deficit(vectors, radius, size - few)
+    if lacking >= size - few:
+        return few
+    return max(few, h_index(counts_up_to(min(enough, size - lacking), vectors, radius, whole=1)))
+
+
 def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp) -> Vectors:
     """Mean of the vectors weighted by the ramp of their counts; the zero vector if no weight is positive.
 
@@ -136,11 +148,19 @@ def weighted_mean(vectors: Vectors, weights: Vectors) -> Vectors:
     kept = np.flatnonzero(weights > 0)
     if kept.size == 0:
         return np.zeros(vectors.shape[1])
-    pivot, total = vectors[kept[0]], np.zeros(vectors.shape[1])
-    for first in range(0, len(kept), _ROWS):  # what fits a cache
-        part = kept[first : first + _ROWS]
-        total += weights[part] @ (vectors[part] - pivot)
+    pivot, total = vectors[kept[0]].copy(), np.zeros(vectors.shape[1])
+    _add_weighted(vectors, weights, pivot, total)
     return np.asarray(pivot + total / weights[kept].sum())
+
+
+@compiled
+def _add_weighted(vectors: Vectors, weights: Vectors, pivot: Vectors, total: Vectors) -> None:
+    """total += sum of w_j (x_j - pivot) over the positive weights."""
+    for row in range(len(vectors)):
+        weight = weights[row]
+        if weight > 0:
+            for coordinate in range(len(pivot)):
+                total[coordinate] += weight * (vectors[row, coordinate] - pivot[coordinate])
 
 
 def check_radius(radius: float) -> float:

@@ -218,7 +218,7 @@ class _Tiles:
             surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
             crowd = int(CROWD_FRACTION * products.size)
             bounds = (surely, maybe, column_bias, crowd)
-            if _tally(products, *bounds, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
+            if tally(products, *bounds, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
                 self.crowds[single] = 0
                 return row_hits, column_hits.astype(np.int64)
             self.crowds[single] = min(self.crowds[single] + 1, MAX_CROWDS)
@@ -334,7 +334,7 @@ def centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float
 
 
 @compiled
-def _tally(
+def tally(
     products: NDArray[Any],
     surely: NDArray[Any],
     maybe: NDArray[Any],

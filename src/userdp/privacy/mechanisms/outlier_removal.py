@@ -37,7 +37,7 @@ _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / ep
 # In a search, a radius at which all but `outliers` vectors are close passes unless the noise is below this many
 # deviations. Failing costs little: the next larger radius is tried.
 _USUAL_NOISE = 2.0
-_CERTAIN_NOISE = 6.0  # deviations above its target at which the h-index of a probe need not be told from more
+_CERTAIN_NOISE = 6.0  # deviations from its target beyond which the h-indices of a probe need not be told apart
 
 
 @dataclass(frozen=True)
@@ -396,8 +396,8 @@ class RadiusSearch(Mechanism):
 
     The radii are in units of the radius given at release time (a theoretical one, say). The last one is never probed:
     it is the answer if no other one reaches the target, so let it be large enough. A probe is
-    min(Q(r), enough) + N(0, noise_std^2), and Q(r) has sensitivity 1 whatever r is, so has its minimum with a public
-    number.
+    max(few, min(Q(r), enough)) + N(0, noise_std^2) with public numbers around the target, and Q(r) has sensitivity 1
+    whatever r is, so has Q(r) between them.
 
     Guarantee: ceil(log2(number of radii)) / noise_std^2 (Gaussian), for any vectors. The answer is one of the public
     radii and tells nothing else. Proof: docs/proofs.md, section 11.
@@ -421,6 +421,11 @@ class RadiusSearch(Mechanism):
     def enough(self) -> int:
         """What neighbours are counted up to: a probe that finds so many passes, but once in a billion."""
         return min(self.n_vectors, self.target + math.ceil(_CERTAIN_NOISE * self.noise_std))
+
+    @property
+    def few(self) -> int:
+        """What an h-index below is not told apart: a probe that finds so few fails, but once in a billion."""
+        return max(0, self.target - math.ceil(_CERTAIN_NOISE * self.noise_std))
 
     @property
     def probes(self) -> int:
@@ -448,7 +453,8 @@ class _SearchSession(Session):
         record, radii = self._record, [radius * factor for factor in self._record.radii]
 
         def passes(number: int) -> bool:
-            _, counts = _counted(vectors, radii[number], record.enough, 1)
-            return noisy(c.h_index(counts), record.noise_std, self._noise) >= record.target
+            rows = c.comparable(vectors, radii[number])
+            reached = c.clamped_h_index(record.few, record.enough, rows, radii[number])
+            return noisy(reached, record.noise_std, self._noise) >= record.target
 
         return np.array([radii[first_passing(len(radii) - 1, passes)]])
