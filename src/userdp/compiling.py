@@ -29,6 +29,10 @@ class Kernel:
         """What numba makes of it."""
         import numba
 
+        for name in self.py_func.__code__.co_names:
+            module = self.py_func.__globals__.get(name)
+            if isinstance(module, ModuleType):  # numba looks into what is loaded
+                module.__doc__  # noqa: B018
         return numba.njit(**self.targetoptions)(self.py_func)
 
     @property

@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "rows are clipped to one length, whatever their own",
         "clip._add_clipped",
-        "length, square, largest = lengths[row % lengths.size], 0.0, 0.0",
-        "length, square, largest = 1.0, 0.0, 0.0",
+        "length, largest = lengths[row % lengths.size], 0.0",
+        "length, largest = 1.0, 0.0",
         _ALL + "test_rows_may_have_lengths_of_their_own",
     ),
     Mutant(
@@ -140,6 +140,20 @@ MUTANTS = [
         "square <= length * length",
         "square <= length * length + 2e-16 * (row % 2 * 8 - 4)",
         _SAMPLES + "test_whether_a_vector_is_short_does_not_depend_on_where_it_stands",
+    ),
+    Mutant(
+        "whole numbers beyond what vector instructions make are made by them",
+        "clip._add_clipped",
+        "length * steps <= _WHOLE",
+        "True",
+        _ALL + "test_whole_numbers_are_the_same_whichever_way_they_are_made",
+    ),
+    Mutant(
+        "squares are divided by the radius once",
+        "clip._add_clipped",
+        "* (1 / radius) * (1 / radius)",
+        "* (1 / radius)",
+        _ALL + "test_vectors_are_clipped_to_radii_of_all_sizes",
     ),
     Mutant("totals leave their integers", "grid_bits", "62", "66", _ALL + "test_no_total_leaves_its_integers"),
     Mutant(

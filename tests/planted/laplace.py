@@ -13,7 +13,7 @@ _PURE = "solvers/test_whitened_clip.py::test_without_delta_every_release_is_pure
 _SAID = "test_pure.py::test_a_fit_says_what_it_guarantees_and_spends"
 
 MUTANTS = [
-    Mutant("Laplace noise halved", "SecureNoise.laplace", '"laplace", scale,', '"laplace", scale / 2,', _DRAWN),
+    Mutant("Laplace noise halved", "SecureNoise.laplace", "sensitivity, epsilon", "sensitivity / 2, epsilon", _DRAWN),
     Mutant(
         "clipped means get Laplace noise of half the scale",
         "Clip.released",

@@ -13,9 +13,23 @@ MUTANTS = [
     Mutant(
         "Gaussian noise halved",
         "SecureNoise.gaussian",
-        ", std",
-        ", std / 2",
+        "multiplier, query.size",
+        "multiplier / 2, query.size",
         "privacy/test_noise.py::test_gaussian_noise_is_normal_with_the_asked_scale",
+    ),
+    Mutant(
+        "all parts of a long vector get the noise of the first",
+        "noise._added",
+        "[np.asarray(part, dtype=np.float64) for part in drawn]",
+        "[np.asarray(list(drawn)[0], dtype=np.float64)] * n_parts",
+        "privacy/test_noise.py::test_noise_of_long_vectors_is_normal_and_no_two_coordinates_have_the_same",
+    ),
+    Mutant(
+        "the last part of a long vector gets no noise",
+        "noise._added",
+        "for part in drawn]",
+        "for part in (*list(drawn)[:-1], parts[-1])]",
+        "privacy/test_noise.py::test_noise_of_long_vectors_is_normal_and_no_two_coordinates_have_the_same",
     ),
     Mutant(
         "integer Laplace noise halved",

@@ -89,6 +89,26 @@ def test_vectors_of_all_sizes_add_up():
         np.testing.assert_array_equal(clipped_sum(wild[None, :], 1.0), [0.0, 0.0])
 
 
+@pytest.mark.parametrize("radius", [2.0**-400, 1e-9, 1.0, 1e9, 2.0**400])
+def test_vectors_are_clipped_to_radii_of_all_sizes(radius):
+    """All that the curator allows: short vectors stay, long ones are clipped."""
+    rows = radius * np.array([[3.0, 4.0], [0.3, 0.4], [0.0, -0.5], [2.0**20, 0.0]])
+    for row, expected in zip(rows, [[0.6, 0.8], [0.3, 0.4], [0.0, -0.5], [1.0, 0.0]], strict=True):
+        total = clipped_total(row[None], radius, 40, np.ones(1))
+        np.testing.assert_allclose(total[:-1] * 2.0**-40, expected, atol=2.0**-39)
+        assert total[-1] == (1 if math.hypot(*(row / radius)) <= 1 else -1)
+
+
+@pytest.mark.parametrize("bits", [1, 20, 42, 49, 50, 51, 52])
+def test_whole_numbers_are_the_same_whichever_way_they_are_made(bits):
+    """Vector instructions make them up to 2^50; each is rounded towards 0, exactly."""
+    rows = np.random.default_rng(bits).uniform(-1, 1, (50, 37))
+    rows = np.vstack([0.9 * rows / np.linalg.norm(rows, axis=1)[:, None], np.eye(37)[:3], -np.eye(37)[:3]])
+    for row in rows:
+        total = clipped_total(row[None], 1.0, bits, np.ones(1))
+        assert total[:-1].tolist() == [math.trunc(entry * 2.0**bits) for entry in row.tolist()]
+
+
 def test_short_vectors_keep_their_lengths():
     rows = np.random.default_rng(0).uniform(-0.5, 0.5, (40, 3))
     np.testing.assert_allclose(clipped(rows, 1.0), rows.mean(axis=0), atol=2.0**-51)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import opendp.prelude as dp
 import pytest
-from scipy.stats import chisquare, kstest, norm
+from scipy.stats import chisquare, kstest, laplace, norm
 
 from userdp.privacy import noise as n
 from userdp.privacy.accounting import LEAST_EPSILON_RESERVE
@@ -20,6 +20,25 @@ def test_gaussian_noise_is_normal_with_the_asked_scale(source):
     assert kstest(drawn, norm(5.0, 0.3).cdf).pvalue > 1e-6
     assert kstest(drawn, norm(5.0, 0.24).cdf).pvalue < 1e-3
     assert abs(drawn.std() / 0.3 - 1) < 0.06
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_noise_of_long_vectors_is_normal_and_no_two_coordinates_have_the_same(kind, monkeypatch):
+    """Drawn in parts, on several threads: each gets noise of its own, of the whole vector's scale."""
+    monkeypatch.setattr(n.os, "cpu_count", lambda: 4)
+    size, asked = 4000, []
+    whole = n._measurement
+    monkeypatch.setattr(n, "_measurement", lambda *about: asked.append(about) or whole(*about))
+    query = 1e3 * np.arange(size)
+    drawn = getattr(n.SecureNoise(), kind)(query, 1.0, 5.0) - query
+    std, law = (5.0, norm(0, 5.0)) if kind == "gaussian" else (0.2 * math.sqrt(2), laplace(0, 0.2))
+    for part in np.split(drawn, 4):
+        assert kstest(part, law.cdf).pvalue > 1e-6
+    assert len(np.unique(drawn)) > 0.99 * size
+    assert np.abs(np.corrcoef(np.split(drawn, 4)) - np.eye(4)).max() < 0.2
+    scale = (n.gaussian_std if kind == "gaussian" else n.laplace_scale)(1.0, 5.0, size)
+    assert [about for about in asked if about[2] == size // 4] == [(kind, scale, size // 4)] * 4
+    assert drawn.std() == pytest.approx(std, rel=0.1)
 
 
 def test_laplace_noise_has_the_asked_scale(source):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ Vector = NDArray[np.float64]
 
 # The grid is 2^-40 times the largest power of two that is <= the noise scale.
 GRID_BITS = 40
+_LEAST_DRAWN = 200  # coordinates for which a thread of their own pays
 
 
 class Noise(Protocol):
@@ -78,12 +80,10 @@ class SecureNoise:
     state: Any = None
 
     def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
-        std = gaussian_std(sensitivity, multiplier, query.size)
-        return np.asarray(_measurement("gaussian", std, query.size)(query.tolist()), dtype=np.float64)
+        return _added("gaussian", query, gaussian_std(sensitivity, multiplier, query.size))
 
     def laplace(self, query: Vector, sensitivity: float, epsilon: float) -> Vector:
-        scale = laplace_scale(sensitivity, epsilon, query.size)
-        return np.asarray(_measurement("laplace", scale, query.size)(query.tolist()), dtype=np.float64)
+        return _added("laplace", query, laplace_scale(sensitivity, epsilon, query.size))
 
     def integer_laplace(self, query: int, scale: float) -> int:
         return int(_integer_measurement(scale)(int(query)))
@@ -227,6 +227,23 @@ def _threshold_measurement(std: float, threshold: int) -> Measurement:
 @lru_cache(maxsize=64)
 def _integer_measurement(scale: float) -> Measurement:
     return make_laplace(atom_domain(T="i64"), absolute_distance(T="i64"), scale=scale)
+
+
+def _added(kind: str, query: Vector, scale: float) -> Vector:
+    """The query with noise of this scale in each coordinate, on all processors that there are.
+
+    OpenDP rounds a coordinate and draws its noise by itself, on a grid that the scale decides, so parts of a vector are
+    noised as the whole would be. The scale is that of the whole vector: `_certified_scale` asked the map of all
+    coordinates at once.
+    """
+    n_parts = max(1, min(os.cpu_count() or 1, query.size // _LEAST_DRAWN))
+    parts = [part.tolist() for part in np.array_split(query, n_parts)]
+    measurements = [_measurement(kind, scale, len(part)) for part in parts]
+    if n_parts == 1:
+        return np.asarray(measurements[0](parts[0]), dtype=np.float64)
+    with ThreadPoolExecutor(n_parts) as pool:  # OpenDP draws without Python's lock
+        drawn = pool.map(lambda measurement, part: measurement(part), measurements, parts)
+        return np.concatenate([np.asarray(part, dtype=np.float64) for part in drawn])
 
 
 @lru_cache(maxsize=64)

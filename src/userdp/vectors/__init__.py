@@ -6,6 +6,8 @@ import userdp
 from userdp.compiling import later
 
 if not TYPE_CHECKING:  # all that computes: nothing that plans needs it
-    entries, fused, kernels, sgd = (later(f"{__name__}.{name}") for name in ("entries", "fused", "kernels", "sgd"))
+    entries, fused, kernels, lanes, sgd = (
+        later(f"{__name__}.{name}") for name in ("entries", "fused", "kernels", "lanes", "sgd")
+    )
 
 __getattr__ = userdp._names_of(__name__)

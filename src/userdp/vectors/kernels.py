@@ -1,9 +1,10 @@
 """Compiled loops over users' rows: one vector per user, computed from that user's rows alone.
 
 Rows lie in CSR blocks: user u owns rows offsets[u] .. offsets[u+1]. Rows are float32 or float64; sums are float64,
-except for products within 256 rows of a second moment, and for rows that are turned into another basis. Every user is
-computed by the same sequence of operations whichever thread, chunk or neighbours it has, so results do not depend on
-the number of threads, and NaN or infinity in a row reaches that user's vector only. A user without rows gets NaN.
+except for products within 64 or 256 rows of a second moment, and for rows that are turned into another basis. Every
+user is computed by the same sequence of operations whichever thread, chunk or neighbours it has, so results do not
+depend on the number of threads, and NaN or infinity in a row reaches that user's vector only. A user without rows gets
+NaN.
 
 A loss enters as a machine-code pointer that turns a block of predictions into slopes. One compiled kernel so serves
 every loss and is cached on disk, and the indirect call is paid once per block, not once per row.
@@ -37,6 +38,7 @@ compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, **_OPTIONS)
 BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
 _PART_ROWS = 256  # rows whose products are added up in single precision
 _MOST_TURNED = 2.0**34  # rows * sqrt(features) up to which rounding turns a second moment by 2^-19 at most
+_MOST_ROUNDED = 1024  # features up to which products may be added up in single precision, 64 rows at a time
 _CHUNK_USERS = 1 << 14  # at most, so that threads end together
 _THREADING_PAYS = 1 << 20  # matrix entries below which starting threads costs more than it saves
 
@@ -524,41 +526,83 @@ def moment_shapes(
 ) -> None:
     """The upper triangle of sum (B'x)(B'x)', divided by its length; zeros where that is extreme.
 
-    B'x is computed in the rows' own type, all else in float64. With a `basis`, a vector, B is diagonal, and so is what
-    is kept of the moment; otherwise it is `turned`. Zeros also without rows, and for so many rows that rounding could
-    turn shapes by more than `Clip` has room for (docs/proofs.md, section 22). A vector for each user in `out`, or, if
-    there is a `total`, what the sink adds to it.
+    B'x is computed in the rows' own type, and so are sums of products over 64 rows, unless that could be too rough (a
+    length out of range, very many features); all else in float64. With a `basis`, a vector, B is diagonal, and so is
+    what is kept of the moment; otherwise it is `turned`. Zeros also without rows, and for so many rows that rounding
+    could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22). A vector for each user in `out`, or,
+    if there is a `total`, what the sink adds to it.
     """
     rows, _, offsets = data
     n_features, diagonal = rows.shape[1], basis.size > 0
-    most_rows = _MOST_TURNED / math.sqrt(n_features)
-    spread, width = np.zeros(n_features), turned[1].shape[1]
-    block = np.zeros((BLOCK_ROWS, n_features), turned[1].dtype)
-    along, exact = np.empty((BLOCK_ROWS, width), block.dtype), np.empty((BLOCK_ROWS, width))
-    square = np.empty((width, width))
+    most_rows, spread = _MOST_TURNED / math.sqrt(n_features), np.zeros(n_features)
+    room = _moment_room(n_features, turned)
     for j in range(users.shape[0]):
         first, last = offsets[users[j]], offsets[users[j] + 1]
+        _read_ahead_of(rows, offsets, users[j + 1 : j + 2])
         place = j if total.size == 0 else 0
         shape = out[place]
         shape[:] = 0.0
         if diagonal:
             for i in range(first, last):
                 add_squares(rows, i, basis, spread, shape)
+            length = norm(shape)
         elif last - first <= most_rows:
-            for start in range(first, last, BLOCK_ROWS):
-                n_rows = min(BLOCK_ROWS, last - start)
-                turn_block(rows, start, n_rows, turned, block, along)
-                for i in range(n_rows):
-                    for k in range(width):
-                        exact[i, k] = along[i, k]
-                tiles.squares(exact, n_rows, square)
-                _add_triangle(square, n_features, 1.0, shape)
-        length = norm(shape)
+            length = _add_moment(rows, first, last, turned, room, False, shape)
+            if not _may_be_rounded(length, turned[1].itemsize, n_features):
+                shape[:] = 0.0
+                length = _add_moment(rows, first, last, turned, room, True, shape)
+        else:
+            length = 0.0
         inverse = 1.0 / length if usable_length(length) else 0.0
         for k in range(len(shape)):
             shape[k] = shape[k] * inverse if inverse > 0.0 else 0.0
         if total.size > 0:
             sink(out[:1], parameters, total)
+
+
+@compiled
+def _read_ahead_of(rows: Rows, offsets: np.ndarray, users: np.ndarray) -> None:
+    """Ask for the first rows of these users."""
+    for user in users:
+        read_ahead(rows, offsets[user], min(BLOCK_ROWS, offsets[user + 1] - offsets[user]))
+
+
+@compiled
+def _may_be_rounded(length: float, bytes_of_number: int, n_features: int) -> bool:
+    """Whether products of this type told a moment of this length well enough: see docs/proofs.md, section 22."""
+    return bytes_of_number == 8 or (n_features <= _MOST_ROUNDED and length > 2.0**-60 and length < 2.0**60)
+
+
+@compiled
+def _moment_room(n_features: int, turned: Turned) -> Any:
+    """For `_add_moment`: rows, turned rows and their products, and the last two in float64."""
+    width, own = turned[1].shape[1], turned[1].dtype
+    block, along = np.zeros((BLOCK_ROWS, n_features), own), np.empty((BLOCK_ROWS, width), own)
+    return block, along, np.empty((width, width), own), np.empty((BLOCK_ROWS, width)), np.empty((width, width))
+
+
+@compiled
+def _add_moment(
+    rows: Rows, first: int, last: int, turned: Turned, room: Any, exactly: bool, shape: np.ndarray
+) -> float:
+    """Add sum (B'x)(B'x)' over these rows, as `_add_triangle` does, and give the length of all.
+
+    Products are added up in the type of B'x over 64 rows at most, or, if `exactly`, in float64.
+    """
+    block, along, products, exact, exact_products = room
+    for start in range(first, last, BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, last - start)
+        turn_block(rows, start, n_rows, turned, block, along)
+        if exactly:
+            for i in range(n_rows):
+                for k in range(along.shape[1]):
+                    exact[i, k] = along[i, k]
+            tiles.squares(exact, n_rows, exact_products)
+            _add_triangle(exact_products, rows.shape[1], 1.0, shape)
+        else:
+            tiles.squares(along, n_rows, products)
+            _add_triangle(products, rows.shape[1], 1.0, shape)
+    return norm(shape)
 
 
 @compiled

@@ -18,10 +18,11 @@ from userdp.compiling import kernel
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
-from userdp.vectors import entries, fused
+from userdp.vectors import entries, fused, lanes
 
-_ROUNDED_ANGLE = 2.0**-16  # twice how far rounding may bring the cosine of two acute vectors below 0
+_ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
+_WHOLE = 2.0**50  # steps up to which vector instructions make whole numbers
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def clipped_total(vectors: Vectors, radius: float, bits: int, lengths: Vectors) 
     """
     total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
     with np.errstate(all="ignore"):
-        _add_clipped(vectors, radius, 2.0**bits, lengths, total)
+        _add_clipped(np.ascontiguousarray(vectors), radius, 2.0**bits, lengths, total)
     return total
 
 
@@ -323,24 +324,19 @@ def _add_vectors_of_1_norms(vectors: Vectors, parameters: Vectors, total: Intege
 def _add_clipped(vectors: Vectors, radius: float, steps: float, lengths: Vectors, total: Integers) -> None:
     # No fastmath: the order of operations is what makes a row's part its own.
     for row in range(vectors.shape[0]):
-        length, square, largest = lengths[row % lengths.size], 0.0, 0.0
-        other, third, fourth = 0.0, 0.0, 0.0  # four sums, because additions wait for each other
-        column = 0
-        while column + 4 <= vectors.shape[1]:
-            a, b = vectors[row, column] * (1 / radius), vectors[row, column + 1] * (1 / radius)
-            c, d = vectors[row, column + 2] * (1 / radius), vectors[row, column + 3] * (1 / radius)
-            square, other, third, fourth = square + a * a, other + b * b, third + c * c, fourth + d * d
-            column += 4
-        for entry in vectors[row, column:]:
-            scaled = entry * (1 / radius)
-            square += scaled * scaled
-        square += other + (third + fourth)
+        length, largest = lengths[row % lengths.size], 0.0
+        # In radii. What overflows here is longer than any radius, and what underflows is shorter.
+        square = lanes.dot(vectors, row, vectors, row) * (1 / radius) * (1 / radius)
         short = square <= length * length
         total[-1] += 1 if short else -1
         if square < np.inf:
             factor = (1.0 if short else length / math.sqrt(square)) * steps * (1 / radius)
-            for column in range(vectors.shape[1]):
-                total[column] += np.int64(vectors[row, column] * factor)
+            if length * steps <= _WHOLE:
+                for column in range(vectors.shape[1]):
+                    total[column] += lanes.whole(vectors[row, column] * factor)
+            else:
+                for column in range(vectors.shape[1]):
+                    total[column] += np.int64(vectors[row, column] * factor)
             continue
         for entry in vectors[row]:
             largest = max(largest, abs(entry)) if abs(entry) < np.inf else np.inf
