@@ -33,6 +33,7 @@ _MOST_WHITENED = 0.0051  # s sqrt(features): beyond, a part of the users tells c
 _APPROACH_FRACTION = 0.15
 _IF_FLAT_STEPS, _IF_FLAT_FRACTION = 10, 0.06  # of everyone, for a rare class, and their part of the budget
 _FEW_ROWS = 200_000  # up to which nobody waits for all passes
+_FEWEST_HURRIED = 16_000  # users: of fewer, a part may have nobody of a rare class with a rare level, and steps go astray
 
 _MOST_STEPS = 40
 _BURN_IN = 0.25  # of the steps
@@ -114,11 +115,11 @@ class Layout:
         """Of each of so many releases that share a fraction of the budget, `one` being that of all of it."""
         return one * (releases / fraction if self.pure else math.sqrt(releases / fraction))
 
-    def may_hurry(self, problem: Problem, n_rows: int) -> bool:
+    def may_hurry(self, problem: Problem, n_users: int, rows_per_user: int) -> bool:
         """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
         smooth = problem.loss.smooth and problem.loss.compiled and problem.loss.n_outputs == 1
         little = self.s <= _ENOUGH[-1][0] and self.s * math.sqrt(problem.n_features) <= _MOST_WHITENED
-        return smooth and little and n_rows > _FEW_ROWS
+        return smooth and little and n_users >= _FEWEST_HURRIED and n_users * rows_per_user > _FEW_ROWS
 
     @property
     def burn_in_steps(self) -> int:

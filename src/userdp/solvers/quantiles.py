@@ -11,7 +11,6 @@ Guarantee: all counts are clipped means of gradients in one direction (docs/proo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +24,8 @@ from userdp.vectors.gradients import ClippedGradient, MeanGradient
 _MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth
 _NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none
 _CLEAR = 2.0  # standard deviations by which counts must differ
+_NEAR, _ENOUGH = 0.6, 3  # up to which part of what is beyond the quantile counts are near it; how many make a line
+_FLATTEST = 0.25  # how dense targets are at least / before it is seen
 _FARTHEST = 0.5  # how far the intercept moves at a time where nothing is known yet, in units of the targets' spread
 
 
@@ -70,19 +71,24 @@ class Counts:
         self.seen.append((more, float(released[0]) / self.jump))
         return self.seen[-1][1]
 
-    def rising(self) -> Callable[[np.ndarray], np.ndarray]:
-        """What is covered too much, as a function that never falls: the nearest to what was seen."""
-        places, covered = np.array(sorted(self.seen)).T
-        fit = IsotonicRegression(out_of_bounds="clip").fit(places, covered)
-        found: Callable[[np.ndarray], np.ndarray] = fit.predict
-        return found
-
     def root(self) -> float:
-        """Where nothing is covered too much, by what was seen: the middle of where that may be."""
-        places = np.array(sorted({place for place, _ in self.seen}))
-        grid = np.unique(np.concatenate([np.linspace(a, b, 65) for a, b in zip(places[:-1], places[1:], strict=True)]))
-        size = np.abs(self.rising()(grid))
-        return float(np.mean(grid[size <= size.min() + 1e-12]))
+        """Where nothing is covered too much: by a line through what is near, or before there is enough of that by the
+        nearest function that never falls.
+        """
+        places, covered = np.array(sorted(self.seen)).T
+        level = self.problem.loss.level or 0.5
+        rising = IsotonicRegression().fit_transform(places, covered)
+        near = np.abs(rising) <= _NEAR * min(level, 1 - level)  # beyond, what is covered bends towards all, or nothing
+        last = min(max(int(np.searchsorted(rising, 0.0)), 1), len(rising) - 1)
+        (low, high), (first, second) = rising[last - 1 : last + 1], places[last - 1 : last + 1]
+        between = float(first + (-low / (high - low) if low < 0 < high else 0.5) * (second - first))
+        if near.sum() < _ENOUGH or not rising[near].min() < 0 < rising[near].max():
+            return between
+        usual = _normal_density(level) / self.problem.typical_prediction
+        off, certain = places[near] - places[near].mean(), (2 * self.std / usual) ** 2
+        slope = (off @ covered[near] + certain * usual) / (off @ off + certain)
+        found = float(places[near].mean() - covered[near].mean() / max(slope, _FLATTEST * usual))
+        return found if places[near].min() <= found <= places[near].max() else between
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,11 @@ class Location:
         start = np.array(problem.start)
         start[-1] = self.place
         return replace(problem, warm_start=problem.domain.project(start), prediction_scale=self.spread)
+
+
+def _normal_density(level: float) -> float:
+    """At that quantile, of variance 1."""
+    return math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2 * math.pi)
 
 
 def located(problem: Problem, label: str, n_counts: int, ratio: float, pure: bool) -> Releases[Location]:
@@ -121,8 +132,7 @@ def located(problem: Problem, label: str, n_counts: int, ratio: float, pure: boo
     mass = max(above - below, _CLEAR * counts.std)
     density = mass / max(high - low, _NARROWEST * problem.target_bound)
     place = low + (high - low) * min(max(-below / max(above - below, 1e-9), 0.0), 1.0)
-    normal = math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2 * math.pi)
-    spread = min(max(normal / density, _NARROWEST * problem.target_bound), problem.target_bound)
+    spread = min(max(_normal_density(level) / density, _NARROWEST * problem.target_bound), problem.target_bound)
     return Location(float(start[-1] + place), spread, counts.jump * density)
 
 
@@ -139,8 +149,6 @@ def recovered(
             more, step = more - math.copysign(step, covered), 2 * step
         else:
             more = counts.root()
-    places = [place for place, _ in counts.seen]
-    moved = min(max(counts.root(), min(places)), max(places))
     found = weights.copy()
-    found[-1] += moved
+    found[-1] += counts.root() if len(counts.seen) > 1 else 0.0
     return found

@@ -171,7 +171,7 @@ def _layout(
         return Layout.of(problem, n_users, budget), 1.0
     full, hurried = (Layout.of(problem, n_users, budget, hurried) for hurried in (False, True))
     most = 0 if max_gradients is None else max_gradients
-    if full.may_hurry(problem, n_users * rows_per_user) and _gradients(full, n_users, rows_per_user) > most:
+    if full.may_hurry(problem, n_users, rows_per_user) and _gradients(full, n_users, rows_per_user) > most:
         for layout in (hurried, replace(hurried, spare=False)):
             if max_gradients is None or _gradients(layout, n_users, rows_per_user) <= most:
                 return layout, 1.0
@@ -531,7 +531,8 @@ class WhitenedClip:
                 yield from descent.measure_curvature(label, ratio)
             elif label != LOCATION and (label not in IF_FLAT or descent.flat):
                 point = yield from descent.steps(label, n_steps, ratio)
-        point = start + _shrunk(point - start, descent.noise, coordinates)
+        uncertain = math.hypot(descent.noise, _sampling_error(descent, phase.n_users))
+        point = start + _shrunk(point - start, uncertain, coordinates)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
         for one in recalibration:
             if LOCATION in self.parts:
@@ -550,6 +551,12 @@ class WhitenedClip:
             found.message = HIDDEN_ADVICE
         elif _biased(problem, phase.s, descent.inverse_rows, phase.pure):
             found.message = CLIPPED_ADVICE
+
+
+def _sampling_error(descent: _Descent, n_users: int) -> float:
+    """Std of a weight, in these coordinates, that other users would have given, by the sizes of gradients."""
+    square = (descent.sizes.rms * descent.longest) ** 2 / descent.problem.dimension
+    return math.sqrt(square / n_users) / descent.curvature
 
 
 def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
