@@ -36,6 +36,7 @@ class Loss:
     `usual_curvature` is, where that varies by powers of ten, about the mean derivative of the slope if predictions have
     this mean and variance. `event` is by how much of the largest slope the rarest thing that is worth learning moves
     the slope: a label, all of it; one of many counts, little.
+    `level` is, of a loss whose best prediction is a quantile, which one.
     `unweighted` is, of a loss whose targets hold a weight too (`weighing`), the same for rows of weight 1.
     """
 
@@ -49,6 +50,7 @@ class Loss:
     typical_prediction: float | None = None
     usual_curvature: Callable[[float, float], float] | None = None
     event: float = 1.0
+    level: float | None = None
     unweighted: Loss | None = None
 
     def __post_init__(self) -> None:

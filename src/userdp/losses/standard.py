@@ -144,7 +144,9 @@ def _pinball(name: str, above: float, below: float) -> Loss:
         error = prediction - target
         return above if error > 0.0 else (-below if error < 0.0 else 0.0 * error)
 
-    return Loss(name, value, slope, slope_bound=max(above, below), curvature=math.inf, may_raise=False)
+    level = below / (above + below)
+    bound = max(above, below)
+    return Loss(name, value, slope, slope_bound=bound, curvature=math.inf, may_raise=False, level=level)
 
 
 absolute = register(_pinball("absolute", above=1.0, below=1.0), _named, "absolute")

@@ -19,6 +19,7 @@ from userdp.solvers.problem import Problem
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
 EARLY_CURVATURE, FLAT_STEPS = "early curvature", "steps for a rare class"
+LOCATION = "location of the quantile"
 _APPROACH = tuple(f"approach {number + 1}" for number in range(14))
 IF_FLAT = (*_APPROACH[10:], FLAT_STEPS)  # steps that are skipped unless the curvature tells of a rare class
 # Releases of a hurried plan before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
@@ -32,11 +33,13 @@ _MOST_WHITENED = 0.0051  # s sqrt(features): beyond, a part of the users tells c
 _APPROACH_FRACTION = 0.15
 _IF_FLAT_STEPS, _IF_FLAT_FRACTION = 10, 0.06  # of everyone, for a rare class, and their part of the budget
 _FEW_ROWS = 200_000  # up to which nobody waits for all passes
+_FEWEST_HURRIED = 16_000  # users: of fewer, a part may have nobody of a rare class with a rare level, and steps go astray
 
 _MOST_STEPS = 40
 _BURN_IN = 0.25  # of the steps
 _CURVATURE_FRACTION = 0.02
 _RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
+_LOCATION = (12, 0.06)  # of quantiles: counts before the steps, and their fraction
 _FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
 _TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
 # Without delta: fraction for whitening; steps of burn-in, and how they share with the others what is left; of averaged
@@ -65,7 +68,7 @@ class Layout:
     """How the budget (fractions of mu^2) and the steps are divided; s = sqrt(weights) / (mu n).
 
     `pure`: without delta, of epsilon; s is then that of Gaussian noise as large. `spare`: whether a hurried layout has
-    steps for a rare class.
+    steps for a rare class; `located`: whether a quantile is located first, and recalibrated by counts (`quantiles`).
     """
 
     s: float
@@ -76,6 +79,7 @@ class Layout:
     hurried: bool = False
     pure: bool = False
     spare: bool = True
+    located: bool = False
 
     @staticmethod
     def of(problem: Problem, n_users: int, budget: Budget, hurried: bool = False) -> Layout:
@@ -83,7 +87,7 @@ class Layout:
             return Layout._without_delta(problem, n_users, budget.epsilon)
         s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
         whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
-        few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried
+        few = (problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried) and not counts(problem)
         n_steps, fraction = (0, 0.0) if few else _RECALIBRATION
         return Layout(
             s,
@@ -92,6 +96,7 @@ class Layout:
             n_steps,
             (1 - whitening) * fraction,
             hurried,
+            located=counts(problem),
         )
 
     @staticmethod
@@ -100,20 +105,21 @@ class Layout:
         # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
         noise = SPREAD * math.sqrt(2 * steps * (problem.dimension + 1)) / (fraction * epsilon)
         s = math.sqrt(0.5 * problem.dimension) * noise / n_users
-        few = problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY
+        few = (problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY) and not counts(problem)
         n_steps, recalibration = (0, 0.0) if few else _PURE_RECALIBRATION
         whitening = 0.0 if problem.public_moment is not None else _PURE_WHITENING
-        return Layout(s, whitening, _PURE_BURN_IN[0] + steps, n_steps, recalibration, pure=True)
+        located = counts(problem)
+        return Layout(s, whitening, _PURE_BURN_IN[0] + steps, n_steps, recalibration, pure=True, located=located)
 
     def multiplier(self, one: float, fraction: float, releases: int = 1) -> float:
         """Of each of so many releases that share a fraction of the budget, `one` being that of all of it."""
         return one * (releases / fraction if self.pure else math.sqrt(releases / fraction))
 
-    def may_hurry(self, problem: Problem, n_rows: int) -> bool:
+    def may_hurry(self, problem: Problem, n_users: int, rows_per_user: int) -> bool:
         """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
         smooth = problem.loss.smooth and problem.loss.compiled and problem.loss.n_outputs == 1
         little = self.s <= _ENOUGH[-1][0] and self.s * math.sqrt(problem.n_features) <= _MOST_WHITENED
-        return smooth and little and n_rows > _FEW_ROWS
+        return smooth and little and n_users >= _FEWEST_HURRIED and n_users * rows_per_user > _FEW_ROWS
 
     @property
     def burn_in_steps(self) -> int:
@@ -125,10 +131,12 @@ class Layout:
     def parts(self) -> tuple[Part, ...]:
         if self.hurried:
             return self._hurried_parts
-        rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION
+        first = (Part(LOCATION, *_LOCATION),) if self.located else ()
+        rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION - sum(part.fraction for part in first)
         burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
         burn_in = _PURE_BURN_IN[1] if self.pure else burn_in
         parts = (
+            *first,
             Part(BURN_IN, self.burn_in_steps, burn_in * rest),
             Part(CURVATURE, 1, _CURVATURE_FRACTION),
             Part(STEPS, self.steps - self.burn_in_steps, (1 - burn_in) * rest),
@@ -170,6 +178,11 @@ class Layout:
             return float(min(max(0.5 * (0.01 / self.s) ** 0.4, 0.3), 8.0) * (1 + 6 / problem.dimension))
         few = self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
         return float(2.5 * max(1.0, (0.01 / few) ** 0.4))
+
+
+def counts(problem: Problem) -> bool:
+    """Whether what is learned is a quantile, with an intercept along which covered targets can be counted."""
+    return problem.loss.level is not None and problem.intercept
 
 
 def n_recalibrated(problem: Problem) -> int:

@@ -50,6 +50,7 @@ from userdp.solvers.layout import (
     CURVATURE,
     EARLY_CURVATURE,
     IF_FLAT,
+    LOCATION,
     RECALIBRATION,
     SPREAD,
     STEPS,
@@ -59,6 +60,7 @@ from userdp.solvers.layout import (
     n_recalibrated,
 )
 from userdp.solvers.problem import Problem, alike
+from userdp.solvers.quantiles import located, recovered
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
@@ -169,7 +171,7 @@ def _layout(
         return Layout.of(problem, n_users, budget), 1.0
     full, hurried = (Layout.of(problem, n_users, budget, hurried) for hurried in (False, True))
     most = 0 if max_gradients is None else max_gradients
-    if full.may_hurry(problem, n_users * rows_per_user) and _gradients(full, n_users, rows_per_user) > most:
+    if full.may_hurry(problem, n_users, rows_per_user) and _gradients(full, n_users, rows_per_user) > most:
         for layout in (hurried, replace(hurried, spare=False)):
             if max_gradients is None or _gradients(layout, n_users, rows_per_user) <= most:
                 return layout, 1.0
@@ -510,23 +512,34 @@ class WhitenedClip:
 
     def releases(self, problem: Problem, found: Found) -> Releases[None]:
         phase, *recalibration = self.phases
-        loss = _smooth(problem, phase)
         if problem.public_moment is not None:
             coordinates = public_coordinates(problem.public_moment)
         else:
             coordinates = yield from release_coordinates(problem.n_features, self.whitening, problem.intercept)
+        curvature = None
+        if LOCATION in self.parts:
+            place = yield from located(problem, LOCATION, *self.parts[LOCATION], phase.pure)
+            problem, curvature = place.centred(problem), place.curvature
+        loss = _smooth(problem, phase)
         start = coordinates.from_weights(problem.start)
-        curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
+        usual = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
+        curvature = usual if curvature is None else min(curvature, loss.curvature)
         descent = _Descent(problem, loss, coordinates, phase, start, curvature)
         point = start
         for label, (n_steps, ratio) in self.parts.items():
             if label in (EARLY_CURVATURE, CURVATURE):
                 yield from descent.measure_curvature(label, ratio)
-            elif label not in IF_FLAT or descent.flat:
+            elif label != LOCATION and (label not in IF_FLAT or descent.flat):
                 point = yield from descent.steps(label, n_steps, ratio)
-        point = start + _shrunk(point - start, descent.noise, coordinates)
+        uncertain = math.hypot(descent.noise, _sampling_error(descent, phase.n_users))
+        point = start + _shrunk(point - start, uncertain, coordinates)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
         for one in recalibration:
+            if LOCATION in self.parts:
+                weights = coordinates.to_weights(point)
+                counted = (one.label, one.n_steps, one.noise_ratio, one.pure)
+                point = coordinates.from_weights((yield from recovered(problem, weights, *counted)))
+                continue
             point, last = yield from _recalibrated(descent, one, point)
             found.phases.append(one.summary(last.clip, steps=one.n_steps, curvature=last.curvature))
         if descent.unusable_fraction > _UNUSABLE:
@@ -538,6 +551,12 @@ class WhitenedClip:
             found.message = HIDDEN_ADVICE
         elif _biased(problem, phase.s, descent.inverse_rows, phase.pure):
             found.message = CLIPPED_ADVICE
+
+
+def _sampling_error(descent: _Descent, n_users: int) -> float:
+    """Std of a weight, in these coordinates, that other users would have given, by the sizes of gradients."""
+    square = (descent.sizes.rms * descent.longest) ** 2 / descent.problem.dimension
+    return math.sqrt(square / n_users) / descent.curvature
 
 
 def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
