@@ -349,6 +349,7 @@ def fit(
 
 def resume(
     journal: Annotated[Path, o.argument("Journal that `userdp fit --checkpoint` keeps.")],
+    json: o.Json = None,
 ) -> None:
     """Go on with a fit that was stopped or killed.
 
@@ -369,7 +370,7 @@ def resume(
         )
     app = typer.Typer(add_completion=False)
     app.command("fit", cls=o.Command)(fit)
-    app(arguments, standalone_mode=False)
+    app([*arguments, *([] if json is None else ["--json", str(json)])], standalone_mode=False)
 
 
 def _cluster(engine: o.EngineName, address: str | None, workers: int | None) -> Any:
