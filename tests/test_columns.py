@@ -56,16 +56,18 @@ def test_a_missing_cell_may_have_a_feature_of_its_own():
 
 
 def test_booleans_are_0_and_1():
-    assert one(Boolean(), [True, False, 1, 0, "true", "False", 2, "yes", None])[:, 0].tolist() == [
-        1,
-        0,
-        1,
-        0,
-        1,
-        0,
-        0,
-        0,
-        0,
+    column = Boolean(missing_indicator=True)
+    cells = [True, False, 1, 0, 1.0, "true", "False", " Yes ", "no", "Y", "n", "T", "off", "1", "0.0"]
+    assert one(column, cells).tolist() == [[value, 0] for value in (1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0)]
+    texts = [str(cell) for cell in cells]
+    for same in (np.array(texts), pd.Series(texts), pa.chunked_array([texts]), pd.Series(texts, dtype="category")):
+        assert column.encode(column.read("column", same)).tolist() == one(column, cells).tolist()
+    assert one(column, [2, "perhaps", None, "", float("nan"), -1]).tolist() == [[0, 1]] * 6
+    assert column.encode(column.read("column", np.array([0.0, 1.0, 2.0, np.nan]))).tolist() == [
+        [0, 0],
+        [1, 0],
+        [0, 1],
+        [0, 1],
     ]
 
 

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import warnings
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,7 @@ from userdp import (
     QuantileRegressor,
     UserData,
 )
+from userdp.data.source import Source
 from userdp.models.files import model_of
 
 
@@ -291,10 +293,10 @@ def test_purpose_and_columns_are_named():
         "who buys; LogisticRegression.fit; target bought, user column person"
     ]
     record = model.to_dict()
-    assert record["source"] == {"data": None, "target": "bought", "user_column": "person"}
+    assert record["source"] == asdict(Source(None, "bought", "person"))
     assert record["parameters"]["purpose"] == "who buys"
     model.fit(X, pd.Series(y, name=("no", "text")), groups=users)
-    assert model.to_dict()["source"] == {"data": None, "target": None, "user_column": None}
+    assert model.to_dict()["source"] == asdict(Source())
     with pytest.raises(TypeError, match=r"purpose to be text, got int\. Nothing was spent"):
         model.set_params(purpose=3).fit(X, y, groups=users)
 

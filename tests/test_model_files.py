@@ -1,11 +1,13 @@
 """Model files: whole or not at all, refused if damaged, and never executed."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from userdp import LinearRegression, LogisticRegression, load_model, save_model
+from userdp.data.source import Source
 from userdp.models.files import model_of, write_whole
 
 
@@ -25,7 +27,7 @@ def test_files_are_json_that_says_what_it_is(record, tmp_path):
     assert read["format"] == "userdp model 1"
     assert load_model(path).predict([[1.0, -1.0]]) == [1]
     assert "ledger" not in read["parameters"]
-    assert read["source"] == {"data": None, "target": None, "user_column": None}
+    assert read["source"] == asdict(Source())
     del read["source"], read["parameters"]["purpose"]  # as in files of 0.1
     assert model_of(read).to_dict()["source"] == record["source"]
 

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from support_cli import BUDGET, COLUMNS, ROWS, SEEDED, people, run
 
 from userdp import Budget, Ledger, LogisticRegression, load_model
 from userdp.cli.predict import predicted
+from userdp.data.source import Source
 from userdp.data.tables import write_table
 from userdp.engines.local import LocalEngine
 
@@ -82,7 +84,7 @@ def test_purpose_file_and_columns_are_named(files, tmp_path):
     kept = ("--ledger", ledger, "--ledger-budget", "5,1e-5", "--purpose", "who says yes")
     arguments = ("fit", files / "data.parquet", *FLAG, *kept, "-o", path, "--report", tmp_path / "r.html")
     record = json.loads(run(*arguments, "--json").stdout)
-    assert record["source"] == {"data": "data.parquet", "target": "flag", "user_column": "user"}
+    assert record["source"] == asdict(Source("data.parquet", "flag", "user"))
     (charge,) = json.loads(run("ledger", "show", ledger, "--json").stdout)["charges"]
     named = "who says yes; LogisticRegression.fit; data data.parquet, target flag, user column user"
     assert charge["purpose"] == named

@@ -244,6 +244,7 @@ def test_json_goes_to_standard_output_or_to_a_file(files, tmp_path):
     for arguments, words in (
         (("ledger", "show", path), "budget"),
         (("plan", *public), "whitened-clip"),
+        (("columns", files / "data.parquet", "--user-column", "user"), "[x_a]"),
         (("report", files / "text.json", tmp_path / "r.html"), "The report is in"),
         (("predict", files / "text.json", files / "data.csv", "-o", tmp_path / "p.csv"), "predictions are in"),
         (("evaluate", files / "text.json", files / "data.csv", "--target", "text"), "model"),
@@ -293,9 +294,10 @@ def test_the_real_report(files, tmp_path):
 
 def test_the_demo(monkeypatch):
     called = []
-    monkeypatch.setattr("userdp.cli.demonstration.main", called.append)
+    monkeypatch.setattr("userdp.cli.demonstration.main", lambda folder, json: called.append((folder, json)))
     assert run("demo", "--folder", "x").exit_code == 0
-    assert called == [Path("x")]
+    assert run("demo", "--json").exit_code == 0
+    assert called == [(Path("x"), None), (Path("userdp-demo"), Path("-"))]
 
 
 def test_version_and_help():

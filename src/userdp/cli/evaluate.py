@@ -13,13 +13,13 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, spending
 from userdp.cli.predict import predicted
-from userdp.cli.tables import features_of, schema_of, targets_of
+from userdp.cli.tables import exposure_of, features_of, schema_of, targets_of
 from userdp.data.grouping import Groups
 from userdp.data.schema import ids, require_column
 from userdp.data.source import Source
 from userdp.data.tables import open_table
 from userdp.data.users import UserData
-from userdp.models.estimators import LinearModel
+from userdp.models.estimators import LinearModel, PoissonRegressor
 from userdp.models.files import load_estimator
 from userdp.models.private_mean import MeanResult, mean_of_users
 from userdp.privacy.accounting import budget_for
@@ -40,12 +40,15 @@ def evaluate(
     ] = None,
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
+    exposure: o.Exposure = None,
     epsilon: Annotated[float | None, o.option(o.PRIVACY, "Release private scores, at this epsilon.")] = None,
     delta: Annotated[float | None, o.option(o.PRIVACY, "Goes with --epsilon; else users^-1.5, at most 1e-6.")] = None,
     ledger: o.LedgerFile = None,
     loss_limit: Annotated[
         float | None,
-        o.option(o.PRIVACY, "Log loss or error that a row counts at most; else 4, or the target range."),
+        o.option(
+            o.PRIVACY, "Log loss or error that a row counts at most; else 4, the target range, or the most counts."
+        ),
     ] = None,
     insecure_seed: o.Seed = None,
     purpose: o.Purpose = "",
@@ -71,25 +74,33 @@ def evaluate(
         raise InputError("Expected --user-column with --epsilon: it says who is protected.")
     else:
         budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    if exposure is None and getattr(fitted, "max_exposure", None) is not None:
+        named = fitted.facts_["source"].get("exposure")
+        raise InputError(
+            "Expected --exposure, the column that says how much was counted in a row, as the model was fitted with"
+            f"{f' ({named!r} there)' if named else ''}."
+        )
     show.check_json(json, data, model, *([] if ledger is None else [ledger]))
     opened = None if ledger is None else Ledger.open(ledger)
     with show.working(f"reading {data}", quiet=False):
         schema = schema_of(fitted, table, features, target, user_column)
         targets = targets_of(table, schema, check=epsilon is None)
         matrix = features_of(fitted, table, schema, fill_missing, check=epsilon is None)
+        exposed = exposure_of(fitted, table, exposure, check=epsilon is None)
         owners = None if user_column is None else ids(table[user_column])
     if epsilon is None:
-        scores = _public_scores(fitted, matrix, targets, owners)
+        scores = _public_scores(fitted, matrix, targets, owners, exposed)
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if not show.as_json({"private": False, "scores": scores}, json):
             _print_public(scores)
         return
-    rows = _row_scores(fitted, matrix, targets, loss_limit)
+    rows = _row_scores(fitted, matrix, targets, loss_limit, exposed)
+    source = Source(data.name, target, user_column, exposure=exposure)
     users = UserData.from_arrays(rows.scores, None, owners, insecure_seed=insecure_seed)
     budget = budget_for(epsilon, delta, users.n_users)
     charged = Ledger(budget) if opened is None else opened
     with spending(charged, budget):
-        asked = "; ".join(filter(None, (purpose, "evaluate", str(Source(data.name, target, user_column)))))
+        asked = source.entry(purpose, "evaluate")
         result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose=asked)
     released = rows.released(result.mean, result.noise_std)
     told = {"private": result.privacy.private, "scores": released, "privacy": result.privacy.to_dict()}
@@ -123,9 +134,14 @@ class _RowScores:
         return found
 
 
-def _row_scores(model: LinearModel, matrix: np.ndarray, targets: np.ndarray, limit: float | None) -> _RowScores:
+def _row_scores(
+    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, limit: float | None, exposed: np.ndarray | None
+) -> _RowScores:
     """Each row by itself, so that nothing is told of others: rows that make no sense count as the worst."""
     sound = np.isfinite(targets)
+    if exposed is not None:
+        sound &= np.isfinite(exposed) & (exposed > 0)
+        exposed = np.where(sound, exposed, 1.0)
     with np.errstate(all="ignore"):
         if model.columns is None:  # described ones are finite, and small
             sound &= np.isfinite(matrix).all(axis=1)
@@ -134,7 +150,11 @@ def _row_scores(model: LinearModel, matrix: np.ndarray, targets: np.ndarray, lim
     if limit is None and model._classifies:
         limit = max(_LARGEST_LOG_LOSS, 2 * math.log(len(model.classes_)))
     elif limit is None:
-        limit = float(np.ptp(model.target_range))
+        counts = isinstance(model, PoissonRegressor)
+        ends = (0.0, model.max_count) if counts else model.target_range
+        if ends is None or None in ends:
+            raise InputError("Expected --loss-limit, the largest error that counts: the model declares no range.")
+        limit = float(ends[1] - ends[0])
     if not 0 < limit < math.inf:
         raise InputError(f"Expected --loss-limit {limit} to be a finite number > 0.")
     if model._classifies:
@@ -142,7 +162,8 @@ def _row_scores(model: LinearModel, matrix: np.ndarray, targets: np.ndarray, lim
         found = {} if surprise is None else {"log loss": np.minimum(surprise / limit, 1.0)}
         found["accuracy"] = wrong.astype(np.float64)
     else:
-        error = np.minimum(np.abs(predicted(model.predict, matrix) - targets) / limit, 1.0)
+        with np.errstate(all="ignore"):  # counts beyond all numbers are off by the most
+            error = np.fmin(np.abs(_expected(model, matrix, exposed) - targets) / limit, 1.0)
         found = {"MAE": error, "RMSE": error**2}
     return _RowScores(tuple(found), np.where(sound[:, None], np.column_stack([*found.values()]), 1.0), limit)
 
@@ -158,18 +179,26 @@ def _classified(
     return labels != chosen, -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels], margins
 
 
+def _expected(model: LinearModel, matrix: np.ndarray, exposed: np.ndarray | None) -> np.ndarray:
+    """The predicted number, or count in a row's exposure."""
+    predictions = predicted(model.predict, matrix)
+    return predictions if exposed is None else predictions * exposed
+
+
 def _public_scores(
-    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, owners: Any
+    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, owners: Any, exposed: np.ndarray | None
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores where every row counts once, and where every user does; of the model, and of the best constant."""
     weights = {"rows": np.ones(len(targets))}
     if owners is not None:
         weights["users"] = _weights(owners)
-    scores = _class_scores if model._classifies else _number_scores
-    return {
-        name: dict(zip(("model", "constant"), scores(model, matrix, targets, weight), strict=True))
-        for name, weight in weights.items()
-    }
+    if isinstance(model, PoissonRegressor):
+        counts = _expected(model, matrix, exposed)
+        found = {name: _count_scores(counts, targets, weight, exposed) for name, weight in weights.items()}
+    else:
+        scores = _class_scores if model._classifies else _number_scores
+        found = {name: scores(model, matrix, targets, weight) for name, weight in weights.items()}
+    return {name: dict(zip(("model", "constant"), both, strict=True)) for name, both in found.items()}
 
 
 def _weights(owners: Any) -> np.ndarray:
@@ -212,6 +241,29 @@ def _number_scores(
         return scores | ({"R2": 1 - squares / variance} if variance else {})
 
     return of(predicted(model.predict, matrix)), of(np.full(len(targets), mean))
+
+
+def _count_scores(
+    counts: np.ndarray, targets: np.ndarray, weights: np.ndarray, exposed: np.ndarray | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Of expected counts, and of one rate for all: mean Poisson deviance, the fraction explained, and mean error."""
+    if (targets < 0).any():
+        raise InputError("Expected counts >= 0 in the target's column, got others too: drop those rows.")
+    exposed = np.ones(len(targets)) if exposed is None else exposed
+    rate = np.average(targets, weights=weights) / np.average(exposed, weights=weights)
+
+    def deviance(expected: np.ndarray) -> float:
+        sound = np.clip(expected, 1e-300, 1e300)
+        return float(metrics.mean_poisson_deviance(targets, sound, sample_weight=weights))
+
+    least = deviance(rate * exposed)
+
+    def of(expected: np.ndarray) -> dict[str, float]:
+        found = deviance(expected)
+        scores = {"deviance": found, "MAE": float(np.average(np.abs(expected - targets), weights=weights))}
+        return scores | ({"D2": 1 - found / least} if least else {})
+
+    return of(counts), of(rate * exposed)
 
 
 def _print_public(scores: dict[str, dict[str, dict[str, float]]]) -> None:

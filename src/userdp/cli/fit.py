@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,10 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, in_options, spending
-from userdp.cli.tables import Ranges, columns_of, declare_classes, pair_of, users_of
+from userdp.cli.tables import Ranges, class_weights, columns_of, declare_classes, pair_of, users_of
 from userdp.data.columns import Columns
 from userdp.data.grouping import Groups
-from userdp.data.schema import Schema, ids
+from userdp.data.schema import Schema, ids, require_column
 from userdp.data.source import Source
 from userdp.data.tables import TableFile, check_place, open_table
 from userdp.data.users import UserData
@@ -52,6 +53,15 @@ def fit(
             "categories, dates, text, with what is missing. Kept in the model.",
         ),
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        o.option(
+            o.DATA,
+            "One column's description, as a line of TOML, once or more often: 'age={type=\"number\",low=0,high=100}'. "
+            "Instead of --columns, or on top of it.",
+            metavar="TOML",
+        ),
+    ] = None,
     columns_fraction: Annotated[
         float,
         o.option(o.PRIVACY, 'Part of the budget for what --columns leave "private", if anything.', default=True),
@@ -72,6 +82,19 @@ def fit(
     ] = None,
     target_range: Annotated[
         str | None, o.option(o.DATA, "Public lowest,highest target, for numbers; those beyond are cut off.")
+    ] = None,
+    max_count: o.MaxCount = None,
+    exposure: o.Exposure = None,
+    max_exposure: Annotated[
+        float | None, o.option(o.DATA, "Public largest --exposure, needed with it; those beyond are cut off.")
+    ] = None,
+    weight: Annotated[str | None, o.option(o.DATA, "Column that says how many times a row counts.")] = None,
+    max_weight: Annotated[
+        float | None, o.option(o.DATA, "Public largest --weight, needed with it; those beyond are cut off.")
+    ] = None,
+    class_weight: Annotated[
+        str | None,
+        o.option(o.DATA, "How many times rows of a class count, such as no=1,yes=5: public; 1 for those left out."),
     ] = None,
     max_rows_per_user: Annotated[
         int, o.option(o.DATA, "More rows of a user are dropped at random.", default=True)
@@ -165,14 +188,22 @@ def fit(
 
     userdp fit shop.csv --user-column user --target bought --classes no,yes --columns shop.toml \\
       --epsilon 1 --output model.json
+
+    userdp fit claims.parquet --user-column driver --target claims --loss poisson --max-count 20 --exposure years \\
+      --max-exposure 5 --features age,power --epsilon 1 --output model.json
     """
     if output is None and not dry_run:
         raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
     if classes is not None and loss not in _CLASSIFIERS:
         raise InputError(f"Expected no --classes with --loss {loss}, which is for numbers: leave one of them out.")
-    if target_range is not None and loss in _CLASSIFIERS:
-        raise InputError(f"Expected no --target-range with --loss {loss}, which is for classes: leave it out.")
-    for name, value, owner in (("quantile", quantile, "quantile"), ("threshold", threshold, "huber")):
+    if target_range is not None and (loss in _CLASSIFIERS or loss == o.LossName.poisson):
+        instead = "classes: leave it out" if loss in _CLASSIFIERS else "counts: use --max-count"
+        raise InputError(f"Expected no --target-range with --loss {loss}, which is for {instead}.")
+    of_one_loss = (
+        *(("quantile", quantile, "quantile"), ("threshold", threshold, "huber")),
+        *(("max-count", max_count, "poisson"), ("exposure", exposure, "poisson")),
+    )
+    for name, value, owner in of_one_loss:
         if value is not None and loss != owner:
             raise InputError(f"Expected --{name} with --loss {owner} only, got --loss {loss}: leave it out.")
     if quantile is not None and not 0 < quantile < 1:
@@ -180,7 +211,23 @@ def fit(
     for name, given in (("address", address), ("workers", workers)):
         if given is not None and engine != o.EngineName.ray:
             raise InputError(f"Expected --{name} with --engine ray only: add that, or leave it out.")
+    for name, given, largest in (("exposure", exposure, max_exposure), ("weight", weight, max_weight)):
+        if given is None and largest is not None:
+            raise InputError(f"Expected --{name}, a column, with --max-{name}: add it, or leave that out.")
+    if memory_limit is not None and (weight is not None or exposure is not None):
+        raise InputError("Expected no --memory-limit with --weight or --exposure: they are read into memory.")
+    if check_data and (weight is not None or exposure is not None):
+        raise InputError("Expected no --check-data with --weight or --exposure: leave one of them out.")
     model = _model(loss, target_range, quantile, threshold)
+    of_rows = {"sample_weight": weight}
+    if loss == o.LossName.poisson:
+        if max_count is None:
+            raise InputError(
+                "Expected --max-count with --loss poisson: the public largest count of a row, from what is counted and "
+                "not from the data; those beyond are cut off. Nothing was spent."
+            )
+        model.set_params(max_count=max_count, max_exposure=max_exposure)
+        of_rows["exposure"] = exposure
     model.set_params(
         epsilon=epsilon,
         delta=delta,
@@ -196,19 +243,31 @@ def fit(
         insecure_seed=insecure_seed,
         unprotected_checks=check_data,
         purpose=purpose,
-        columns=None if columns is None else Columns.read(columns),
+        columns=_described(columns, column),
+        max_weight=max_weight,
         columns_fraction=columns_fraction,
         allow_weak=allow_weak,
     )
     model._check_parameters()
+    model._declare_largest(of_rows)
+    if not model._classifies:
+        model._declare(None)
     if target == user_column:
         raise InputError(f"Expected --target to be another column than --user-column, got {target!r} for both.")
     table = open_table(data)
-    if (features is None) == (columns is None):
-        raise InputError("Expected either --features, columns of numbers, or --columns, a file that describes them.")
-    if columns is not None and (feature_range is not None or fill_missing is not None):
+    if (features is None) == (model.columns is None):
+        raise InputError(
+            "Expected either --features, columns of numbers, or --columns, a file that describes them (or --column)."
+        )
+    if model.columns is not None and (feature_range is not None or fill_missing is not None):
         raise InputError("Expected no --feature-range or --fill-missing with --columns: it says both of each column.")
     schema = Schema.declare(table.column_names, user_column, features or list(model.columns or ()), target)
+    for name in filter(None, (weight, exposure)):
+        require_column(table.column_names, name)
+        if name in (target, user_column):
+            raise InputError(f"Expected --weight and --exposure to be other columns than target and user: {name!r}.")
+    if class_weight is not None:
+        model.set_params(class_weight=class_weights(class_weight, declare_classes(model, table, target, classes)))
     ranges = None if feature_range is None else Ranges.read(feature_range, schema.features)
     if ranges is not None and no_intercept:
         raise InputError("Expected no --feature-range with --no-intercept: scaling needs an intercept.")
@@ -247,16 +306,19 @@ def fit(
         made += f" Go on with `userdp resume {checkpoint}`."
     show.check_json(json, *sources, *written, *(path for path in (ledger, checkpoint) if path is not None))
     users: Any = None
+    rows: Any = None
+    source = Source(data.name, target, user_column, weight, exposure)
     cluster = _cluster(engine, address, workers)
     with show.working(f"reading {data}", quiet or memory_limit is not None):
-        if model.columns is None:
+        if model.columns is None and weight is None and exposure is None:
             users = users_of(model, table, schema, classes, fill_missing, cluster, **stored)
-            users = replace(users, source=Source(data.name, target, user_column))
+            users = replace(users, source=source)
             n_users = users.n_users
         else:
             model.set_params(engine=cluster)
             declare_classes(model, table, target, classes)
-            table.prefetch_text([user_column, target, *model.columns])
+            rows = table if model.columns else columns_of(table, Schema(None, schema.features), fill_missing, False)
+            table.prefetch_text([user_column, target, *filter(None, (weight, exposure)), *(model.columns or ())])
             n_users = _n_users(table, user_column)
     budget = budget_for(epsilon, delta, n_users)
     charged = _ledger(ledger, lifetime, budget)
@@ -264,12 +326,15 @@ def fit(
     with spending(charged, budget, lambda: made):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UtilityWarning)
-            if ranges is not None:
-                users = ranges.users(users) if isinstance(users, UserData) else users.mapped(ranges.users)
-            if model.columns is None:
-                model.fit_users(users, schema.features)
+            if users is None:
+                rows = rows if ranges is None else ranges.of(rows)
+                others = {name: None if given is None else table[given] for name, given in of_rows.items()}
+                model._fit_rows(rows, table[target], ids(table[user_column]), source=source, **others)
+                model._keep_names(schema.features)
             else:
-                model.fit(table, table[target], groups=ids(table[user_column]))
+                if ranges is not None:
+                    users = ranges.users(users) if isinstance(users, UserData) else users.mapped(ranges.users)
+                model.fit_users(users, schema.features)
         if ranges is not None:
             ranges.bring_back(model)
         save_model(model, output)
@@ -284,6 +349,7 @@ def fit(
 
 def resume(
     journal: Annotated[Path, o.argument("Journal that `userdp fit --checkpoint` keeps.")],
+    json: o.Json = None,
 ) -> None:
     """Go on with a fit that was stopped or killed.
 
@@ -304,7 +370,7 @@ def resume(
         )
     app = typer.Typer(add_completion=False)
     app.command("fit", cls=o.Command)(fit)
-    app(arguments, standalone_mode=False)
+    app([*arguments, *([] if json is None else ["--json", str(json)])], standalone_mode=False)
 
 
 def _cluster(engine: o.EngineName, address: str | None, workers: int | None) -> Any:
@@ -325,10 +391,25 @@ def _arguments(context: typer.Context) -> tuple[str, ...]:
         value = context.params.get(parameter.name or "")
         if value is None or value is False:
             continue
-        words += [parameter.opts[0]] * (parameter.param_type_name == "option")
-        named = isinstance(value, Path) and value != Path("-")
-        words += [str(value.resolve() if named else value)] * (value is not True)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [parameter.opts[0]] * (parameter.param_type_name == "option")
+            named = isinstance(one, Path) and one != Path("-")
+            words += [str(one.resolve() if named else one)] * (one is not True)
     return tuple(words)
+
+
+def _described(path: Path | None, lines: list[str] | None) -> Columns | None:
+    """The columns that a file describes, and those of lines of TOML, which have the last word."""
+    found = {} if path is None else dict(Columns.read(path))
+    for line in lines or ():
+        try:
+            record = tomllib.loads(line)
+        except tomllib.TOMLDecodeError:
+            raise InputError(
+                f'Expected --column to be a line of TOML, such as age={{type="number",low=0,high=100}}, got {line!r}.'
+            ) from None
+        found |= dict(Columns.of(record, "--column"))
+    return Columns(found) if found else None
 
 
 def _model(loss: o.LossName, target_range: str | None, quantile: float | None, threshold: float | None) -> LinearModel:
@@ -337,6 +418,8 @@ def _model(loss: o.LossName, target_range: str | None, quantile: float | None, t
         return estimators.LogisticRegression()
     if loss in _CLASSIFIERS:
         return estimators.LinearSVC(loss=str(loss))
+    if loss == o.LossName.poisson:
+        return estimators.PoissonRegressor()
     if target_range is None:
         raise InputError(
             f"Expected --target-range lowest,highest with --loss {loss}: a public range of targets, from what they "
@@ -399,7 +482,7 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
         fit_intercept=model.fit_intercept,
         row_norm=model.row_norm,
         domain_radius=model._radius(),
-        l2=model.l2,
+        l2=model._penalty(),
     )
     taken = choose.choose(
         comparison.problem,

@@ -30,6 +30,7 @@ class LossName(StrEnum):
     huber = "huber"
     quantile = "quantile"
     absolute = "absolute"
+    poisson = "poisson"
 
 
 def option(panel: str, help: str, *names: str, default: bool = False, **more: Any) -> Any:
@@ -58,6 +59,14 @@ ModelFile = Annotated[Path, argument("Model that `userdp fit` wrote.")]
 UserColumn = Annotated[str, option(DATA, "Column that says whose row it is.")]
 Target = Annotated[str, option(DATA, "Column to predict.")]
 Columns = Annotated[str | None, option(DATA, "Columns, if the model holds no names.")]
+Exposure = Annotated[
+    str | None,
+    option(DATA, "Column that says how long, or how much, was counted in a row, of models with --loss poisson."),
+]
+MaxCount = Annotated[
+    float | None,
+    option(DATA, "Public largest count of a row, needed with --loss poisson; those beyond are cut off."),
+]
 FillMissing = Annotated[float | None, option(DATA, "Number to put into missing cells of features.")]
 Epsilon = Annotated[float, option(PRIVACY, "Privacy loss allowed; 1 is a common choice.")]
 Delta = Annotated[
@@ -72,7 +81,8 @@ Loss = Annotated[
     LossName,
     option(
         MODEL,
-        "For classes: logistic, hinge, squared_hinge. For numbers: squared, huber, quantile, absolute.",
+        "For classes: logistic, hinge, squared_hinge. For numbers: squared, huber, quantile, absolute. For counts: "
+        "poisson.",
         default=True,
         metavar="NAME",
     ),

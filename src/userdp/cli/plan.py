@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ def plan(
     delta: o.Delta = None,
     loss: o.Loss = o.LossName.logistic,
     classes: Annotated[int | None, o.option(o.MODEL, "How many, with --loss logistic; else 2.")] = None,
+    max_count: o.MaxCount = None,
     max_gradients: o.MaxGradients = None,
     engine: o.Engine = o.EngineName.local,
     workers: Annotated[
@@ -65,7 +67,7 @@ def plan(
             features,
             epsilon,
             default_delta(max(1, users)) if delta is None else delta,
-            loss=_loss(loss, classes),
+            loss=_loss(loss, classes, max_count),
             max_gradients=max_gradients,
             fit_intercept=not no_intercept,
             row_norm=row_norm,
@@ -89,8 +91,14 @@ def plan(
         typer.echo(f"The picture is in {plot}.")
 
 
-def _loss(name: o.LossName, classes: int | None) -> Loss:
+def _loss(name: o.LossName, classes: int | None, max_count: float | None) -> Loss:
     """The loss as the estimators use it, for targets in [-1, 1]."""
+    if (max_count is not None) != (name == o.LossName.poisson):
+        raise InputError("Expected --max-count, the public largest count of a row, with --loss poisson, and only then.")
+    if max_count is not None:
+        if not 0 < max_count < math.inf:
+            raise InputError(f"Expected --max-count {max_count:g} to be a finite number > 0.")
+        return losses.poisson(max_count)
     if classes is not None and (name != o.LossName.logistic or classes < 2):
         raise InputError("Expected --classes, a number >= 2, with --loss logistic only.")
     if name == o.LossName.logistic:

@@ -14,7 +14,7 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError
-from userdp.cli.tables import features_of, schema_of
+from userdp.cli.tables import exposure_of, features_of, schema_of
 from userdp.data.schema import choose_features
 from userdp.data.tables import check_place, kind_of, open_table, write_table
 from userdp.models.files import load_estimator
@@ -27,6 +27,7 @@ def predict(
     keep: Annotated[str | None, o.option(o.DATA, "Columns of the data to keep beside, such as user,id.")] = None,
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
+    exposure: o.Exposure = None,
     output: Annotated[
         Path, o.option(o.OUTPUT, "Table to write, Parquet, CSV or Arrow by its suffix.", "--output", "-o")
     ],
@@ -52,7 +53,9 @@ def predict(
     with show.working(f"reading {data}", quiet):
         rows = features_of(fitted, table, schema_of(fitted, table, features), fill_missing)
         columns = {name: table.guess(name) for name in kept}
-    made = {"prediction": pa.array(predicted(fitted.predict, rows))}
+        exposed = exposure_of(fitted, table, exposure)
+    predictions = predicted(fitted.predict, rows)
+    made = {"prediction": pa.array(predictions if exposed is None else predictions * exposed)}
     if proba:
         chances = predicted(fitted.predict_proba, rows)
         made |= {f"probability_{label}": pa.array(chances[:, i]) for i, label in enumerate(fitted.classes_)}

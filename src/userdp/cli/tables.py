@@ -27,7 +27,7 @@ from userdp.data.schema import (
 )
 from userdp.data.tables import TableFile, kind_of
 from userdp.data.users import RemoteUsers, UserData
-from userdp.models.estimators import LinearModel
+from userdp.models.estimators import LinearModel, PoissonRegressor
 from userdp.models.scaling import PublicScaler
 
 _TRUTH = {"false": False, "true": True, "0": False, "1": True}
@@ -94,6 +94,40 @@ def declare_classes(model: LinearModel, table: TableFile, target: str, classes: 
         raise InputError(f"Expected 2 classes for the hinge loss, got {len(labels)}: use --loss squared_hinge.")
     model.set_params(classes=labels)
     return labels
+
+
+def class_weights(text: str, labels: list[Any] | None) -> dict[Any, float]:
+    """The public weights of classes that an option names, such as "no=1,yes=5"."""
+    if labels is None:
+        raise InputError("Expected --class-weight with classes only: for numbers leave it out.")
+    by_text = {str(label).lower() if isinstance(label, bool) else str(label): label for label in labels}
+    found = {}
+    for part in text.split(","):
+        name, _, weight = (word.strip() for word in part.rpartition("="))
+        value = _number(weight)
+        if name not in by_text or value is None or value < 0:
+            raise InputError(
+                f"Expected --class-weight to be labels and numbers >= 0, such as {next(iter(by_text))}=5, of the "
+                f"classes {', '.join(by_text)}; got {part.strip()!r}."
+            )
+        found[by_text[name]] = float(value)
+    if not any(found.get(label, 1.0) for label in labels):
+        raise InputError("Expected --class-weight to be above 0 for at least one class.")
+    return found
+
+
+def exposure_of(model: LinearModel, table: TableFile, name: str | None, check: bool = True) -> np.ndarray | None:
+    """How much was counted in each row: numbers > 0, or an error if that is checked."""
+    if name is None:
+        return None
+    if not isinstance(model, PoissonRegressor):
+        raise InputError(f"Expected no --exposure: it is for models of counts, this is a {type(model).__name__}.")
+    require_column(table.column_names, name)
+    table.prefetch_text([name])
+    found = numbers(f"column {name!r}", table[name])
+    if check and not (np.isfinite(found) & (found > 0)).all():
+        raise InputError(f"Expected numbers > 0 in column {name!r}, the exposure, got others too: drop those rows.")
+    return found
 
 
 def schema_of(

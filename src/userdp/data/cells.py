@@ -19,6 +19,7 @@ from userdp.data.encoding import as_arrow, encodable, encode
 from userdp.data.schema import ANY, NUMBER, TEXT, Untyped, declared, decoded, numbers, texts
 
 _CATEGORIES = ("category", "categorical", "enum")
+_TRUE, _FALSE = {"true", "t", "yes", "y", "on", "1", "1.0"}, {"false", "f", "no", "n", "off", "0", "0.0"}
 _WORD = 6  # bytes that a float64 holds as a whole number
 
 
@@ -58,7 +59,11 @@ def numbers_or_text(what: str, column: Any) -> np.ndarray:
 
 
 def booleans(what: str, column: Any) -> np.ndarray:
-    """A column of truth: 1 and 0 (true and false), NaN for anything else."""
+    """A column of truth: 1 and 0 (numbers, true and false, or text that says so), NaN for anything else."""
+    column = decoded(column)
+    if declared(column) in (TEXT, ANY):
+        codes, distinct = _encoded(column)
+        return np.asarray(np.array([_truth(value) for value in distinct], dtype=np.float64)[codes])
     found = numbers_or_text(what, column)
     return np.where((found == 0) | (found == 1), found, np.nan)
 
@@ -179,6 +184,11 @@ def _text(value: Any) -> str | None:
     except Exception:  # a number beyond all floats, say
         return None
     return None
+
+
+def _truth(value: Any) -> float:
+    text = (_text(value) or "").strip().lower()
+    return 1.0 if text in _TRUE else 0.0 if text in _FALSE else math.nan
 
 
 def _is_number(text: str | None) -> bool:

@@ -167,7 +167,7 @@ class Number(Column):
 
 @dataclass(frozen=True, repr=False)
 class Boolean(Column):
-    """True or false, as 1 or 0; `fill` goes into missing cells."""
+    """True or false, as 1 or 0; `fill` goes into missing cells. Of text true, t, yes, y, on, 1 and the like."""
 
     type: ClassVar[str] = "boolean"
     fill: bool = False
@@ -414,6 +414,15 @@ class Columns(Mapping[str, Column]):
         """Names of the features, in order: one weight each."""
         return [feature for name, column in self.items() for feature in column.names(name)]
 
+    @property
+    def summary(self) -> str:
+        """Names and types in one line, for ledgers.
+
+        >>> Columns(age=Number(0, 100), city=Category(["Paris", "Lyon"])).summary
+        'age (number), city (category)'
+        """
+        return ", ".join(f"{name} ({column.type})" for name, column in self.items())
+
     def cells(self, table: Any) -> dict[str, Cells]:
         """The described columns of a table, each by its meaning."""
         table = collected(table)
@@ -457,7 +466,7 @@ class Columns(Mapping[str, Column]):
             raise ValueError(f"Expected {where} to be a table of columns.")
         found = {}
         for name, given in record.items():
-            kind = KINDS.get(given.get("type", "")) if isinstance(given, Mapping) else None
+            kind = KINDS.get(str(given.get("type", ""))) if isinstance(given, Mapping) else None
             if kind is None:
                 raise ValueError(f"Expected column {name!r} of {where} to have a type, one of {', '.join(KINDS)}.")
             known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # every column is a dataclass
@@ -505,6 +514,7 @@ def first_description(table: Any, exclude: Sequence[str] = ()) -> str:
         "",
     ]
     for name in table.column_names:
+        require_column(table.column_names, name)  # that there is one of this name
         if name in exclude:
             continue
         lines += [f"[{_key(name)}]", *_FIRST[_kind(table.without_cells(name))], ""]
@@ -532,9 +542,9 @@ _FIRST = {
         'cycles = ["year", "week"]  # and month, day',
     ),
     "untyped": (
-        'type = "number"  # or boolean, category, date, text: this file declares no types',
-        'range = "private"  # better: low = 0 and high = 100, its public range',
-        '# of a category: levels = "private", or ["Paris", "Lyon"], say',
+        'type = ""  # fill in: number, boolean, category, date or text. This file declares no types',
+        '# of a number: low = 0 and high = 100, its public range, or range = "private"',
+        '# of a category: levels = ["Paris", "Lyon"], say, or "private"',
     ),
 }
 

@@ -39,7 +39,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from userdp import losses
 from userdp.data.columns import Columns
 from userdp.data.schema import is_boolean, label_set, numbers, positions
-from userdp.data.source import Source, column_name
+from userdp.data.source import Source, check_purpose
 from userdp.data.sparse import is_sparse
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Ball
@@ -153,8 +153,8 @@ class LinearModel(PrivateEstimator, ABC):
         """
         return self._fit_rows(X, y, groups, sample_weight=sample_weight)
 
-    def _fit_rows(self, X: Any, y: Any, groups: Any, **of_rows: Any) -> Self:
-        """`fit`, with a column each of what else there is of a row, or None."""
+    def _fit_rows(self, X: Any, y: Any, groups: Any, *, source: Source | None = None, **of_rows: Any) -> Self:
+        """`fit`, with a column each of what else there is of a row, or None; `source` is known of files."""
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
             self._declare_largest(of_rows)
@@ -164,9 +164,10 @@ class LinearModel(PrivateEstimator, ABC):
             if groups is None:
                 owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
             self._declare(y)
-            source = Source(target=column_name(y), user_column=column_name(groups))
+            source = source or Source.of(y, groups, **of_rows)
             cells = None
             if self.columns is not None:
+                source = replace(source, columns=self.columns.summary)
                 cells, X = self._read_columns(X, y, groups)
             elif self.unprotected_checks:
                 rules = {"dtype": _FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
@@ -260,9 +261,10 @@ class LinearModel(PrivateEstimator, ABC):
         assert self.columns is not None
         return Preparation(self.columns, cells, data, bool(self.fit_intercept), self.columns_fraction)
 
-    def _keep_names(self) -> None:
-        """Which feature of the described columns a weight belongs to."""
-        self.feature_names_in_ = np.asarray(self.columns_.names, dtype=object)
+    def _keep_names(self, features: Sequence[str] = ()) -> None:
+        """Which feature a weight belongs to: of the described columns, or of those of numbers."""
+        names = features if self.columns is None else self.columns_.names
+        self.feature_names_in_ = np.asarray(names, dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
 
     def to_dict(self) -> dict[str, Any]:
@@ -303,8 +305,7 @@ class LinearModel(PrivateEstimator, ABC):
     def _check_parameters(self) -> None:
         budget_for(self.epsilon, self.delta, 1)
         check_counts(max_rows_per_user=self.max_rows_per_user)
-        if not isinstance(self.purpose, str):
-            raise TypeError(f"Expected purpose to be text, got {type(self.purpose).__name__}. Nothing was spent.")
+        check_purpose(self.purpose)
         if not isinstance(self.columns, Columns | None):
             raise TypeError(f"Expected columns to be userdp.Columns, got {type(self.columns).__name__}.")
         if not 0 < self.columns_fraction < 1:
@@ -393,7 +394,7 @@ class LinearModel(PrivateEstimator, ABC):
             ledger=self._opened_ledger(),
             engine=self.engine,
             checkpoint=self.checkpoint,
-            purpose="; ".join(filter(None, (self.purpose, f"{type(self).__name__}.fit", str(source)))),
+            purpose=source.entry(self.purpose, f"{type(self).__name__}.fit"),
             progress=self.verbose,
             insecure_seed=self.insecure_seed,
             allow_weak=self.allow_weak,

@@ -136,6 +136,7 @@ def _step_to_dict(step: Any) -> dict[str, Any]:
         "features": None if names is None else [str(name) for name in names],
         "fitted": fitted,
         "privacy": step.privacy_.to_dict() if hasattr(step, "privacy_") else None,
+        "source": asdict(step.source_) if hasattr(step, "source_") else None,
     }
 
 
@@ -148,6 +149,7 @@ def _step_of(record: dict[str, Any]) -> Any:
         for name in _LEARNED:
             setattr(step, name, np.array(record["fitted"][name], dtype=np.float64).reshape(step.n_features_in_))
         step.privacy_ = Statement.from_dict(record["privacy"])
+        step.source_ = Source(**(record.get("source") or {}))
     elif record["n_features"] is not None:
         categories = parameters.get("categories")
         row = np.zeros((1, int(record["n_features"])))

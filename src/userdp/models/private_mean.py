@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from userdp.data.schema import numbers
+from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.conventions import documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
@@ -31,13 +32,16 @@ class MeanResult:
     """A private mean. All of it may be shown.
 
     mean: one number per feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
-    are of each other (found privately); privacy: what was guaranteed and spent.
+    are of each other (found privately); privacy: what was guaranteed and spent; purpose and source: what it is for and
+    of which columns, as far as that was said.
     """
 
     mean: np.ndarray
     noise_std: float
     radius: float
     privacy: Statement
+    purpose: str = ""
+    source: Source = field(default_factory=Source)
 
 
 @documented(
@@ -45,6 +49,8 @@ class MeanResult:
     groups="The user id of each row; range(len(X)) if every row is somebody else's.",
     spread="Between which distances of users the typical one is searched for; public.",
     outliers="The fraction of users that may be far from the others.",
+    purpose="What it is for, in words that may be shown to anyone: ledger and result name it, and where they are known "
+    "the names of the columns of X and of the one that says who is a user.",
 )
 def private_mean(
     X: Any,
@@ -58,6 +64,7 @@ def private_mean(
     ledger: Ledger | None = None,
     engine: Engine | str | None = None,
     insecure_seed: int | None = None,
+    purpose: str = "",
 ) -> MeanResult:
     """The mean of the users' means of their rows, private for whole users; every user counts the same.
 
@@ -84,6 +91,8 @@ def private_mean(
             "Nothing was spent."
         )
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    check_purpose(purpose)
+    source = replace(Source.of(users=groups), columns=named_columns(X))
     data = UserData.from_arrays(
         numbers("X", X)[:, None] if getattr(X, "ndim", 0) == 1 else X,
         None,
@@ -92,7 +101,18 @@ def private_mean(
         insecure_seed=insecure_seed,
     )
     budget = budget_for(epsilon, delta, data.n_users)
-    return mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed)
+    entry = source.entry(purpose, "private_mean")
+    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry)
+    return replace(found, purpose=purpose, source=source)
+
+
+def named_columns(X: Any) -> str | None:
+    """The names of a table's columns, or of one column; None where there are none, or they are no text."""
+    for names in (getattr(X, "columns", ()), getattr(X, "column_names", ())):  # the first is arrays, of pyarrow
+        listed = list(names)
+        if listed and all(isinstance(name, str) for name in listed):
+            return ", ".join(listed)
+    return column_name(X)
 
 
 def mean_of_users(

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows
-from userdp.models.private_mean import mean_of_users
+from userdp.models.private_mean import mean_of_users, named_columns
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
@@ -59,9 +60,11 @@ class PublicScaler(_Scaler):
         "mean_ : array": "Mean of each feature.",
         "scale_ : array": "Standard deviation of each feature.",
         "privacy_ : Statement": "What was guaranteed and spent.",
+        "source_ : Source": "Names of the columns, and of the one that says who is a user, as far as they are known.",
     },
     low=f"The lowest end {_ENDS} What lies beyond is cut off. Too wide a range costs noise.",
     high=f"The highest end {_ENDS}",
+    purpose="What it is for, in words that may be shown to anyone: the ledger and a saved pipeline name it.",
 )
 @dataclass(eq=False, repr=False)
 class PrivateStandardScaler(_Scaler, PrivateEstimator):
@@ -84,12 +87,15 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     engine: Engine | str | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
+    purpose: str = ""
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
         budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
+        check_purpose(self.purpose)
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
+        source = replace(Source.of(users=groups), columns=named_columns(X))
         X = read_rows(self, X, width=_width(self.low, self.high))
         middle, half = public_range(self.low, self.high, self.n_features_in_)
         rows = np.nan_to_num(_scaled(X, middle, half))
@@ -108,13 +114,13 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
             self._opened_ledger(),
             self.engine,
             insecure_seed=self.insecure_seed,
-            purpose=f"{type(self).__name__}.fit",
+            purpose=source.entry(self.purpose, f"{type(self).__name__}.fit"),
         )
         means, squares = np.split(released.mean, 2)
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means
         self.scale_ = half * np.sqrt(np.clip(squares - means**2, min(1.0, released.noise_std), 1.0))
-        self.privacy_ = replace(released.privacy, unit=self.privacy_unit)
+        self.privacy_, self.source_ = replace(released.privacy, unit=self.privacy_unit), source
         return self
 
     def transform(self, X: Any) -> np.ndarray:

@@ -82,7 +82,7 @@ def report_html(record: Mapping[str, Any], title: str | None = None) -> str:
 
 def _lead(model: Model) -> str:
     unit = model["privacy"]["unit"]
-    kind = f"{clean(model['loss'])} loss, " if model["loss"] else ""
+    kind = f"{wording.loss_in_words(model['loss'])} loss, " if model["loss"] else ""
     private = model["privacy"]["private"]
     how = f"with {unit}-level differential privacy" if private else "with noise that can be reproduced"
     solver = f", by the solver “{clean(model['solver'])}”" if model["solver"] else ""
@@ -361,12 +361,19 @@ def columns(model: Model) -> str:
     if not isinstance(model.get("columns"), Mapping):
         return ""
     rows = [
-        (name, ", ".join(f"{key} {value}" for key, value in record.items()) if isinstance(record, Mapping) else "")
+        (name, wording.column_in_words(record, _learned(model, name)) if isinstance(record, Mapping) else "")
         for name, record in model["columns"].items()
     ]
     return f"""<section><h2>What the columns mean</h2>
 <p class="lead">Declared publicly, or learned by the steps above; the model applies it to new rows. Columns of the table
 that are not here were left out.</p>{facts(rows)}</section>"""
+
+
+def _learned(model: Model, name: str) -> bool:
+    """Whether something of a column was learned privately, by what was declared of it."""
+    declared = model["parameters"].get("columns")
+    record = declared.get(name) if isinstance(declared, Mapping) else None
+    return isinstance(record, Mapping) and "private" in map(str, record.values())
 
 
 def again(model: Model) -> str:
@@ -436,7 +443,9 @@ def bullets(items: Iterable[str]) -> str:
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in pairs)
-    return f'<div class="scroll" tabindex="0"><table class="facts"><tbody>{rows}</tbody></table></div>' if rows else ""
+    whole = " whole" * (rows.count("<tr>") <= _MOST_WHOLE)
+    table = f'<table class="facts"><tbody>{rows}</tbody></table>'
+    return f'<div class="scroll{whole}" tabindex="0">{table}</div>' if rows else ""
 
 
 def table(

@@ -21,6 +21,8 @@ def told(model: Model) -> list[tuple[str, str]]:
         ("purpose", model["parameters"].get("purpose")),
         ("data", source.get("data")),
         ("target", source.get("target")),
+        ("rows count as often as", source.get("weight")),
+        ("counted in", source.get("exposure")),
         ("who is a user", source.get("user_column") and f"whoever has an id of their own in “{source['user_column']}”"),
     ]
     return [(name, clean(words)) for name, words in named if words]

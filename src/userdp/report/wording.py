@@ -290,3 +290,27 @@ def radius_in_words(record: Mapping[str, Any]) -> str:
 def column(key: object) -> str:
     """The heading of a phase's number."""
     return _COLUMNS.get(str(key), clean(key).replace("_", " "))
+
+
+def loss_in_words(name: object) -> str:
+    """A loss by its name, without its numbers: those of counts and weights are in the parameters."""
+    words = clean(name)
+    return "Poisson" if words.startswith("poisson") else words
+
+
+def column_in_words(record: Mapping[str, Any], learned: bool) -> str:
+    """What a column means and what becomes of missing cells, for people."""
+    kind, low, high = clean(record.get("type", "")), record.get("low"), record.get("high")
+    words = [f"{kind} from {number(low)} to {number(high)}" if low is not None or high is not None else kind]
+    if isinstance(levels := record.get("levels"), list | tuple):
+        words[0] += f": {', '.join(map(clean, levels)) or 'none that enough people have'}; others together"
+    if record.get("transform"):
+        words.append(f"its {clean(record['transform'])}")
+    words += [f"{part}: {', '.join(map(clean, record[part]))}" for part in ("parts", "cycles") if record.get(part)]
+    if record.get("n_features") is not None:
+        words.append(f"{number(record['n_features'])} hashed features")
+    if (fill := record.get("fill")) is not None:
+        words.append(f"missing cells count as {str(fill).lower() if isinstance(fill, bool) else number(fill)}")
+    if record.get("missing_indicator"):
+        words.append("a feature tells missing cells")
+    return "; ".join(words) + (" (learned privately)" if learned else "")
