@@ -379,6 +379,10 @@ def test_what_noise_would_hide_is_refused_before_anything_is_charged():
         model = LogisticRegression(1, columns=columns, classes=CLASSES, ledger=ledger)
         with pytest.raises(BudgetExceeded, match=r"Declare them in the columns.*Nothing was spent"):
             model.fit(frame, frame["bought"], groups=frame["user"])
+    for epsilon, delta in ((0.01, 1e-6), (1, 1e-16)):
+        model = LogisticRegression(epsilon, delta, columns=Columns(city=Category()), classes=CLASSES, ledger=ledger)
+        with pytest.raises(BudgetExceeded, match=r"Declare them in the columns.*Nothing was spent"):
+            model.fit(frame, frame["bought"], groups=frame["user"])
     model = LogisticRegression(1, 0, columns=Columns(city=Category()), classes=CLASSES, ledger=ledger)
     with pytest.raises(BudgetExceeded, match="delta > 0 for levels"):
         model.fit(frame, frame["bought"], groups=frame["user"])

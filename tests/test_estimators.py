@@ -163,9 +163,10 @@ def test_classes_weigh_what_was_declared():
     assert model_of(json.loads(json.dumps(model.to_dict()))).class_weight == model.class_weight
 
 
+@pytest.mark.parametrize("largest", [2.0, 0.5])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -3.0, 1e308])
-def test_nobody_s_weight_raises_or_warns(value):
-    model = ready(LogisticRegression, classes=[0, 1], max_weight=2.0)
+def test_nobody_s_weight_raises_or_warns(value, largest):
+    model = ready(LogisticRegression, classes=[0, 1], max_weight=largest)
     X, y, users = made(model)
     weights = np.ones(len(y))
     usual = clone(model).fit(X, y, groups=users, sample_weight=weights)

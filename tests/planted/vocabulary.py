@@ -52,6 +52,13 @@ MUTANTS = [
         _OWN,
     ),
     Mutant(
+        "levels show from below the threshold",
+        "SecureNoise.thresholded",
+        "(std, threshold)",
+        "(std, threshold * 4 // 5)",
+        _FILE + "test_counts_show_from_the_threshold_on_and_not_from_below",
+    ),
+    Mutant(
         "levels without noise in private runs",
         "SecureNoise.thresholded",
         "dict(_threshold_measurement(std, threshold)(dict(counts)))",

@@ -84,7 +84,7 @@ def test_it_says_what_the_noise_really_gives():
     assert "at most 54.8% with this noise (epsilon and delta alone would allow 73.2%)" in str(said)
     assert "mu = 0.2367 (mu-GDP)" in str(said)
     assert "would call the same noise epsilon 0.475: a different guarantee" in str(said)
-    assert "tests that err" not in str(said)
+    assert "that err" not in str(said)
     record = json.loads(json.dumps(said.to_dict()))
     assert record["right_guess_of_epsilon_and_delta_alone"] == pytest.approx(0.7311, abs=1e-4)
     assert record["tradeoff"]["right_guess"] == pytest.approx(0.5471, abs=1e-4)
@@ -93,7 +93,9 @@ def test_it_says_what_the_noise_really_gives():
 
 def test_what_tests_may_miss_is_said():
     said = charged(Plan(1000, (Step("a", 0, 1000, gaussian_removal(1000, 8.0, 30.0, 1e-7)),)), Budget(1.0, 1e-6))
-    assert "nothing is guaranteed of events of chance 1e-07 (tests that err), counted in delta" in str(said)
+    assert "nothing is guaranteed of events of chance 1e-07 (tests or thresholds that err), counted in delta" in str(
+        said
+    )
     assert "but for events of chance 1e-07" in str(said)
     assert "adding or removing a user" not in str(said)
     sampled = charged(Plan(100, (Step("a", 0, 100, Clip(100, 3.0, 2, sampling_probability=0.2)),)), Budget(2.0, 5e-12))

@@ -12,6 +12,7 @@ from userdp import Budget, Curator, Ledger, Plan, Step
 from userdp.auditing import priced
 from userdp.auditing.pairs import mechanism_pairs
 from userdp.data.users import UserData
+from userdp.engines import LocalEngine
 from userdp.privacy import noise as noise_module
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.vocabulary import Vocabulary
@@ -96,6 +97,14 @@ def test_thresholds_grow_with_what_may_not_fail():
         threshold_noise(10.0, 0.0, 2, 1000, 1000)
 
 
+@pytest.mark.parametrize(
+    ("n_users", "multiplier", "failure"), [(1000, 300.0, 1e-7), (10**9, 5.0, 1e-20), (2, 1.0, 1e-16)]
+)
+def test_noise_for_which_no_threshold_is_certified_is_refused_when_it_is_planned(n_users, multiplier, failure):
+    with pytest.raises(ValueError, match="a threshold can be certified"):
+        Vocabulary(n_users, multiplier, failure)
+
+
 def test_counts_have_the_noise_that_was_priced():
     record = Vocabulary(400, 1.0, 1e-3, levels_per_user=1, n_words=1)
     vectors = np.ones((400, 1))
@@ -103,6 +112,11 @@ def test_counts_have_the_noise_that_was_priced():
         found = np.array([record.start(noise).release(vectors, 1.0)[0] for _ in range(300)])
         assert found.mean() == pytest.approx(400, abs=0.5)
         assert found.std() == pytest.approx(math.sqrt(2), rel=0.2)
+
+
+def test_counts_show_from_the_threshold_on_and_not_from_below():
+    for noise in (noise_source(), noise_source(0)):
+        assert list(noise.thresholded({"below": 9500, "above": 10500}, 10.0, 10000)) == ["above"]
 
 
 def test_nobody_s_own_level_shows():
@@ -156,6 +170,24 @@ def test_rows_are_exchanged_for_the_same_users_only():
         curator.prepare(UserData(np.zeros((4, 1)), np.zeros(4), np.array([0, 2, 4])))
     with pytest.raises(ValueError, match="users that are here"):
         curator.prepare(np.ones((4, 3)))
+    with pytest.raises(ValueError, match="the same users' rows"):
+        curator.prepare(UserData(np.ones((4, 3)), np.zeros(4), np.array([0, 1, 4]), insecure_seed=1))
+
+
+def test_an_engine_that_fails_after_the_charge_does_not_say_that_nothing_was_spent():
+    class Full(LocalEngine):
+        def place(self, data):
+            if data.n_features > 1:
+                raise RuntimeError("Expected room. Nothing was spent.")
+            return data
+
+    data = UserData(np.zeros((4, 1)), np.zeros(4), np.array([0, 1, 4]))
+    plan, ledger = Plan(2, (Step("levels", 0, 2, Clip(2, 1.0)),)), Ledger(Budget(50, 1e-5))
+    curator = Curator(data, plan, ledger, engine=Full())
+    with pytest.raises(RuntimeError, match="What was charged is spent") as told:
+        curator.prepare(UserData(np.ones((4, 3)), np.zeros(4), np.array([0, 1, 4])))
+    assert "Nothing was spent" not in str(told.value)
+    assert told.value.__suppress_context__
 
 
 # ---------------------------------------------------------------- what users contribute

@@ -354,7 +354,8 @@ class LinearModel(PrivateEstimator, ABC):
                 raise ValueError(f"Expected at least one non-zero number in {name}.")
             if self.largest_[name] is None:  # with unprotected_checks only
                 self.largest_[name] = max(float(values.max(initial=0.0)), 1e-300)
-        return {name: np.clip(values / self.largest_[name], 0.0, 1.0) for name, values in found.items()}
+        with np.errstate(over="ignore"):  # a huge number divided by a small one: a warning would tell of it
+            return {name: np.clip(values / self.largest_[name], 0.0, 1.0) for name, values in found.items()}
 
     def _packed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, Loss]:
         """Coded targets and what is minimised; both with weights, if rows have any."""

@@ -107,7 +107,13 @@ class Preparation:
                 column = self._columns[name]
                 assert isinstance(column, Category)
                 sizes = (column.levels_per_user, column.max_levels, _WORDS)
-                vocabulary = Vocabulary(n, multiplier(1), failure / len(self._levels), *sizes)
+                try:
+                    vocabulary = Vocabulary(n, multiplier(1), failure / len(self._levels), *sizes)
+                except ValueError:
+                    raise BudgetExceeded(
+                        f"Expected a larger epsilon or delta to learn {_LEVELS.format(name)} privately: there is no "
+                        "threshold that hides what one user alone has. Declare them in the columns. Nothing was spent."
+                    ) from None
                 steps.append(Step(_LEVELS.format(name), 0, n, vocabulary))
             left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
         self._check_worth(steps)

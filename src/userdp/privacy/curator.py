@@ -143,9 +143,16 @@ class Curator:
         with self._lock:
             if self._busy or not isinstance(self._given, UserData) or not isinstance(data, UserData):
                 raise ValueError("Expected rows of users that are here, between two releases.")
-            if not np.array_equal(data.offsets, self._given.offsets):
+            same_seed = data.insecure_seed == self._given.insecure_seed  # the ledger was told of that one
+            if not same_seed or not np.array_equal(data.offsets, self._given.offsets):
                 raise ValueError("Expected the same users' rows, between two releases.")
-            self._data = self._placed(data)
+            try:
+                self._data = self._placed(data)
+            except Exception:  # whose sentence says that nothing was spent
+                raise RuntimeError(
+                    "Expected to bring rows, made of what was released, to where the engine computes; that failed, "
+                    "though it went well before. What was charged is spent: with a checkpoint the same call goes on."
+                ) from None
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
         """The next release of the step `label`; raises `Aborted` if its private test fails.

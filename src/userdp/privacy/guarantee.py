@@ -99,8 +99,8 @@ class Tradeoff:
     points: (false alarm, missed detection), corners of a polygon that no attack is below: a little below the curve;
     mu: of the least Gaussian mechanism (mu-GDP) that tells at least as much, but for events of chance `mu_failure`, a
     part of delta; None if there is none;
-    failure: chance of the events in which nothing is guaranteed (tests that pass by mistake); 0 for Gaussian noise
-    alone; epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;
+    failure: chance of the events in which nothing is guaranteed (tests or thresholds that let pass by mistake); 0 for
+    Gaussian noise alone; epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;
     added_epsilon: what accounting for adding or removing a user would print for the same noise, at the same delta. It
     is smaller and says something else; None where mechanisms have no such number.
     """
@@ -230,8 +230,8 @@ class Statement:
             lines.append(f"  as private as a Gaussian mechanism with mu = {rounded_up(found.mu, 4)} (mu-GDP){but}")
         if found.failure:
             lines.append(
-                f"  nothing is guaranteed of events of chance {rounded_up(found.failure, 2)} (tests that err), counted "
-                "in delta"
+                f"  nothing is guaranteed of events of chance {rounded_up(found.failure, 2)} (tests or thresholds that "
+                "err), counted in delta"
             )
         if found.added_epsilon is not None:
             lines.append(

@@ -32,6 +32,9 @@ Vector = NDArray[np.float64]
 GRID_BITS = 40
 _LEAST_DRAWN = 200  # coordinates for which a thread of their own pays
 
+# Standard deviations above which no threshold is looked for: the map counts in floats, in steps of 2^-53 a key.
+_FARTHEST = 12
+
 
 class Noise(Protocol):
     """What mechanisms may draw."""
@@ -199,7 +202,7 @@ def threshold_noise(multiplier: float, failure: float, keys: int, moved: int, la
     """Standard deviation and threshold for counts of which one user changes `keys`, together by `moved` (l2).
 
     None changes by more than `largest`. OpenDP's privacy map decides: at most 1/(2 multiplier^2) of zCDP, and at most
-    `failure` for keys that one user alone has.
+    `failure` for keys that one user alone has; raises ValueError if it certifies no threshold of 64 bits.
 
     >>> std, threshold = threshold_noise(10.0, 1e-8, 2, 1000, 1000)
     >>> 1e4 <= std < 1.0001e4, 5.6 * std < threshold < 6 * std
@@ -215,6 +218,11 @@ def threshold_noise(multiplier: float, failure: float, keys: int, moved: int, la
         threshold = max(largest, threshold - round(100 * step * std) * (step < 1))
         while not _threshold_measurement(std, threshold).map((keys, moved, largest))[1] <= failure:
             threshold += math.ceil(step * std)
+            if threshold > min(largest + _FARTHEST * std, 2**63 - 1):
+                raise ValueError(
+                    f"Expected noise of multiplier={multiplier:g} and failure={failure:g} for which a threshold can be "
+                    "certified: take less noise, or a larger failure, above 1e-15 for each of a user's keys."
+                )
     return std, threshold
 
 

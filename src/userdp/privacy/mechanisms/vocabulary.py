@@ -46,6 +46,7 @@ class Vocabulary(Mechanism):
     def __post_init__(self) -> None:
         counts = ("n_vectors", "levels_per_user", "max_levels", "n_words", "block")
         check_record(self, ("noise_multiplier",), counts, chances=("failure",))
+        _ = self.noise  # raises now, and not after a charge, if there is none
 
     @property
     def cost(self) -> Cost:
