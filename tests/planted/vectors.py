@@ -82,4 +82,11 @@ MUTANTS = [
         "",
         "privacy/test_concentration.py::test_factors_that_are_not_positive_and_increasing_are_refused",
     ),
+    Mutant(
+        "the constant is read from the next row",
+        "lanes._steps",
+        "_below(builder, feature, rows.width, rows.bytes)",
+        "_below(builder, feature, width, rows.bytes)",
+        "test_intercept.py::test_gradients_of_any_number_of_features_are_the_same_to_the_last_bit",
+    ),
 ]

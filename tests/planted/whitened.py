@@ -121,7 +121,7 @@ MUTANTS = [
     Mutant(
         "a basis of other features reads beyond rows",
         "row_lengths",
-        "len(basis) != rows.shape[1]",
+        "len(basis) != held.shape[1]",
         "False",
         _ACUTE + "test_a_basis_of_other_features_is_refused_before_data_is_read",
     ),

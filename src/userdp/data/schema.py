@@ -239,9 +239,9 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
         column = numbers(what, column) if wanted == NUMBER else column.cells
     numpy_type = _type_of(column)
     if isinstance(numpy_type, np.dtype) and encodable(numpy_type):
-        cells, found = np.asarray(column), np.empty(len(column))
-        for start in range(0, len(cells), _CODED_CELLS):
-            codes, distinct = encode(cells[start : start + _CODED_CELLS])
+        labels, found = np.asarray(column), np.empty(len(column))
+        for start in range(0, len(labels), _CODED_CELLS):
+            codes, distinct = encode(labels[start : start + _CODED_CELLS])
             found[start : start + _CODED_CELLS] = _positions_of(distinct.tolist(), known)[codes]
         return found
     if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last position

@@ -98,6 +98,7 @@ class LocalEngine:
         for part in parts:
             vectors = _entries(statistic, data, part) if by_entries else self.vectors(statistic, data, part, len(part))
             more = contribution(vectors)
+            del vectors  # before the next ones are made
             if part is not parts[0] and more.shape != total.shape:
                 raise ValueError(f"Expected {_name(statistic)} to return vectors of one length.")
             total = total + more

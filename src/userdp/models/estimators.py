@@ -185,6 +185,7 @@ class LinearModel(PrivateEstimator, ABC):
                 insecure_seed=self.insecure_seed,
                 keep_user_ids=self.checkpoint is not None,  # by which a run that goes on knows them again
             )
+            del targets  # the data has them, in its own order
             data = replace(data, source=source)
             self._fit(data if cells is None else self._preparation(cells, data), loss)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
