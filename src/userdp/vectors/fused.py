@@ -262,7 +262,8 @@ def _add_waiting(
 @compiled
 def _users_ahead(rows: Any, offsets: np.ndarray) -> int:
     """How many users before it is computed a user is asked for: about as many as have `_AHEAD` entries."""
-    return min(USERS, max(1, _AHEAD * (len(offsets) - 1) // max(1, offsets[len(offsets) - 1] * rows.shape[1])))
+    ahead: int = min(USERS, max(1, _AHEAD * (len(offsets) - 1) // max(1, offsets[len(offsets) - 1] * rows.shape[1])))
+    return ahead
 
 
 @compiled

@@ -305,7 +305,7 @@ def _hits(batch: _Sorted, rows: NDArray[np.intp], first: int, last: int, pool: T
         padded[: len(part)] = batch.centred[rows[part]]
         found, pairs = np.zeros(len(part), dtype=np.int64), (batch.vectors, batch.order[rows[part]], columns)
         with np.errstate(all="ignore"):  # a setting of each thread's own
-            _count(padded, *blocks, surely[part], maybe[part], *pairs, scale, limit, found)
+            _count(padded, across, biases, surely[part], maybe[part], *pairs, scale, limit, found)
         hits[part] = found
 
     def directly(part: NDArray[np.intp]) -> None:
@@ -319,7 +319,7 @@ def _hits(batch: _Sorted, rows: NDArray[np.intp], first: int, last: int, pool: T
         asked = asked[~narrow]
         narrow = np.zeros(len(asked), dtype=np.bool_)
     if narrow.any():
-        blocks = _blocks(batch.centred[first:last], bias)
+        across, biases = _blocks(batch.centred[first:last], bias)
     for count, some in ((by_product, asked[narrow]), (directly, asked[~narrow])):
         if len(some) > 0:
             list(pool.map(count, np.array_split(some, os.cpu_count() or 1)))
