@@ -130,8 +130,8 @@ MUTANTS = [
     Mutant(
         "a vector's integers depend on where it stands",
         "clip._add_clipped",
-        "vectors[row, column] * factor",
-        "vectors[row, column] * factor + row % 2 * 0.5",
+        "* steps * (1 / radius)",
+        "* steps * (1 / radius) * (1 + row % 2 * 1e-9)",
         _ALIKE,
     ),
     Mutant(

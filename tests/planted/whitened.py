@@ -64,14 +64,14 @@ MUTANTS = [
     ),
     Mutant(
         "shapes are less the identity's",
-        "kernels._add_moment",
+        "kernels._set_moment",
         "_add_triangle(products,",
         "_add_triangle(products - np.eye(len(products)),",
         _ACUTE + "test_no_two_vectors_point_apart_or_are_longer_than_1",
     ),
     Mutant(
         "moments add up in single precision",
-        "kernels._add_moment",
+        "kernels._set_moment",
         "_add_triangle(products, rows.shape[1], 1.0, shape)",
         "_add_triangle(products, rows.shape[1], 1.0, shape); shape[:] = shape.astype(np.float32)",
         _ACUTE + "test_rounding_turns_moments_of_many_rows_by_less_than_there_is_room_for",
@@ -89,6 +89,13 @@ MUTANTS = [
         "n_features <= _MOST_ROUNDED and",
         "",
         _ACUTE + "test_of_very_many_features_products_are_in_double_precision",
+    ),
+    Mutant(
+        "moments go on from what was too rough",
+        "kernels._set_moment",
+        "shape[:] = 0.0",
+        "pass",
+        _ACUTE + "test_shapes_of_single_precision_rows_in_any_units_are_those_of_double",
     ),
     Mutant(
         "shapes of any number of rows",

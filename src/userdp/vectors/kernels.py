@@ -529,8 +529,8 @@ def moment_shapes(
     B'x is computed in the rows' own type, and so are sums of products over 64 rows, unless that could be too rough (a
     length out of range, very many features); all else in float64. With a `basis`, a vector, B is diagonal, and so is
     what is kept of the moment; otherwise it is `turned`. Zeros also without rows, and for so many rows that rounding
-    could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22). A vector for each user in `out`, or,
-    if there is a `total`, what the sink adds to it.
+    could turn shapes by more than `Clip` has room for (docs/proofs.md, section 22). A vector for each user in `out`,
+    or, if there is a `total`, what the sink adds to it.
     """
     rows, _, offsets = data
     n_features, diagonal = rows.shape[1], basis.size > 0
@@ -547,10 +547,9 @@ def moment_shapes(
                 add_squares(rows, i, basis, spread, shape)
             length = norm(shape)
         elif last - first <= most_rows:
-            length = _add_moment(rows, first, last, turned, room, False, shape)
+            length = _set_moment(rows, first, last, turned, room, False, shape)
             if not _may_be_rounded(length, turned[1].itemsize, n_features):
-                shape[:] = 0.0
-                length = _add_moment(rows, first, last, turned, room, True, shape)
+                length = _set_moment(rows, first, last, turned, room, True, shape)
         else:
             length = 0.0
         inverse = 1.0 / length if usable_length(length) else 0.0
@@ -575,21 +574,22 @@ def _may_be_rounded(length: float, bytes_of_number: int, n_features: int) -> boo
 
 @compiled
 def _moment_room(n_features: int, turned: Turned) -> Any:
-    """For `_add_moment`: rows, turned rows and their products, and the last two in float64."""
+    """For `_set_moment`: rows, turned rows and their products, and the last two in float64."""
     width, own = turned[1].shape[1], turned[1].dtype
     block, along = np.zeros((BLOCK_ROWS, n_features), own), np.empty((BLOCK_ROWS, width), own)
     return block, along, np.empty((width, width), own), np.empty((BLOCK_ROWS, width)), np.empty((width, width))
 
 
 @compiled
-def _add_moment(
+def _set_moment(
     rows: Rows, first: int, last: int, turned: Turned, room: Any, exactly: bool, shape: np.ndarray
 ) -> float:
-    """Add sum (B'x)(B'x)' over these rows, as `_add_triangle` does, and give the length of all.
+    """shape = sum (B'x)(B'x)' over these rows, as `_add_triangle` has it; gives its length.
 
     Products are added up in the type of B'x over 64 rows at most, or, if `exactly`, in float64.
     """
     block, along, products, exact, exact_products = room
+    shape[:] = 0.0
     for start in range(first, last, BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, last - start)
         turn_block(rows, start, n_rows, turned, block, along)
