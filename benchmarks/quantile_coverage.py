@@ -40,7 +40,7 @@ def people(kind: str, n_users: int, rows: int, seed: int) -> tuple[np.ndarray, n
 
 def coverage(predicted: np.ndarray, y: np.ndarray, owner: np.ndarray, quantile: float) -> tuple[float, float]:
     """By person and by row."""
-    near = 0.01 * np.std(y)
+    near = np.where(y == 0, 0.01 * np.std(y), 0.0)
     below, upto = (y < predicted - near).astype(float), (y <= predicted + near).astype(float)
     counts = np.bincount(owner)
     found = []
