@@ -19,7 +19,12 @@ import numpy as np
 
 import userdp
 
-PEOPLE = {"2,000": (2_000, 3, False), "10,000": (10_000, 3, False), "40,000": (40_000, 6, False), "public": (10_000, 3, True)}
+PEOPLE = {
+    "2,000": (2_000, 3, False),
+    "10,000": (10_000, 3, False),
+    "40,000": (40_000, 6, False),
+    "public": (10_000, 3, True),
+}
 KINDS = ("full one-hot", "sum", "scaled copy", "zero column", "empty level")
 
 

@@ -181,4 +181,25 @@ MUTANTS = [
         "= Plan(n_users, (*steps, *(Step('more', 0, n_users, steps[-1].mechanism),)))",
         "solvers/test_whitened_clip.py::test_every_plan_is_within_its_budget_and_uses_it_up",
     ),
+    Mutant(
+        "counts that locate a quantile are not paid for",
+        "Layout.parts",
+        "sum(part.fraction for part in first)",
+        "0.0",
+        "solvers/test_quantiles.py::test_counts_are_in_the_plan_and_paid_for",
+    ),
+    Mutant(
+        "more counts than were planned",
+        "quantiles.located",
+        "range(n_counts)",
+        "range(2 * n_counts)",
+        "solvers/test_quantiles.py::test_there_are_never_more_counts_than_were_planned",
+    ),
+    Mutant(
+        "counts are longer than their radius",
+        "Counts._radius",
+        "self._clip *",
+        "self._clip * 0.5 *",
+        "solvers/test_quantiles.py::test_there_are_never_more_counts_than_were_planned",
+    ),
 ]

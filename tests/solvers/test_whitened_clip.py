@@ -238,6 +238,26 @@ def test_columns_that_tell_nothing_get_no_weight_of_mere_noise(column):
     np.testing.assert_allclose(weights, expected, atol=0.05)
 
 
+@pytest.mark.parametrize("column", ["zero", "sum", "copy"])
+def test_with_much_noise_such_columns_do_not_walk_away(column):
+    """No gradient leads back along a direction in which rows do not vary: steps of noise add up there."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6000, 5))
+    rows[:, 4] = {"zero": np.zeros(6000), "sum": rows[:, 0] + rows[:, 1], "copy": 3 * rows[:, 0]}[column]
+    targets = 0.8 * rows[:, 0] - 0.5 * rows[:, 1] + 0.5 * rng.normal(size=6000)
+    data = UserData.from_arrays(rows, targets / 6, np.repeat(np.arange(2000), 3), fit_intercept=True)
+    weights = 6 * fit(data, 1.0, 3, loss="squared", target_bound=1.0).weights
+    assert np.abs(weights).max() < 1.5  # tens, if they did
+
+
+def test_few_users_are_not_hurried_however_many_rows():
+    """A part of them may have nobody of a rare class who has a rare level."""
+    problem = Problem(losses.logistic, ANYWHERE, 12, 3.0, intercept=True)
+    for n_users, hurried in ((8_000, False), (40_000, True)):
+        plan = plan_whitened_clip(problem, n_users, 50, Budget(8.0, DELTA))
+        assert plan.phases[0].hurried == hurried
+
+
 def test_public_coordinates_whiten_and_raise_what_is_missing():
     moment = np.array([[4.0, 1.0, 0.0], [1.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
     basis = public_coordinates(moment).basis

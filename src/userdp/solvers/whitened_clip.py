@@ -334,6 +334,7 @@ class _Descent:
     sizes: _Sizes = field(default_factory=_Sizes)
     unusable: list[tuple[float, float]] = field(default_factory=list)
     noise: float = 0.0  # std of a weight of the corrected average
+    walk: float = 0.0  # variance of a weight along which nothing is curved: steps of mere noise, added up
     passed: int = 0
     inverse_rows: float = 0.0  # mean over users of 1 / rows
     followed: float = 1.0  # curvature / what the loss tells of it
@@ -431,6 +432,7 @@ class _Descent:
             length = step / steep * (1.0 if long else math.sqrt(4 / (4 + number + self.passed)))
             most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
             self.velocity = momentum * self.velocity - min(length, most) * steep * over
+            self.walk += (min(length, most) * std / (1 - momentum)) ** 2
             if self.loss.usual_curvature is not None:  # which holds nearby
                 self.velocity = self.velocity / max(1.0, float(np.linalg.norm(self.velocity)) / _NEARBY)
             self.point = self.point + self.velocity
@@ -532,7 +534,7 @@ class WhitenedClip:
             elif label != LOCATION and (label not in IF_FLAT or descent.flat):
                 point = yield from descent.steps(label, n_steps, ratio)
         uncertain = math.hypot(descent.noise, _sampling_error(descent, phase.n_users))
-        point = start + _shrunk(point - start, uncertain, coordinates)
+        point = start + _shrunk(point - start, uncertain, math.sqrt(descent.walk), coordinates)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
         for one in recalibration:
             if LOCATION in self.parts:
@@ -580,19 +582,21 @@ def _smooth(problem: Problem, phase: ClippedPhase) -> Loss:
     return smoothed(problem.loss, width)
 
 
-def _shrunk(found: np.ndarray, noise: float, coordinates: Coordinates) -> np.ndarray:
+def _shrunk(found: np.ndarray, noise: float, walk: float, coordinates: Coordinates) -> np.ndarray:
     """Empirical Bayes: entries z of a rotation are N(0, v) + N(0, noise^2), v = scale * (variance of rows)^power.
 
-    Scale and power are those of the largest likelihood. Along directions in which rows do not vary v is 0.
+    Scale and power are those of the largest likelihood. Along directions in which rows do not vary v is 0, and noise is
+    that of a random walk: no gradient leads back.
     """
     rotation, variances, known = coordinates.decorrelated()
     entries = found.reshape(-1, len(variances))
     entries = entries if rotation is None else entries @ rotation
+    errors = 1 + ((1 - known) * walk / noise) ** 2  # squared, in units of noise
     best, factors = -math.inf, np.ones_like(variances)
     for power in (0.0, 0.5, 1.0):
         relative = known**4 * variances**power / np.mean(variances**power)
         for scale in (0.0, *np.geomspace(1e-3, 1e6, 73)):
-            spread = scale * relative + 1.0
+            spread = scale * relative + errors
             likelihood = -0.5 * float(np.sum(np.log(spread) + (entries / noise) ** 2 / spread))
             if likelihood > best:
                 best, factors = likelihood, scale * relative / spread
