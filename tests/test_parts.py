@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from userdp.data.parts import check_order, part_by_row_groups, part_by_users
-from userdp.data.schema import Schema
+from userdp.data.schema import Schema, texts
 from userdp.data.users import UserData
 
 SCHEMA = Schema("user", ("x",), "y")
@@ -90,6 +90,16 @@ def test_what_is_not_sorted_is_refused(tmp_path):
         check_order([(1, 5), (5, 7)])
     with pytest.raises(ValueError, match="at least 2 users"):
         part_by_row_groups(path, SCHEMA, 0, 6)
+
+
+def test_ids_that_are_no_utf8_are_in_the_order_of_their_bytes(tmp_path):
+    """By code points the parts would seem sorted, and one user be in both of them."""
+    smile = "\N{GRINNING FACE}".encode()
+    owners = pa.array([b"a", smile, b"\xff", smile, b"\xfe", b"\xfe"]).view(pa.string())
+    path = written(tmp_path / "t.parquet", owners, row_group_size=3)
+    parts = [part_by_row_groups(path, SCHEMA, part, 2) for part in range(2)]
+    with pytest.raises(ValueError, match="sorted by user"):
+        check_order([tuple(texts(part["user"].take([0, len(part) - 1]))) for part in parts])
 
 
 def test_a_key_chooses_the_same_rows_again(tmp_path):
