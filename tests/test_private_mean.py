@@ -3,7 +3,9 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.pipeline import Pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from userdp import (
@@ -11,10 +13,13 @@ from userdp import (
     Budget,
     BudgetExceeded,
     Ledger,
+    LinearRegression,
     LogisticRegression,
     PrivateStandardScaler,
     PublicScaler,
     UserData,
+    load_model,
+    save_model,
 )
 from userdp.models.private_mean import mean_of_users, plan_mean, private_mean
 from userdp.privacy.accounting import fits
@@ -192,3 +197,26 @@ BY_TYPE = {
     "check_n_features_in_after_fitting",
     "check_dataframe_column_names_consistency",
 }
+
+
+def test_purpose_and_columns_are_named(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"person": np.repeat(np.arange(2000), 2), "age": rng.normal(40, 9, 4000), "pay": 1.0})
+    ledger = Ledger(Budget(20.0, 1e-5))
+    result = private_mean(frame["age"], frame["person"], 2.0, 1e-6, ledger=ledger, purpose="how old people are")
+    assert (result.purpose, str(result.source)) == ("how old people are", "user column person, columns age")
+    scaler = PrivateStandardScaler(2.0, 1e-6, low=0, high=100, ledger=ledger, purpose="sizes")
+    scaler.fit(frame[["age", "pay"]], groups=frame["person"])
+    private_mean(frame[["age"]].to_numpy(), frame["person"].to_numpy(), 2.0, 1e-6, ledger=ledger)
+    assert [charge.purpose for charge in ledger.charges()] == [
+        "how old people are; private_mean; user column person, columns age",
+        "sizes; PrivateStandardScaler.fit; user column person, columns age, pay",
+        "private_mean",
+    ]
+    model = LinearRegression(2.0, target_range=(0, 2), allow_weak=True, insecure_seed=0)
+    model.fit(scaler.transform(frame[["age", "pay"]]), frame["pay"], groups=frame["person"])
+    read = load_model(save_model(Pipeline([("scale", scaler), ("model", model)]), tmp_path / "pipeline.json"))
+    assert (read[0].purpose, read[0].source_) == ("sizes", scaler.source_)
+    with pytest.raises(TypeError, match=r"purpose to be text, got int\. Nothing was spent"):
+        private_mean(frame["age"], frame["person"], 2.0, 1e-6, ledger=ledger, purpose=3)
+    assert len(ledger.charges()) == 3

@@ -61,7 +61,7 @@ def numbers_or_text(what: str, column: Any) -> np.ndarray:
 def booleans(what: str, column: Any) -> np.ndarray:
     """A column of truth: 1 and 0 (numbers, true and false, or text that says so), NaN for anything else."""
     column = decoded(column)
-    if declared(column) in (TEXT, ANY):
+    if declared(column) in (TEXT, ANY, *_CATEGORIES):
         codes, distinct = _encoded(column)
         return np.asarray(np.array([_truth(value) for value in distinct], dtype=np.float64)[codes])
     found = numbers_or_text(what, column)

@@ -67,6 +67,7 @@ class Preparation:
     def planned(self, budget: Budget, choose: Callable[[Budget], Option]) -> tuple[Option, Plan]:
         """The solver's option for what is left of the budget, and the plan of everything, which is certified."""
         steps, left = self._steps(budget)
+        self._check_worth(steps, budget)
         for _ in range(_TRIES):
             option = choose(left)
             plan = Plan(self.n_users, (*steps, *option.plan.certified.steps))
@@ -116,23 +117,31 @@ class Preparation:
                     ) from None
                 steps.append(Step(_LEVELS.format(name), 0, n, vocabulary))
             left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
-        self._check_worth(steps)
         return steps, left
 
-    def _check_worth(self, steps: list[Step]) -> None:
+    def _clear(self, step: Step) -> float:
+        """The fraction of the users who must have something for it to be told from noise."""
+        mechanism = step.mechanism
+        if isinstance(mechanism, Vocabulary):
+            return float(mechanism.threshold / self.n_users)
+        return _CLEAR * self._noise(mechanism)
+
+    def _check_worth(self, steps: list[Step], budget: Budget) -> None:
         """Refuse what noise would hide, before anything is spent."""
-        for step in steps:
-            mechanism = step.mechanism
-            if isinstance(mechanism, Vocabulary):
-                clear = mechanism.threshold / self.n_users
-            else:
-                clear = _CLEAR * self._noise(mechanism)
-            if clear > _LEAST_SHARE:
-                raise BudgetExceeded(
-                    f"Expected more than n_users={self.n_users} to learn {step.label} privately: only what "
-                    f"{clear:.0%} of the users have would be told from noise. Declare them in the columns, or have "
-                    "more users, a larger epsilon or a larger columns_fraction. Nothing was spent."
-                )
+        worst = max(steps, key=self._clear)
+        if (clear := self._clear(worst)) <= _LEAST_SHARE:
+            return
+        larger = (budget.epsilon * 1.1**power for power in range(1, _TRIES))
+        enough = next((e for e in larger if self._worth_at(Budget(e, budget.delta))), None)
+        remedy = "a larger epsilon" if enough is None else f"an epsilon of about {enough:.2g}"
+        raise BudgetExceeded(
+            f"Expected more than n_users={self.n_users} to learn {worst.label} privately: what fewer than "
+            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare them in the columns, or have "
+            f"more users, {remedy} or a larger columns_fraction. Nothing was spent."
+        )
+
+    def _worth_at(self, budget: Budget) -> bool:
+        return max(map(self._clear, self._steps(budget)[0])) <= _LEAST_SHARE
 
     def _noise(self, ranges: Any) -> float:
         """Standard deviation of the fraction of users' cells in a bin."""

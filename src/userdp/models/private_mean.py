@@ -71,8 +71,9 @@ def private_mean(
     No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
     between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the fraction
     `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Aborted` if
-    there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by up to a few `noise_std`,
-    which do not count that. Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
+    there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe,
+    which do not count that (docs/gallery.md has one that is 10% too low): ask for fractions, or transform it.
+    Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.
 
