@@ -145,3 +145,37 @@ def test_a_session_releases_the_same(far):
         outcomes.append(np.concatenate(found))
     np.testing.assert_allclose(outcomes[0], outcomes[1], rtol=1e-9)
     assert (outcomes[0].size == 1) == (far == 400)
+
+
+def test_vectors_too_long_for_their_radius_are_like_no_other():
+    """Though they are close together: what is 2^20 radii long is nobody's neighbour, as for gathered vectors."""
+    vectors = crowd(1000, 2)
+    vectors += 2.0**21 * 50
+    assert c.h_index(c.neighbour_counts(c.comparable(vectors, 50.0), 50.0)) == 1
+    assert s.concentrated(Parts(vectors, 2), 50.0, 990, 950, None) is None
+
+
+@pytest.mark.parametrize(("own", "others"), [(0.6, 0.7), (0.5, 0.75), (0.3, 0.9), (0.45, 0.8)])
+@pytest.mark.parametrize("share", [0.02, 0.06, 0.3])
+def test_bounds_from_moments_hold_where_they_are_tight(own, others, share):
+    """A shell of two kinds of vectors: of Cantelli's inequality the worst case. Some are just beyond the radius."""
+    n, beyond = 2000, int(share * 2000)
+    cosine = (1 - own**2 - others**2) / (2 * own * others) + 1e-6
+    away = others * np.array([-cosine, np.sqrt(1 - cosine**2)])
+    vectors = np.tile([[0.0, others], [0.0, -others]], (n // 2, 1))
+    vectors[:beyond] = away
+    vectors[-1] = [own, 0.0]
+    pivot, radius = np.zeros(2), 1.0
+    parts = Parts(vectors, 2)
+    bins = np.sum(parts.mapped(s.Distances(radius, pivot)), axis=0)
+    shells = s._shells(bins, 2)
+    marks = np.append(s._marks(radius)[shells - 1], np.inf)
+    sizes = np.diff([0, *np.cumsum(bins)[shells - 1], n])
+    moments = np.sum(parts.mapped(s.Moments(radius, pivot, marks)), axis=0)
+    asked = s.Settled(radius, pivot, marks, sizes, moments, np.array([n, n, 40]))
+    with np.errstate(all="ignore"):
+        bound = asked._distant(s._measured(vectors, radius, pivot), 0)
+    far = n - c.neighbour_counts(vectors, radius)
+    assert far[-1] == beyond
+    assert np.all(bound >= far)
+    assert bound[-1] < n - 1, "of the one whose neighbours are many they tell something"
