@@ -87,6 +87,20 @@ def test_totals_and_vectors_are_those_of_one_process(make):
         assert np.array_equal(ENGINE.vectors(sgd, placed, everyone, n_groups), expected)
 
 
+def test_ids_stay_with_the_driver(monkeypatch):
+    """They would be in what starts an actor, which goes through the object store if it is long."""
+    seen = []
+    monkeypatch.setattr(RayEngine, "_started", lambda _, loaders, *more: seen.extend(loaders))
+    X, y, owners = people()
+    data = UserData.from_arrays(X, y, np.char.add("person", owners.astype(str)), keep_user_ids=True)
+    ENGINE.place(data)
+    RayEngine(n_partitions=2, ship_rows=True).place(data)
+    assert len(seen) == 4
+    for loader in seen:
+        assert b"person" not in ray.cloudpickle.dumps(loader)
+        assert loader.load().data.user_ids is None
+
+
 def test_each_user_is_asked_once():
     placed = ENGINE.place(make_data())
     with pytest.raises(ValueError, match="each user once"):
@@ -189,7 +203,7 @@ def test_outlier_removal_gathers_few_vectors_and_finds_the_same(monkeypatch):
     some = RayVectors.some
     monkeypatch.setattr(RayVectors, "gathered", lambda _: pytest.fail("all vectors were gathered"))
     monkeypatch.setattr(RayVectors, "some", lambda self, numbers: gathered.append(len(numbers)) or some(self, numbers))
-    for n_users in (600, 3000):
+    for n_users in (2000, 6000):
         X, y, owners = people(n_users, rows=4)
         X[owners < 3] *= 50  # outliers
         data = UserData.from_arrays(X, y, owners)

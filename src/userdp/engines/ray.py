@@ -81,12 +81,13 @@ class RayEngine:
         loaders: Sequence[Loader]
         source: Any
         store = getattr(data, "store", None)
+        bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
         if store is not None and all(same_memory(getattr(data, name), store.array(name)) for name in STORED):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
             source = StoredUsers(os.fspath(store.path), facts)
             loaders = [Part(source, first, last) for first, last in pairwise(bounds)]
         elif local:
-            source = SharedMemory(data)
+            source = SharedMemory(bare)
             loaders = [Part(source, first, last) for first, last in pairwise(bounds)]
         elif not self.ship_rows:
             raise ValueError(
@@ -95,7 +96,7 @@ class RayEngine:
                 "RayEngine(..., ship_rows=True) if it may. Nothing was spent."
             )
         else:
-            source = loaders = [Shipped([ray.put(data.part(first, last))]) for first, last in pairwise(bounds)]
+            source = loaders = [Shipped([ray.put(bare.part(first, last))]) for first, last in pairwise(bounds)]
         return self._started(loaders, data.insecure_seed, data.fingerprint(), source)
 
     def from_parquet(
