@@ -12,13 +12,13 @@ Run: python benchmarks/scale_ray.py [--only costs growth overhead picture] [--re
 from __future__ import annotations
 
 import json
+import os
 import resource
 import time
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-import psutil
 import ray
 from common import run_parts
 from rich.console import Console
@@ -70,6 +70,8 @@ def ray_costs(repeats: int, quick: bool) -> list[dict]:
 
 def workers_memory() -> float:
     """Bytes that workers of this process's Ray hold for themselves; rows that they map are the driver's."""
+    import psutil  # which Ray brings
+
     found = [p for p in psutil.Process().children(recursive=True) if "Partition" in " ".join(p.cmdline())]
     return float(sum(p.memory_full_info().uss for p in found))
 
@@ -93,9 +95,7 @@ def ray_growth(repeats: int, quick: bool) -> list[dict]:
         del data, placed
     console.print(table)
     if not quick:
-        PUBLISHED.write_text(
-            json.dumps({"repeats": repeats, "load": psutil.getloadavg()[0], "rows": records}, indent=1)
-        )
+        PUBLISHED.write_text(json.dumps({"repeats": repeats, "load": os.getloadavg()[0], "rows": records}, indent=1))
     return records
 
 
@@ -114,7 +114,8 @@ def ray_picture(repeats: int, quick: bool) -> list[dict]:
         figure = Figure(figsize=(10, 3), layout="constrained")
         for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
             for name, field in lines.items():
-                axes.plot(across, [r[field] for r in records], marker="o", markersize=4, label=name)
+                if field in records[0]:
+                    axes.plot(across, [r[field] for r in records], marker="o", markersize=4, label=name)
             axes.set(xscale="log", yscale="log", xlabel="users of 20 rows, 20 features", title=title)
             axes.legend(frameon=False)
             axes.grid(alpha=0.3)
