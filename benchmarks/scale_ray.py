@@ -4,14 +4,20 @@ costs: seconds of a release of one user a partition, on 1 to 8 partitions of thi
 growth: seconds, bytes and peak memory of a release for 10^4 to 3x10^6 users of 20 rows and 20 features (float32).
 overhead: a whole fit of some seconds with the local engine and on 2 partitions, in turns, compiled before.
 
-Run: python benchmarks/scale_ray.py [--only costs growth overhead] [--repeats 5] [--quick]
+picture: docs/bench/scale.svg from docs/bench/scale.json, which `growth` writes.
+
+Run: python benchmarks/scale_ray.py [--only costs growth overhead picture] [--repeats 5] [--quick]
 """
 
 from __future__ import annotations
 
+import json
+import os
 import resource
 import time
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import ray
 from common import run_parts
@@ -25,6 +31,7 @@ from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.vectors.gradients import MeanGradient
 
 ROWS_PER_USER, FEATURES = 20, 20
+PUBLISHED = Path(__file__).parents[1] / "docs" / "bench" / "scale.json"
 console = Console()
 
 
@@ -61,10 +68,18 @@ def ray_costs(repeats: int, quick: bool) -> list[dict]:
     return records
 
 
+def workers_memory() -> float:
+    """Bytes that workers of this process's Ray hold for themselves; rows that they map are the driver's."""
+    import psutil  # which Ray brings
+
+    found = [p for p in psutil.Process().children(recursive=True) if "Partition" in " ".join(p.cmdline())]
+    return float(sum(p.memory_full_info().uss for p in found))
+
+
 def ray_growth(repeats: int, quick: bool) -> list[dict]:
     records, engine = [], RayEngine(n_partitions=2)
-    table = Table("users", "local, ms", "2 partitions, ms", "bytes a release", "driver's peak, MB")
-    for n_users in (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000, 3_000_000):
+    table = Table("users", "local, ms", "2 partitions, ms", "bytes a release", "driver's peak, MB", "workers, MB")
+    for n_users in (10_000, 30_000) if quick else (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000):
         data = users(n_users)
         placed, everyone = engine.place(data), np.random.default_rng(1).permutation(n_users)
         times = {"local": [], "ray": []}
@@ -72,13 +87,41 @@ def ray_growth(repeats: int, quick: bool) -> list[dict]:
             times["local"].append(release(LocalEngine(), data, everyone))
             times["ray"].append(release(engine, placed, everyone))
         local, there = (float(np.median(times[name][1:])) for name in ("local", "ray"))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        records.append({"users": n_users, "local": local, "ray": there, "bytes": placed.bytes_per_release, "mb": peak})
-        figures = (f"{1e3 * local:.1f}", f"{1e3 * there:.1f}", f"{placed.bytes_per_release:,.0f}", f"{peak:,.0f}")
-        table.add_row(f"{n_users:,}", *figures)
+        peak, workers = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, workers_memory() / 1e6
+        records.append({"users": n_users, "local": local, "ray": there, "bytes": placed.bytes_per_release})
+        records[-1] |= {"driver_mb": peak, "workers_mb": workers}
+        figures = (f"{1e3 * local:.1f}", f"{1e3 * there:.1f}", f"{placed.bytes_per_release:,.0f}")
+        table.add_row(f"{n_users:,}", *figures, f"{peak:,.0f}", f"{workers:,.0f}")
         del data, placed
     console.print(table)
+    if not quick:
+        PUBLISHED.write_text(json.dumps({"repeats": repeats, "load": os.getloadavg()[0], "rows": records}, indent=1))
     return records
+
+
+def ray_picture(repeats: int, quick: bool) -> list[dict]:
+    """Seconds, bytes and memory of a release against users, from what was published."""
+    from matplotlib.figure import Figure
+
+    records = json.loads(PUBLISHED.read_text())["rows"]
+    across = [r["users"] for r in records]
+    panels = {
+        "seconds a release": {"one process, two threads": "local", "2 partitions": "ray"},
+        "bytes a release": {"2 partitions": "bytes"},
+        "MB, the rows themselves included": {"driver": "driver_mb", "workers": "workers_mb"},
+    }
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "userdp", "font.size": 9}):
+        figure = Figure(figsize=(10, 3), layout="constrained")
+        for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+            for name, field in lines.items():
+                if field in records[0]:
+                    axes.plot(across, [r[field] for r in records], marker="o", markersize=4, label=name)
+            axes.set(xscale="log", yscale="log", xlabel="users of 20 rows, 20 features", title=title)
+            axes.legend(frameon=False)
+            axes.grid(alpha=0.3)
+            axes.set_ylim(bottom=10 ** np.floor(np.log10(axes.get_ylim()[0])))
+        figure.savefig(PUBLISHED.with_suffix(".svg"), format="svg", metadata={"Date": None, "Creator": None})
+    return []
 
 
 def ray_overhead(repeats: int, quick: bool) -> list[dict]:
@@ -100,7 +143,7 @@ def ray_overhead(repeats: int, quick: bool) -> list[dict]:
     return records
 
 
-RAY_PARTS = {"costs": ray_costs, "growth": ray_growth, "overhead": ray_overhead}
+RAY_PARTS = {"costs": ray_costs, "growth": ray_growth, "overhead": ray_overhead, "picture": ray_picture}
 
 if __name__ == "__main__":
     run_parts("scale_ray", __doc__, RAY_PARTS)

@@ -37,7 +37,7 @@ MECHANISM_LAYERS = [
     ["neighbours"],
     ["capped_counts"],
     ["base", "concentration", "tests"],
-    ["clip", "outlier_removal"],
+    ["clip", "scattered", "outlier_removal"],
     ["vocabulary"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}

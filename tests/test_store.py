@@ -20,7 +20,9 @@ from userdp import Budget, Clip, Curator, Ledger, LinearRegression, LogisticRegr
 from userdp.cli import app
 from userdp.data import store as stores
 from userdp.data import users
-from userdp.data.store import StoreWarning, parsed_limit
+from userdp.data.schema import Schema
+from userdp.data.store import StoreWarning
+from userdp.data.store_files import _same_sources, parsed_limit
 from userdp.data.tables import open_table
 from userdp.models.private_mean import mean_of_users
 from userdp.vectors.moments import UserMean
@@ -125,7 +127,7 @@ def test_folders_and_arrow_files(tmp_path):
     read = by_id(UserData.from_table(table, **COLUMNS, keep_user_ids=True))
     assert by_id(stored(folder, keep_user_ids=True)) == read
     options = {"memory_limit": LIMIT, "keep_user_ids": True}
-    schema = stores.Schema.declare(table.column_names, "who", "x*", "y")
+    schema = Schema.declare(table.column_names, "who", "x*", "y")
     for opener in (pa.ipc.new_file, pa.ipc.new_stream):
         path = tmp_path / f"{opener.__name__}.arrow"
         with opener(path, table.schema) as writer:
@@ -241,7 +243,7 @@ def test_bytes_that_change_behind_the_clock_are_noticed(source):
     os.utime(source, ns=(told.st_atime_ns, told.st_mtime_ns))
     table = open_table(source)
     known = json.loads((source.with_name("store") / "manifest.json").read_text())["store"]["sources"]
-    assert not stores._same_sources(table, known)
+    assert not _same_sources(table, known)
 
 
 @pytest.mark.parametrize("name", ["rows.npy", "targets.npy", "offsets.npy", "ids.arrow", "manifest.json"])
@@ -350,7 +352,7 @@ def test_errors_are_those_of_types_and_quote_nothing(source, tmp_path):
         stored(source, max_rows_per_user=0)
     csv = tmp_path / "t.csv"
     csv.write_text("who,x,y\na,1,2\nb,1,2\n")
-    schema = stores.Schema.declare(["who", "x", "y"], "who", "x", "y")
+    schema = Schema.declare(["who", "x", "y"], "who", "x", "y")
     with pytest.raises(ValueError, match="Expected a Parquet or Arrow file for memory_limit, got CSV"):
         UserData.from_schema(open_table(csv), schema, memory_limit=LIMIT)
     with pytest.raises(TypeError, match="in memory already"):
@@ -508,7 +510,7 @@ def test_checks_see_a_store_that_is_used_again(source):
     def check(name, values):
         seen.append(name)
 
-    schema = stores.Schema.declare(open_table(source).column_names, "who", "x*", "y")
+    schema = Schema.declare(open_table(source).column_names, "who", "x*", "y")
     for _ in range(2):
         seen = []
         UserData.from_schema(

@@ -16,13 +16,14 @@ from userdp import Ball, Budget, Clip, Curator, Ledger, Plan, Step, UserData, mi
 from userdp.cli import app
 from userdp.engines import LocalEngine, engine_of
 from userdp.privacy.mechanisms.clip import ClippedTotal
+from userdp.privacy.noise import noise_source
 from userdp.solvers.registry import SOLVERS
 from userdp.vectors.gradients import MeanGradient, UserGradients
 from userdp.vectors.moments import UserMean
 from userdp.vectors.sgd import OnePassSGD
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
-from userdp.engines.ray import RayEngine  # noqa: E402 - needs Ray
+from userdp.engines.ray import RayEngine, RayVectors  # noqa: E402 - needs Ray
 
 ENGINE = RayEngine(n_partitions=2)
 
@@ -84,6 +85,20 @@ def test_totals_and_vectors_are_those_of_one_process(make):
     for n_groups in (1, 7, 100, 600):
         expected = LocalEngine().vectors(sgd, data, everyone, n_groups)
         assert np.array_equal(ENGINE.vectors(sgd, placed, everyone, n_groups), expected)
+
+
+def test_ids_stay_with_the_driver(monkeypatch):
+    """They would be in what starts an actor, which goes through the object store if it is long."""
+    seen = []
+    monkeypatch.setattr(RayEngine, "_started", lambda _, loaders, *more: seen.extend(loaders))
+    X, y, owners = people()
+    data = UserData.from_arrays(X, y, np.char.add("person", owners.astype(str)), keep_user_ids=True)
+    ENGINE.place(data)
+    RayEngine(n_partitions=2, ship_rows=True).place(data)
+    assert len(seen) == 4
+    for loader in seen:
+        assert b"person" not in ray.cloudpickle.dumps(loader)
+        assert loader.load().data.user_ids is None
 
 
 def test_each_user_is_asked_once():
@@ -180,6 +195,29 @@ def test_what_travels_does_not_grow_with_the_users():
             ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, np.arange(n_users))
         bytes_per_release.append(placed.bytes_per_release)
     assert bytes_per_release[0] == bytes_per_release[1] < 2 * 2000
+
+
+def test_outlier_removal_gathers_few_vectors_and_finds_the_same(monkeypatch):
+    """Two rounds of a concentrated batch by reductions, whose bytes do not grow with the users."""
+    gathered, bytes_per_release = [], []
+    some = RayVectors.some
+    monkeypatch.setattr(RayVectors, "gathered", lambda _: pytest.fail("all vectors were gathered"))
+    monkeypatch.setattr(RayVectors, "some", lambda self, numbers: gathered.append(len(numbers)) or some(self, numbers))
+    for n_users in (2000, 6000):
+        X, y, owners = people(n_users, rows=4)
+        X[owners < 3] *= 50  # outliers
+        data = UserData.from_arrays(X, y, owners)
+        placed, users = ENGINE.place(data), np.random.default_rng(1).permutation(n_users)
+        record, found = userdp.OutlierRemoval(n_users, 5.0, 1.0, 1e-4, rounds=2, outliers=n_users // 20), []
+        vectors = LocalEngine().vectors(UserMean(), data, users, n_users)
+        for given in (vectors, ENGINE.scattered(UserMean(), placed, users)):
+            session = record.start(noise_source(1))
+            found.append([session.release(given, 4.0) for _ in range(2)])
+        np.testing.assert_allclose(*found, rtol=1e-9)
+        bytes_per_release.append(placed.bytes_per_release)
+    assert bytes_per_release[0] == bytes_per_release[1]
+    assert gathered
+    assert max(gathered) <= 10
 
 
 def test_a_matrix_is_sent_once_and_again_where_it_is_not_known():

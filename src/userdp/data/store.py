@@ -17,141 +17,51 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import io
 import json
-import math
 import mmap
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from userdp.data.encoding import encode
 from userdp.data.grouping import MISSING_ID, NO_ROWS, as_rows, changes, check_users, draws, keys
-from userdp.data.schema import TEXT, Schema, declared, numbers, texts
+from userdp.data.schema import numbers
+from userdp.data.store_files import (
+    ARRAYS,
+    FILES,
+    FORMAT,
+    IDS,
+    MANIFEST,
+    SPILL,
+    Folder,
+    Replaced,
+    Request,
+    Store,
+    checksum,
+    checksum_of,
+    digest_of,
+    header,
+    in_bytes,
+    no_room,
+    sources_of,
+)
 from userdp.data.tables import TableFile, broken
 
-FORMAT = 2
 SUFFIX = ".userdp-store"
-LEAST_MEMORY = 64 * 10**6  # duckdb itself takes about 32 MB
-_MANIFEST, _IDS, _SPILL = "manifest.json", "ids.arrow", "spill"
 _MAKING = ".making-"  # in the name of a folder that is to become a store
-_ARRAYS = ("rows", "targets", "offsets")
-_FILES = {_MANIFEST, _IDS, *(f"{name}.npy" for name in _ARRAYS)}
-_LONGEST_MANIFEST = 2**26
-_PIECE = 2**26  # bytes that are checked at a time
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _BYTES_PER_ROW = 64  # beside rows: ids, targets, and what sorting takes, where a table is read into memory
 _SCRATCH_BYTES = 24  # per row: two arrays of lengths, and scaled targets
-_BYTES_PER_USER = 64  # of orders and draws of users
 
 
 class StoreWarning(UserWarning):
     """A store is made anew, because its source changed or it is damaged."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a store is made for, all of it public; another request needs another store."""
-
-    schema: Schema
-    dtype: np.dtype
-    max_rows_per_user: int | None
-    fill_missing: float | None
-    user_ids: bool
-    insecure_seed: int | None
-
-    @property
-    def width(self) -> int:
-        """Columns of `rows`."""
-        return len(self.schema.features)
-
-    @property
-    def row_bytes(self) -> int:
-        return self.width * self.dtype.itemsize + 8
-
-    def record(self, table: TableFile) -> dict[str, Any]:
-        """The request and the types that it meets, for the manifest."""
-        schema = self.schema
-        names = [name for name in (schema.user, schema.target, *schema.features) if name is not None]
-        record = {
-            "user": schema.user,
-            "features": list(schema.features),
-            "target": schema.target,
-            "classes": None if schema.classes is None else list(schema.classes),
-            "types": [str(table.type_of(name)) for name in names],
-            "dtype": self.dtype.name,
-            "max_rows_per_user": self.max_rows_per_user,
-            "fill_missing": self.fill_missing,
-            "insecure_seed": None if self.max_rows_per_user is None else self.insecure_seed,
-        }
-        made: dict[str, Any] = json.loads(json.dumps(record, default=repr))
-        return made
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Store:
-    """An open store, and the memory that may be used beside it."""
-
-    path: Path
-    memory_limit: int
-    user_ids: tuple[Any, ...] | None
-    _maps: dict[str, tuple[mmap.mmap, np.ndarray]]
-
-    def array(self, name: str) -> np.ndarray:
-        """Rows, targets or offsets: of the file, read when they are looked at."""
-        return self._maps[name][1]
-
-    def scratch(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
-        """An array beside the rows, in a file without a name: it takes no memory, and nothing is left of it."""
-        kind = np.dtype(dtype)
-        size = math.prod(shape) * kind.itemsize
-        try:
-            with tempfile.TemporaryFile(dir=self.path.parent) as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk must be noticed here: later it would kill
-                return np.frombuffer(mmap.mmap(file.fileno(), size), dtype=kind).reshape(shape)
-        except OSError:
-            raise ValueError(_no_room(self.path.parent)) from None
-
-
-def parsed_limit(limit: int | str) -> int:
-    """Bytes of a limit such as 2000000000, "2GB" or "1.5GiB".
-
-    >>> parsed_limit("2GB"), parsed_limit("0.5 GiB")
-    (2000000000, 536870912)
-    """
-    if isinstance(limit, str):
-        found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?I?)B?\s*", limit.upper())
-        unit = None if found is None else (_UNITS | _BINARY_UNITS).get(found[2])
-        size = 0 if found is None or unit is None else int(float(found[1]) * unit)
-    else:
-        size = limit if isinstance(limit, int) and not isinstance(limit, bool) else 0
-    if not LEAST_MEMORY <= size < 2**63:
-        raise ValueError(
-            f"Expected memory_limit={limit!r} to be at least {LEAST_MEMORY // 10**6}MB, as a number of bytes or in a "
-            "form such as '500MB', '2GB' or '1.5GiB': pass a larger one, or None for no limit."
-        )
-    return size
-
-
-def in_bytes(size: float) -> str:
-    """A size for people, rounded up."""
-    for name, unit in (("GB", 10**9), ("MB", 10**6)):
-        if size >= unit:
-            return f"{math.ceil(10 * size / unit) / 10:g}{name}"
-    return f"{math.ceil(size)} bytes"
 
 
 def fits_memory(table: TableFile, request: Request, limit: int) -> bool:
@@ -181,11 +91,11 @@ def open_store(
     _check_request(table, request, limit)
     if place.exists():
         try:
-            with _Folder(place) as folder:
+            with Folder(place) as folder:
                 return _with_room(folder.opened(table, request, limit))
-        except _Replaced as error:
+        except Replaced as error:
             reason = str(error)
-        if not place.is_dir() or not set(os.listdir(place)) <= _FILES:
+        if not place.is_dir() or not set(os.listdir(place)) <= FILES:
             raise ValueError(f"Expected a store, or nothing, at {place}, found something else: choose another place.")
         tell(f"The store {place} {reason}: it is made anew.")
     return _with_room(_made(table, request, place, limit, progress))
@@ -194,15 +104,8 @@ def open_store(
 def _with_room(store: Store) -> Store:
     """The store, if there is room for what is computed of each row: before anything is charged, not in the midst."""
     if shutil.disk_usage(store.path.parent).free < _SCRATCH_BYTES * len(store.array("rows")):
-        raise ValueError(_no_room(store.path.parent) + " Nothing was spent.")
+        raise ValueError(no_room(store.path.parent) + " Nothing was spent.")
     return store
-
-
-class _Replaced(Exception):
-    """Why a store cannot be used."""
-
-
-_DAMAGED = "is damaged"
 
 
 def _check_request(table: TableFile, request: Request, limit: int) -> None:
@@ -230,177 +133,6 @@ def _empty(table: TableFile, name: str) -> pa.Array:
     return pa.array([], table.type_of(name))
 
 
-# --- opening ----------------------------------------------------------------------------------------------------------
-
-
-class _Folder:
-    """A store's folder, which stays the same folder if another takes its place meanwhile."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> _Folder:
-        try:
-            self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
-            raise _Replaced(_DAMAGED) from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
-
-    def open(self, name: str) -> BinaryIO:
-        return open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._handle), "rb")
-
-    def opened(self, table: TableFile, request: Request, limit: int) -> Store:
-        """The store, if it is whole and of this request and these files."""
-        try:
-            return self._opened(table, request, limit)
-        except _Replaced:
-            raise
-        except (
-            OSError,
-            pa.ArrowException,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            RecursionError,
-        ):
-            raise _Replaced(_DAMAGED) from None
-
-    def _opened(self, table: TableFile, request: Request, limit: int) -> Store:
-        with self.open(_MANIFEST) as file:
-            manifest = json.loads(file.read(_LONGEST_MANIFEST))
-        made = manifest["store"]
-        if manifest["checksum"] != _checksum_of(made):
-            raise _Replaced(_DAMAGED)
-        if made["format"] != FORMAT:
-            raise _Replaced("is of another version")
-        if made["request"] != request.record(table) or (request.user_ids and not made["user_ids"]):
-            raise _Replaced("is for other columns or options")
-        if not _same_sources(table, made["sources"]):
-            raise _Replaced(f"is of another version of {table.path.name}")
-        maps = {name: self._mapped(name, made["arrays"][name]) for name in _ARRAYS}
-        shapes = [maps[name][1].shape for name in _ARRAYS]
-        kinds = [maps[name][1].dtype for name in _ARRAYS]
-        n_rows, n_users = shapes[0][0], shapes[2][0] - 1
-        if shapes != [(n_rows, request.width), (n_rows,), (n_users + 1,)] or n_users < 2:
-            raise _Replaced(_DAMAGED)
-        if kinds != [request.dtype, np.dtype(np.float64), np.dtype(np.int64)] or not _rises(maps["offsets"][1], n_rows):
-            raise _Replaced(_DAMAGED)
-        found = None
-        if request.user_ids:
-            _need_users(n_users, limit)
-            found = self._ids(made["arrays"]["ids"], n_users, table.type_of(request.schema.user))
-        return Store(self.path, limit, found, maps)
-
-    def _mapped(self, name: str, facts: dict[str, Any]) -> tuple[mmap.mmap, np.ndarray]:
-        """An array in a file that has the size and checksum that the manifest tells."""
-        if facts["dtype"] not in ("float32", "float64", "int64"):
-            raise _Replaced(_DAMAGED)
-        kind, shape = np.dtype(facts["dtype"]), tuple(facts["shape"])
-        if not all(type(size) is int and 0 < size < 2**60 for size in shape):
-            raise _Replaced(_DAMAGED)
-        head, count = _header(kind, shape), math.prod(shape)
-        with self.open(f"{name}.npy") as file:
-            if os.fstat(file.fileno()).st_size != len(head) + count * kind.itemsize or file.read(len(head)) != head:
-                raise _Replaced(_DAMAGED)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if _checksum(mapped) != facts["checksum"]:
-            raise _Replaced(_DAMAGED)
-        return mapped, np.frombuffer(mapped, kind, count, len(head)).reshape(shape)
-
-    def _ids(self, facts: dict[str, Any], n_users: int, kind: pa.DataType) -> tuple[Any, ...]:
-        with self.open(_IDS) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            if _checksum(mapped) != facts["checksum"]:
-                raise _Replaced(_DAMAGED)
-            with pa.ipc.open_file(file) as reader:
-                table = reader.read_all()
-        if len(table) != n_users:
-            raise _Replaced(_DAMAGED)
-        return _ids_of(table.column(0).combine_chunks(), kind)
-
-
-def _rises(offsets: np.ndarray, n_rows: int) -> bool:
-    """Whether offsets rise from 0 to the number of rows: kernels check no bounds."""
-    return bool(offsets[0] == 0 and offsets[-1] == n_rows and np.all(offsets[1:] > offsets[:-1]))
-
-
-def _ids_of(found: pa.Array, kind: pa.DataType) -> tuple[Any, ...]:
-    """Ids as they were, of what `keys` made of them."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if declared(pa.array([], kind)) == TEXT:
-        return tuple(cell.decode(errors="surrogateescape") for cell in found.to_pylist())
-    if pa.types.is_temporal(kind) and kind.bit_width == 32:
-        found = found.cast(pa.int32())
-    if pa.types.is_decimal(kind):
-        found = found.cast(pa.string())
-    return tuple(texts(found.cast(kind)))
-
-
-def _checksum(mapped: mmap.mmap) -> str:
-    """A digest of digests of pieces, which several threads read at once."""
-
-    def digest(start: int) -> bytes:
-        with memoryview(mapped) as whole, whole[start : start + _PIECE] as piece:
-            return hashlib.sha256(piece).digest()
-
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        return hashlib.sha256(b"".join(pool.map(digest, range(0, len(mapped), _PIECE)))).hexdigest()
-
-
-def _checksum_of(record: Any) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _header(kind: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """What a .npy file begins with; as long for any number of rows."""
-    head = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        head, {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    )
-    return head.getvalue()
-
-
-def _sources(table: TableFile) -> list[dict[str, Any]]:
-    """The files that a table is in, as far as the system tells."""
-    found = []
-    for path in table.files():
-        told = os.stat(path)
-        name = path.name if path == table.path else str(path.relative_to(table.path))
-        times = {"modified": told.st_mtime_ns, "changed": told.st_ctime_ns, "inode": told.st_ino}
-        found.append({"name": name, "size": told.st_size, **times})
-    return found
-
-
-def _same_sources(table: TableFile, known: list[dict[str, Any]]) -> bool:
-    """Whether these are the files that a store was made of: untouched since then, or else of the same bytes."""
-    now = _sources(table)
-    if [(file["name"], file["size"]) for file in now] != [(file["name"], file["size"]) for file in known]:
-        return False
-    for path, file, before in zip(table.files(), now, known, strict=True):
-        untouched = {key: value for key, value in before.items() if key != "sha256"} == file
-        if not untouched and _digest(path) != before["sha256"]:
-            return False
-    return True
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _need_users(n_users: int, limit: int) -> None:
-    """Refuse a limit that is too small for what is held of every user; the number of users is public."""
-    if n_users * _BYTES_PER_USER > limit:
-        raise ValueError(
-            f"Expected memory_limit >= {in_bytes(n_users * _BYTES_PER_USER)} for {n_users} users, whose orders are "
-            "held in memory: raise it. Nothing was spent."
-        )
-
-
 # --- making -----------------------------------------------------------------------------------------------------------
 
 
@@ -412,22 +144,22 @@ def _made(table: TableFile, request: Request, place: Path, limit: int, progress:
     except OSError as error:
         raise ValueError(f"Expected to write {place}: {error.strerror or 'it failed'}. Choose another place.") from None
     try:
-        sources = _sources(table)
-        digests = [_digest(path) for path in table.files()]
+        sources = sources_of(table)
+        digests = [digest_of(path) for path in table.files()]
         with _bar(progress, table) as tell:
             arrays = _sorted_into(folder, duckdb, table, request, limit, tell)
-        if _sources(table) != sources:
+        if sources_of(table) != sources:
             raise ValueError(f"Expected {table.path} to stay as it is while it is read; it changed: try again.")
         sources = [file | {"sha256": digest} for file, digest in zip(sources, digests, strict=True)]
         made = {"format": FORMAT, "request": request.record(table), "sources": sources, "arrays": arrays}
         made["user_ids"] = request.user_ids
-        with _new(folder / _MANIFEST) as file:
-            file.write(json.dumps({"store": made, "checksum": _checksum_of(made)}, indent=1).encode())
-        with _Folder(folder) as written:
+        with _new(folder / MANIFEST) as file:
+            file.write(json.dumps({"store": made, "checksum": checksum_of(made)}, indent=1).encode())
+        with Folder(folder) as written:
             store = written.opened(table, request, limit)
         _put(folder, place)
         return Store(place, limit, store.user_ids, store._maps)
-    except _Replaced:
+    except Replaced:
         raise ValueError(f"Expected what was written to {folder.parent} to be there: check the disk.") from None
     except (duckdb.OutOfMemoryException, MemoryError):
         raise ValueError(
@@ -436,7 +168,7 @@ def _made(table: TableFile, request: Request, place: Path, limit: int, progress:
         ) from None
     except (duckdb.Error, OSError, pa.ArrowException):
         if shutil.disk_usage(place.parent).free < 2**27:
-            raise ValueError(_no_room(place.parent)) from None
+            raise ValueError(no_room(place.parent)) from None
         raise ValueError(broken(table.path)) from None
     finally:
         os.close(alive)
@@ -452,10 +184,6 @@ def _duckdb() -> Any:
             "memory_limit out. Nothing was spent."
         ) from None
     return duckdb
-
-
-def _no_room(where: Path) -> str:
-    return f"Expected more room on the disk of {where}: free some, or choose another place."
 
 
 @contextlib.contextmanager
@@ -488,7 +216,7 @@ def _clean(place: Path) -> None:
                 handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if set(os.listdir(folder)) <= _FILES | {_SPILL}:
+                    if set(os.listdir(folder)) <= FILES | {SPILL}:
                         shutil.rmtree(folder)
                 finally:
                     os.close(handle)
@@ -517,7 +245,7 @@ def _sorted_into(
     folder: Path, duckdb: Any, table: TableFile, request: Request, limit: int, tell: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """Write the arrays, sorted by user; their types, shapes and checksums."""
-    spill = folder / _SPILL
+    spill = folder / SPILL
     spill.mkdir()
     memory = max(limit // 2, limit - 128 * 10**6)
     settings = {"memory_limit": f"{memory}B", "threads": _threads(memory), "temp_directory": str(spill)}
@@ -545,9 +273,9 @@ def _sorted_into(
         raise
     shutil.rmtree(spill)
     for name, facts in arrays.items():
-        path = folder / (_IDS if name == "ids" else f"{name}.npy")
+        path = folder / (IDS if name == "ids" else f"{name}.npy")
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            facts["checksum"] = _checksum(mapped)
+            facts["checksum"] = checksum(mapped)
     return arrays
 
 
@@ -633,12 +361,12 @@ class _Writer:
         self._held: list[tuple[np.ndarray, ...]] = []  # this user's rows, if there is a cap
 
     def __enter__(self) -> _Writer:
-        self._arrays = {n: self._files.enter_context(_new(self._folder / f"{n}.npy")) for n in _ARRAYS}
+        self._arrays = {n: self._files.enter_context(_new(self._folder / f"{n}.npy")) for n in ARRAYS}
         for name, file in self._arrays.items():
-            file.write(_header(self._kinds[name], self._shape(name)))
+            file.write(header(self._kinds[name], self._shape(name)))
         self._arrays["offsets"].write(np.zeros(1, np.int64).data)
         if self._request.user_ids:
-            file = self._files.enter_context(_new(self._folder / _IDS))
+            file = self._files.enter_context(_new(self._folder / IDS))
             self._owners = self._files.enter_context(pa.ipc.new_file(file, self._ids))
         return self
 
@@ -690,8 +418,8 @@ class _Writer:
         self._write_held()
         for name, file in self._arrays.items():
             file.seek(0)
-            file.write(_header(self._kinds[name], self._shape(name)))
-        facts: dict[str, Any] = {n: {"dtype": self._kinds[n].name, "shape": self._shape(n)} for n in _ARRAYS}
+            file.write(header(self._kinds[name], self._shape(name)))
+        facts: dict[str, Any] = {n: {"dtype": self._kinds[n].name, "shape": self._shape(n)} for n in ARRAYS}
         return facts | ({"ids": {}} if self._request.user_ids else {})
 
     def _shape(self, name: str) -> tuple[int, ...]:

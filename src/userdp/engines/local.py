@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +42,23 @@ class Contribution(Protocol):
 
     def __call__(self, vectors: np.ndarray | entries.EntryVectors) -> np.ndarray:
         """Whole numbers that add up: a row's part is a function of this row alone."""
+
+
+class Scattered(Protocol):
+    """One vector of each of some users, where they are: in parts, each in the order of storage."""
+
+    starts: np.ndarray  # the number of each part's first vector, of all of them
+
+    def __len__(self) -> int: ...
+
+    def mapped(self, reduction: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+        """What a picklable function makes of each part's vectors: something small."""
+
+    def some(self, numbers: np.ndarray) -> np.ndarray:
+        """The vectors with these numbers."""
+
+    def gathered(self) -> np.ndarray:
+        """All vectors, in the order in which users were asked for."""
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from userdp.data.store import in_bytes
+from userdp.data.store_files import in_bytes
 from userdp.data.users import RemoteUsers, UserData
-from userdp.engines import Contribution, EngineLost, engine_of
+from userdp.engines import Contribution, EngineLost, Scattered, engine_of
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
@@ -45,7 +45,8 @@ class Engine(Protocol):
     """Maps a statistic over users; knows no algorithm and draws nothing at random.
 
     One that computes elsewhere also has `place(data)`, which brings the data there before anything is charged, and
-    gives what the other methods then get as their data; it raises a sentence if that fails.
+    gives what the other methods then get as their data; it raises a sentence if that fails. It may have
+    `scattered(statistic, data, users)`, too: one vector per user, as `Scattered` says.
     """
 
     def vectors(self, statistic: Statistic, data: Any, users: Users, n_groups: int) -> Vectors:
@@ -259,8 +260,13 @@ class Curator:
         self._check_process()
         return session.release(made, radius) if contribution is None else session.release_total(made, radius)
 
-    def _all_vectors(self, step: Step, session: Session, statistic: Statistic, users: Users, radius: float) -> Vectors:
-        """All vectors of a round, or the last block of them, after the session has taken in the others."""
+    def _all_vectors(
+        self, step: Step, session: Session, statistic: Statistic, users: Users, radius: float
+    ) -> Vectors | Scattered:
+        """All vectors of a round, here or elsewhere, or the last block, after the session has taken in the others."""
+        scattered = getattr(self._engine, "scattered", None)
+        if scattered is not None and session.takes_scattered and step.n_groups is None:
+            return self._scattered(scattered, statistic, users)
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
 
@@ -302,6 +308,13 @@ class Curator:
         if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
             raise ValueError("Expected one vector per group.")
         return vectors
+
+    def _scattered(self, scattered: Callable[..., Scattered], statistic: Statistic, users: Users) -> Scattered:
+        """One vector per user, which stay where the data is."""
+        try:
+            return scattered(statistic, self._data, users)
+        except Aborted:
+            raise ValueError("Expected vectors, not an abort.") from None
 
     def _total(self, statistic: Statistic, contribution: Contribution, users: Users) -> Integers:
         """The users' contributions, added up where the data is."""

@@ -97,6 +97,7 @@ class Session(ABC):
     """One run of a mechanism. By default everyone takes part, and all vectors of a round come at once."""
 
     kept_rows: NDArray[np.bool_] | None = None  # which rows each chosen user is asked for, if rows are sampled
+    takes_scattered: ClassVar[bool] = False  # whether `release` also takes vectors that are elsewhere
     drawn_once: DrawnOnce | None = None  # what all rounds share, if anything; a run that goes on needs it
 
     def choose(self, users: Users) -> Users:

@@ -33,7 +33,7 @@ _SHELLS = 24  # of the vectors by distance from the pivot, up to 1.2 radii
 _FEWEST_COLUMNS = 1024  # looked at together: shells are joined
 _FEW_ROWS, _JOINED = 32, 8  # so few rows look at more columns together, by a matrix product
 _COLUMNS = 256  # vectors that the loop advances together: they fit a cache
-_ASKED = 1024  # rows whose spread in all shells is computed at once
+ASKED = 1024  # rows whose spread in all shells is computed at once
 _CHUNK = 512  # rows of a product for the second moment: its rounding grows with them
 _MOMENT_ERROR = 2e-4  # of the trace: bound on the error of a shell's largest eigenvalue, and of a row's spread
 
@@ -53,7 +53,7 @@ class _Sorted(NamedTuple):
     far: float
 
 
-class _Moments(NamedTuple):
+class Moments(NamedTuple):
     """Of each shell's centred vectors: how many, their mean, squares about it (as a matrix), squares about 0."""
 
     sizes: Counts
@@ -135,9 +135,9 @@ def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floa
     batch, sure = _centred(batch, start), sure[start:] - start
     edges = _edges(batch.upper, batch.ruler.radius)
     rows = np.arange(inner - start, size - start)
-    ends, moments = np.array(edges), _moments(batch, edges)
+    ends, moments = np.array(edges), _shell_moments(batch, edges)
     tops = batch.upper[ends[1:] - 1]
-    distant = _most_distant(batch.upper[rows] ** 2, sure[rows], ends, tops**2, moments.steepest, near)
+    distant = most_distant(batch.upper[rows] ** 2, sure[rows], ends, tops**2, moments.steepest, near)
     total = distant.sum(axis=1)
 
     def unsettled() -> NDArray[np.intp]:
@@ -146,8 +146,9 @@ def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floa
         return lacking if size - len(lacking) < enough else lacking[total[lacking] > size - weighed]
 
     asked = unsettled()
-    for some in np.array_split(asked, -(-len(asked) // _ASKED) or 1):
-        distant[some] = np.minimum(distant[some], _fewer_distant(batch, rows[some], tops, moments, near))
+    for some in np.array_split(asked, -(-len(asked) // ASKED) or 1):
+        closer = fewer_distant(batch.centred[rows[some]], batch.upper[rows[some]], tops, moments, near)
+        distant[some] = np.minimum(distant[some], closer)
     total = distant.sum(axis=1)
     asked = unsettled()
     if float(np.sum(size - start - sure[rows[asked]])) > _MOST_PAIRS * float(size) ** 2:
@@ -218,34 +219,42 @@ def _edges(upper: Floats, radius: float) -> list[int]:
     return sorted({0, len(upper), *map(int, np.searchsorted(upper, marks, side="right"))})
 
 
-def _moments(batch: _Sorted, edges: list[int]) -> _Moments:
-    """Moments of the shells; `steepest` is at least the largest eigenvalue of the sum of t_k t_k^T."""
+def _shell_moments(batch: _Sorted, edges: list[int]) -> Moments:
+    """Moments of the shells."""
     dimension, n_shells = batch.centred.shape[1], len(edges) - 1
-    means, spreads = np.zeros((n_shells, dimension)), np.zeros((n_shells, dimension, dimension))
-    traces, steepest = np.full(n_shells, math.inf), np.full(n_shells, math.inf)
+    totals, squares = np.zeros((n_shells, dimension)), np.zeros((n_shells, dimension, dimension))
     for shell, (first, last) in enumerate(pairwise(edges)):
-        moment = spreads[shell]
-        _sums(batch.centred[first:last], means[shell], moment)
+        sums(batch.centred[first:last], totals[shell], squares[shell])
+    return moments_of(np.diff(edges), totals, squares)
+
+
+def moments_of(sizes: Counts, totals: Floats, squares: Floats) -> Moments:
+    """Moments from the sums of y_k and y_k y_k^T; `steepest` is at least the largest eigenvalue of that of t_k t_k^T.
+
+    Both sums are used up.
+    """
+    traces, steepest = np.full(len(sizes), math.inf), np.full(len(sizes), math.inf)
+    for shell, (size, moment) in enumerate(zip(sizes, squares, strict=True)):
         trace = float(np.trace(moment))
         if trace < 1e30:
             traces[shell] = trace
             steepest[shell] = 1.001 * float(np.linalg.eigvalsh(moment)[-1]) + _MOMENT_ERROR * trace + 1e-30
-        means[shell] /= last - first
-        moment -= (last - first) * np.outer(means[shell], means[shell])
-    return _Moments(np.diff(edges), means, spreads, traces, steepest)
+        totals[shell] /= max(1, size)
+        moment -= size * np.outer(totals[shell], totals[shell])
+    return Moments(sizes, totals, squares, traces, steepest)
 
 
-def _fewer_distant(batch: _Sorted, rows: NDArray[np.intp], tops: Floats, moments: _Moments, near: float) -> Counts:
+def fewer_distant(own: Singles, upper: Floats, tops: Floats, moments: Moments, near: float) -> Counts:
     """For each row and shell, a closer bound on how many of the shell are not neighbours, from its own direction.
 
     The inner products z_k = <t_j, t_k> of N vectors have mean m and sum of squares q about it. By Cantelli's inequality
     at most N q / (q + N (tau + m)^2) of them are below -tau, if tau + m > 0.
     """
     n_shells, dimension = moments.means.shape
-    own, lengths = batch.centred[rows], batch.upper[rows][:, None]
+    lengths = upper[:, None]
     tau = ((near * near - lengths**2) - tops**2) / 2
     across = moments.spreads.transpose(1, 0, 2).reshape(dimension, -1).astype(np.float32)
-    spread = np.einsum("jsl,jl->js", (own @ across).reshape(len(rows), n_shells, dimension), own).astype(np.float64)
+    spread = np.einsum("jsl,jl->js", (own @ across).reshape(len(own), n_shells, dimension), own).astype(np.float64)
     squares = 1.002 * np.maximum(spread, 0) + _MOMENT_ERROR * moments.traces * lengths**2 + 1e-30
     beyond = tau + own @ moments.means.astype(np.float32).T - 1e-5 * lengths * tops
     bound = moments.sizes * (squares / (squares + moments.sizes * beyond**2)) * (1 + 1e-9)
@@ -254,7 +263,7 @@ def _fewer_distant(batch: _Sorted, rows: NDArray[np.intp], tops: Floats, moments
 
 
 @compiled
-def _most_distant(
+def most_distant(
     squares: Floats, sure: NDArray[np.intp], edges: NDArray[np.intp], tops: Floats, steepest: Floats, near: float
 ) -> Counts:
     """For each row and shell, a bound on how many of the shell are not neighbours.
@@ -266,9 +275,9 @@ def _most_distant(
     distant = np.zeros((len(squares), len(steepest)), dtype=np.int64)
     for row in range(len(squares)):
         for shell in range(len(steepest) - 1, -1, -1):
-            unsure = edges[shell + 1] - max(edges[shell], sure[row])
-            if unsure <= 0:
+            if edges[shell + 1] <= sure[row]:
                 break
+            unsure = edges[shell + 1] - max(edges[shell], sure[row])  # 0 of an empty shell
             distant[row, shell] = unsure
             tau = ((near * near - squares[row]) - tops[shell]) / 2
             if tau > 0:
@@ -350,7 +359,7 @@ def _certainly_close(upper: Floats, near: float) -> NDArray[np.intp]:
 
 
 @compiled
-def _sums(rows: Singles, total: Floats, moment: Floats) -> None:
+def sums(rows: Singles, total: Floats, moment: Floats) -> None:
     """Add sum_k y_k and sum_k y_k y_k^T, this in products of few rows, which no BLAS spreads over threads."""
     for row in range(len(rows)):
         for coordinate in range(rows.shape[1]):

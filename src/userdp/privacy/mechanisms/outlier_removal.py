@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy  # whose parts load when they are used
 from scipy.special import ndtri
 
+from userdp.engines.local import Scattered
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanisms.scattered import Concentrated, concentrated
 from userdp.privacy.mechanisms.tests import (
     AboveThreshold,
     AboveThresholdOnce,
@@ -182,6 +184,8 @@ class OutlierRemoval(Mechanism):
 class _Session(Session):
     """Rounds of a test and, behind it, a mean; the test says when there are no more."""
 
+    takes_scattered = True
+
     def __init__(self, record: OutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._test = record.test(noise) if record.radii is None else None
@@ -189,7 +193,7 @@ class _Session(Session):
         self._searched = False
         self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
-    def release(self, vectors: Vectors, radius: float) -> Vectors:
+    def release(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
         if self._searched:
             raise RuntimeError("This search was made and paid for once.")
         self._searched = self._test is None
@@ -197,48 +201,73 @@ class _Session(Session):
             raise ValueError(f"Expected {self._record.n_vectors} vectors, as was priced.")
         if self._test is None:
             return self._search(vectors, radius)
-        rows, counts = _counted(vectors, radius, self._record.enough, self._record.whole, self._last)
-        if not self._test.passes(c.h_index(counts)):
+        counted = _counted(vectors, radius, self._record.enough, self._record.whole, self._last)
+        if not self._test.passes(counted.h_index):
             raise Aborted
-        self._last = self._mean(rows, counts, radius)
+        self._last = self._mean(counted, radius)
         return self._last
 
-    def _search(self, vectors: Vectors, radius: float) -> Vectors:
+    def _search(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
         """Mean and radius, in one vector."""
         record = self._record
         assert record.radii is not None
         assert record.test_std is not None
         radii, std = [radius * factor for factor in record.radii], record.test_std
-        passed: list[tuple[Vectors, c.Counts, float]] = []
+        passed: list[tuple[_Counted | Concentrated, float]] = []
 
         def passes(number: int) -> bool:
-            rows, counts = _counted(vectors, radii[number], record.enough, record.whole)
-            if noisy(c.h_index(counts), std, self._noise) < record.threshold:
+            counted = _counted(vectors, radii[number], record.enough, record.whole)
+            if noisy(counted.h_index, std, self._noise) < record.threshold:
                 return False
-            passed[:] = [(rows, counts, radii[number])]
+            passed[:] = [(counted, radii[number])]
             return True
 
         first_passing(len(radii), passes)
         if not passed:
             raise Aborted
-        return np.append(self._mean(*passed[0]), passed[0][2])
+        return np.append(self._mean(*passed[0]), passed[0][1])
 
-    def _mean(self, rows: Vectors, counts: c.Counts, radius: float) -> Vectors:
-        """The filtered mean of rows whose test has passed at this radius, with its noise."""
+    def _mean(self, counted: _Counted | Concentrated, radius: float) -> Vectors:
+        """The filtered mean of vectors whose test has passed at this radius, with its noise."""
         record = self._record
-        mean = c.filtered_mean(rows, counts, c.tight_ramp(record.n_vectors, record.slack))
-        return self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.noise_multiplier)
+        mean = counted.mean(c.tight_ramp(record.n_vectors, record.slack))
+        return self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.noise_multiplier)
+
+
+class _Counted(NamedTuple):
+    """The vectors, those that are like no other as NaN, and how many neighbours each has, as far as it matters."""
+
+    rows: Vectors
+    counts: c.Counts
+
+    @property
+    def h_index(self) -> int:
+        return c.h_index(self.counts)
+
+    def mean(self, ramp: c.Ramp) -> Vectors:
+        return c.filtered_mean(self.rows, self.counts, ramp)
 
 
 def _counted(
-    vectors: Vectors, radius: float, enough: int, whole: int, pivot: Vectors | None = None
-) -> tuple[Vectors, c.Counts]:
-    """The vectors, those that are like no other as NaN, and how many neighbours each has, as far as it matters.
+    vectors: Vectors | Scattered, radius: float, enough: int, whole: int, pivot: Vectors | None = None
+) -> _Counted | Concentrated:
+    """What is known of the vectors: an h-index that is exact up to `enough`, weights of numbers up to `whole`."""
+    known = _known(vectors, radius, enough, whole, pivot)
+    if isinstance(known, Concentrated):
+        return known
+    return _Counted(known, c.counts_up_to(enough, known, radius, pivot, whole))
 
-    The h-index is exact up to `enough`, the numbers up to `whole`.
-    """
-    rows = c.comparable(vectors, radius)
-    return rows, c.counts_up_to(enough, rows, radius, pivot, whole)
+
+def _known(
+    vectors: Vectors | Scattered, radius: float, enough: int, whole: int, pivot: Vectors | None = None
+) -> Vectors | Concentrated:
+    """Of vectors that are elsewhere what reductions tell, if they do; else all, those like no other as NaN."""
+    if not isinstance(vectors, np.ndarray):
+        found = concentrated(vectors, radius, enough, whole, pivot)
+        if found is not None:
+            return found
+        vectors = vectors.gathered()
+    return c.comparable(vectors, radius)
 
 
 def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
@@ -349,6 +378,8 @@ class SampledOutlierRemoval(Mechanism):
 
 
 class _SampledSession(Session):
+    takes_scattered = True
+
     def __init__(self, record: SampledOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
@@ -358,7 +389,7 @@ class _SampledSession(Session):
         taking_part = self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))
         return users[taking_part]
 
-    def release(self, vectors: Vectors, radius: float) -> Vectors:
+    def release(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
         if not self._open:
             raise RuntimeError("This session has aborted and releases nothing more.")
         self._open = False
@@ -367,13 +398,13 @@ class _SampledSession(Session):
             # The Poisson mask alone decides this, and its probability is part of `failure`.
             raise Aborted("A random batch was too small, which is rare and not due to the data.")
         enough, whole = batch - record.outliers + math.ceil(record.reach), batch - record.slack - 1
-        rows, counts = _counted(vectors, radius, min(batch, enough), whole, self._last)
-        deficit = batch - c.h_index(counts)
+        counted = _counted(vectors, radius, min(batch, enough), whole, self._last)
+        deficit = batch - counted.h_index
         if noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
             raise Aborted
         self._open = True
-        mean = c.filtered_mean(rows, counts, c.minibatch_ramp(batch, record.slack, record.fraction))
-        released = self._noise.gaussian(mean, record.sensitivity(radius, rows.shape[1]), record.added_user_multiplier)
+        mean = counted.mean(c.minibatch_ramp(batch, record.slack, record.fraction))
+        released = self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.added_user_multiplier)
         self._last = released
         return released
 
@@ -441,11 +472,13 @@ class RadiusSearch(Mechanism):
 
 
 class _SearchSession(Session):
+    takes_scattered = True
+
     def __init__(self, record: RadiusSearch, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
 
-    def release(self, vectors: Vectors, radius: float) -> Vectors:
+    def release(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
         """The found radius, as a vector of length 1; once."""
         if not self._open:
             raise RuntimeError("This search was made and paid for once.")
@@ -453,8 +486,11 @@ class _SearchSession(Session):
         record, radii = self._record, [radius * factor for factor in self._record.radii]
 
         def passes(number: int) -> bool:
-            rows = c.comparable(vectors, radii[number])
-            reached = c.clamped_h_index(record.few, record.enough, rows, radii[number])
+            known = _known(vectors, radii[number], record.enough, 1)
+            if isinstance(known, Concentrated):
+                reached = known.h_index
+            else:
+                reached = c.clamped_h_index(record.few, record.enough, known, radii[number])
             return noisy(reached, record.noise_std, self._noise) >= record.target
 
         return np.array([radii[first_passing(len(radii) - 1, passes)]])

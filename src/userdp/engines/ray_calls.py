@@ -1,0 +1,168 @@
+"""Users in partitions on Ray, and how these are asked: in requests that are small, and again if a worker was lost."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import ray
+from ray import cloudpickle
+
+from userdp.data.users import RemoteUsers, UserData
+from userdp.engines.local import EngineLost
+from userdp.engines.ray_partition import DONE, FAILED, RequestPickler, list_of
+
+_ATTEMPTS, _PAUSE = 8, 1.0  # before a cluster counts as lost; Ray itself restarts actors without end
+
+Transform = Callable[[UserData], UserData]
+
+
+@dataclass(eq=False)
+class Traffic:
+    """Bytes that travelled for releases, in all; without lists of who took part, since a sample's size is secret."""
+
+    n_releases: int = 0
+    n_bytes: int = 0
+
+    def count(self, n_bytes: int) -> None:
+        self.n_releases += 1
+        self.n_bytes += n_bytes
+
+
+@dataclass(eq=False)
+class Asked:
+    """Who takes part, by partition; kept while the same users are asked again, as in steps of everyone."""
+
+    _users: np.ndarray | None = None
+    _lists: dict[int, bytes | None] = field(default_factory=dict)
+
+    def lists(self, users: np.ndarray, bounds: np.ndarray) -> dict[int, bytes | None]:
+        """Lists of those partitions that have any of the users; refuses users who are named twice."""
+        if self._users is None or not same_memory(users, self._users):
+            chosen = np.zeros(int(bounds[-1]), dtype=bool)
+            chosen[users] = True
+            if np.count_nonzero(chosen) != len(users):
+                raise ValueError("Expected each user once.")
+            own = {part: chosen[first:last] for part, (first, last) in enumerate(pairwise(bounds))}
+            self._lists = {part: list_of(mask) for part, mask in own.items() if mask.any() or not (part or len(users))}
+            self._users = None if users.flags.writeable else users  # held: its place in memory stays its own
+        return self._lists
+
+
+def same_memory(one: Any, other: np.ndarray) -> bool:
+    """Whether an array is the other one, as it is."""
+    return isinstance(one, np.ndarray) and (one.ctypes.data, one.nbytes) == (other.ctypes.data, other.nbytes)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RayUsers(RemoteUsers):
+    """Users in partitions: user u is number u - bounds[p] of the partition p with bounds[p] <= u < bounds[p + 1]."""
+
+    actors: tuple[Any, ...]
+    bounds: np.ndarray
+    transforms: tuple[Transform, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
+    asked: Asked = field(default_factory=Asked)
+    known: list[set[bytes]] = field(default_factory=list)  # matrices that each partition was sent
+    keeps: Any = None  # what must live as long as the partitions may load
+
+    @property
+    def n_partitions(self) -> int:
+        return len(self.actors)
+
+    @property
+    def bytes_per_release(self) -> float:
+        """Mean bytes to and from all partitions; vectors of samples are counted as if of everyone."""
+        return self.traffic.n_bytes / max(1, self.traffic.n_releases)
+
+    def mapped(self, change: Transform) -> RayUsers:
+        """The same users, changed where they are by a picklable function of public numbers, user by user."""
+        return replace(self, transforms=(*self.transforms, change), traffic=Traffic(), asked=Asked())
+
+
+class Request:
+    """What is asked of partitions, as bytes: the users' changes, a statistic and what it is for."""
+
+    def __init__(self, data: RayUsers, *asked: Any) -> None:
+        self.transforms: bytes = cloudpickle.dumps(data.transforms)
+        file = io.BytesIO()
+        pickler = RequestPickler(file)
+        pickler.dump((self.transforms, *asked))
+        self.body, self.matrices = file.getvalue(), pickler.matrices
+        self.n_bytes = len(self.body)
+        self.n_sent = 0  # bytes of matrices, which are sent once
+
+    def matrices_for(self, known: set[bytes]) -> dict[bytes, np.ndarray]:
+        """Those that a partition was not sent before; from now on it was."""
+        new = {digest: matrix for digest, matrix in self.matrices.items() if digest not in known}
+        known.update(new)
+        self.n_sent += sum(matrix.nbytes for matrix in new.values())
+        return new
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One question to one partition."""
+
+    part: int
+    method: str
+    arguments: tuple[Any, ...]
+    request: Request
+
+    def submit(self, data: RayUsers, matrices: dict[bytes, np.ndarray]) -> Any:
+        return getattr(data.actors[self.part], self.method).remote(self.request.body, matrices, *self.arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupsCall:
+    """A question about groups, for which other partitions send rows."""
+
+    part: int
+    request: Request
+    n_groups: int
+    users: np.ndarray
+    parts: np.ndarray
+
+    def submit(self, data: RayUsers, matrices: dict[bytes, np.ndarray]) -> Any:
+        rows: list[Any] = []
+        places = np.empty((2, len(self.users)), dtype=np.int64)
+        for part in np.unique(self.parts):
+            own = np.flatnonzero(self.parts == part)
+            places[0, own] = len(rows)
+            places[1, own] = np.arange(len(own))
+            asked = self.users[own] - data.bounds[part]
+            rows.append(data.actors[part].rows.remote(self.request.transforms, asked))
+        return data.actors[self.part].groups.remote(self.request.body, matrices, self.n_groups, places, *rows)
+
+
+def answers_to(data: RayUsers, calls: Sequence[Call | GroupsCall]) -> list[bytes]:
+    """What partitions answer, in order. What was lost is asked again: nothing in it is drawn, so nothing changes."""
+    answers: dict[int, bytes] = {}
+    lost = 0
+    submitted = [call.submit(data, call.request.matrices_for(data.known[call.part])) for call in calls]
+    pending = dict(enumerate(submitted))
+    while pending:
+        again = []
+        for number, reference in pending.items():
+            try:
+                code, answer = ray.get(reference)
+            except ray.exceptions.RayError:
+                code, answer = None, b""
+            if code == FAILED:
+                raise ValueError("Expected the statistic to give one vector per group.")
+            if code == DONE:
+                answers[number] = answer
+            else:
+                again.append(number)
+                lost += code is None
+        if lost > _ATTEMPTS * len(calls):
+            raise EngineLost
+        if again and lost:
+            time.sleep(_PAUSE)
+        pending = {number: calls[number].submit(data, calls[number].request.matrices) for number in again}
+    return [answers[number] for number in range(len(calls))]
