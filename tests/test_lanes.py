@@ -14,7 +14,7 @@ def dot(rows, i, weights, c):
 
 @numba.njit
 def add_rows(rows, first, n_rows, factors, at, step, sums, to):
-    lanes.add_rows(rows, first, n_rows, factors, at, step, sums, to)
+    lanes.add_rows(rows, first, n_rows, factors, at, step, sums, to, sums.shape[1])
 
 
 @numba.njit
@@ -59,6 +59,20 @@ def test_sums_of_rows_are_right_the_same_anywhere_and_add_to_their_own_place_onl
     terms = factors[2:17:3, None] * block.astype(np.longdouble)
     bound = 1e-15 * (np.abs(before) + np.abs(terms).sum(axis=0))
     assert np.all(np.abs(total - (before + terms.sum(axis=0))) <= bound)
+
+
+@KINDS
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_constant_that_is_not_held_is_as_if_it_were(width, dtype):
+    rng = np.random.default_rng(width)
+    rows, weights = rng.normal(size=(9, width)).astype(dtype), rng.normal(size=(3, width + 1))
+    whole, factors = np.hstack([rows, np.ones((9, 1), dtype)]), rng.normal(size=20)
+    short, long = np.zeros((3, width + 1)), np.zeros((3, width + 1))
+    for sums, given in ((short, rows), (long, whole)):
+        add_rows(given, 2, 5, factors, 2, 3, sums, width + 1)
+    np.testing.assert_allclose(short, long, rtol=1e-14, atol=1e-14)
+    assert np.all(short[[0, 2]] == 0)
+    assert dot(rows, 4, weights, 1) == pytest.approx(dot(whole, 4, weights, 1), rel=1e-14, abs=1e-14)
 
 
 def test_what_is_not_finite_stays_in_its_own_sum():
