@@ -75,7 +75,7 @@ def test_each_repeat_has_the_users_that_our_solvers_have(folder):
     assert paths[0] != paths[1]
     for seed, path in enumerate(paths):
         with np.load(path) as arrays:
-            np.testing.assert_array_equal(arrays["X"], task.load(seed, 50)[0].rows)
+            np.testing.assert_array_equal(arrays["X"], task.load(seed, 50)[0].dense())
             assert len(np.unique(arrays["groups"])) == 50
 
 
