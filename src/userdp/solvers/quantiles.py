@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import ndtri
-from sklearn.isotonic import IsotonicRegression
 
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
@@ -77,6 +76,8 @@ class Counts:
         """
         places, covered = np.array(sorted(self.seen)).T
         level = self.problem.loss.level or 0.5
+        from sklearn.isotonic import IsotonicRegression  # here, because planning loads no learning library
+
         rising = IsotonicRegression().fit_transform(places, covered)
         near = np.abs(rising) <= _NEAR * min(level, 1 - level)  # beyond, what is covered bends towards all, or nothing
         last = min(max(int(np.searchsorted(rising, 0.0)), 1), len(rising) - 1)
