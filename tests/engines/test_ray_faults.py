@@ -90,7 +90,7 @@ class Counting(RayEngine):
 ASKED = []
 
 
-@pytest.mark.parametrize("solver", ["whitened-clip", "phased-sgd"])
+@pytest.mark.parametrize("solver", ["whitened-clip", "phased-sgd", "accelerated"])
 def test_killed_workers_change_nothing(solver, tmp_path):
     X, y, owners = people()
     data = UserData.from_arrays(X, y, owners)

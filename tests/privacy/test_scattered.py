@@ -152,7 +152,8 @@ def test_vectors_too_long_for_their_radius_are_like_no_other():
     vectors = crowd(1000, 2)
     vectors += 2.0**21 * 50
     assert c.h_index(c.neighbour_counts(c.comparable(vectors, 50.0), 50.0)) == 1
-    assert s.concentrated(Parts(vectors, 2), 50.0, 990, 950, None) is None
+    for pivot in (None, vectors.mean(axis=0)):
+        assert s.concentrated(Parts(vectors, 2), 50.0, 990, 950, pivot) is None
 
 
 @pytest.mark.parametrize(("own", "others"), [(0.6, 0.7), (0.5, 0.75), (0.3, 0.9), (0.45, 0.8)])
