@@ -296,9 +296,9 @@ class MeanGradient(PerUser):
     def _has_finite_slopes(self, n_features: int) -> bool:
         """Whether slopes at generated rows are finite, without smoothing."""
         rows, targets = _generated_rows(n_features)
-        predictions = rows @ self.weights.reshape(self.loss.n_outputs, n_features).T
-        pairs = zip(predictions, targets.tolist(), strict=True)
         with np.errstate(all="ignore"):
+            predictions = rows @ self.weights.reshape(self.loss.n_outputs, n_features).T
+            pairs = zip(predictions, targets.tolist(), strict=True)
             if self.loss.n_outputs > 1:
                 return all(bool(np.all(np.isfinite(self.loss.slope(p, y)))) for p, y in pairs)
             return all(math.isfinite(self.loss.slope(float(p[0]), y)) for p, y in pairs)
