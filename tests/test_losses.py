@@ -359,3 +359,12 @@ def test_only_losses_of_userdp_are_weighted():
     for loss in (compiled_custom, losses.weighted(losses.logistic)):
         with pytest.raises(ValueError, match="a loss of userdp without weights"):
             losses.weighted(loss)
+
+
+def test_a_kernel_of_a_module_is_pickled_by_its_name_alone():
+    """A key of numba's cache, by which other processes find what was compiled."""
+    slope = losses.logistic.slope
+    assert slope.named
+    assert len(pickle.dumps(slope)) < 120
+    assert pickle.loads(pickle.dumps(slope)) is slope
+    assert not losses.loss("huber", threshold=0.5).slope.named

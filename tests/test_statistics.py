@@ -16,7 +16,7 @@ from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weig
 from userdp import losses
 from userdp.data.users import UserData
 from userdp.vectors import kernels
-from userdp.vectors.gradients import BallSmoothing, MeanGradient, UserGradients
+from userdp.vectors.gradients import BallSmoothing, MeanGradient, UserGradients, generated_data
 from userdp.vectors.moments import SecondMoment, SecondMomentShape, UserMean
 from userdp.vectors.sgd import OnePassSGD
 
@@ -190,6 +190,39 @@ def test_statistics_survive_pickling(statistic):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_check_passes(statistic, dtype):
     statistic.check(N_FEATURES, dtype)
+
+
+@pytest.mark.parametrize("loss", [losses.squared, MULTINOMIAL], ids=name)
+def test_what_passed_a_check_is_checked_again_at_other_weights(loss):
+    fine = weights_of(loss)
+    MeanGradient(loss, fine).check(N_FEATURES)
+    MeanGradient(loss, fine / 2).check(N_FEATURES)
+    with pytest.raises(ValueError, match="weights of length"):
+        MeanGradient(loss, fine).check(N_FEATURES + 1)
+    with pytest.raises(ValueError, match="finite"):
+        MeanGradient(loss, np.full(fine.size, math.inf)).check(N_FEATURES)
+
+
+def test_weights_that_are_too_large_are_refused_whatever_passed_before():
+    n_features = 60
+    MeanGradient(losses.squared, np.ones(n_features)).check(n_features)
+    huge = 1e308 * np.sign(generated_data(n_features, np.float64).rows[0])
+    with pytest.raises(ValueError, match="weights are too large"):
+        MeanGradient(losses.squared, huge).check(n_features)
+
+
+def test_a_loss_from_outside_is_run_at_every_check():
+    asked = []
+
+    def slope(prediction, target):
+        asked.append(prediction)
+        return prediction - target
+
+    loss = losses.Loss("own", slope, slope, slope_bound=1.0, curvature=1.0)
+    for _ in range(2):
+        before = len(asked)
+        MeanGradient(loss, np.ones(N_FEATURES)).check(N_FEATURES)
+        assert len(asked) >= before + len(generated_data(N_FEATURES, np.float64).rows)
 
 
 @pytest.mark.parametrize("loss", [losses.logistic, MULTINOMIAL], ids=name)

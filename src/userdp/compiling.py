@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+# Options of what compiled code alone calls. Wrappers by which Python or C would call it take longer to compile than it
+# does itself: there are none, so Python must not call it. It is put into its callers always: a function that is called
+# may be in memory several times, from several libraries that optimised it differently, and the first serves all; which
+# that is depends on what this process compiled and what it loaded from numba's cache, and so would last digits.
+INNER: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class Kernel:
@@ -43,16 +50,33 @@ class Kernel:
     def __call__(self, *arguments: Any) -> Any:
         return self.compiled(*arguments)
 
+    @property
+    def named(self) -> bool:
+        """Whether it is found by its name in its module."""
+        return getattr(sys.modules.get(self.__module__), self.py_func.__qualname__, None) is self
+
     def __reduce__(self) -> Any:
-        """Pickled as numba does it: a function within a function too."""
+        """Pickled by name, which is the same in each process: a key of numba's cache. A function within a function is
+        pickled as numba does it.
+        """
+        if self.named:
+            return _found, (self.__module__, self.py_func.__qualname__)
         return _unpickled, (type(self), self.compiled, self.targetoptions)
 
 
 class PlainKernel(Kernel):
     """One that runs as it is written when Python calls it: for functions of a few numbers."""
 
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        super().__init__(function, options | INNER)
+
     def __call__(self, *arguments: Any) -> Any:
         return self.py_func(*arguments)
+
+
+def _found(module: str, name: str) -> Kernel:
+    kernel: Kernel = getattr(importlib.import_module(module), name)
+    return kernel
 
 
 def _unpickled(kind: type[Kernel], compiled: Any, options: dict[str, Any]) -> Kernel:

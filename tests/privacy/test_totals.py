@@ -26,6 +26,11 @@ MANY = ROWS_OF_USERS * 9  # more users than the loop takes at a time
 LIMIT, LAPLACE = (ClippedTotal(0.4, 40, 7, laplace) for laplace in (False, True))
 
 
+@numba.njit
+def multiplied(a, n_rows, b, out):
+    tiles.multiply(a, n_rows, b, out)
+
+
 def gradient(loss=losses.logistic, basis=BASIS, **more):
     return MeanGradient(loss, 0.3 * weights_of(loss), basis, row_weights=RowWeights(BASIS, 3.0), **more)
 
@@ -113,10 +118,10 @@ def test_products_of_a_row_do_not_depend_on_the_rows_beside_it(n_features, dtype
     a, b = rng.normal(size=(16, n_features)).astype(dtype), np.zeros((n_features, tiles.padded(n_features)), dtype)
     b[:, :n_features] = rng.normal(size=(n_features, n_features))
     whole, moved = np.empty((16, b.shape[1]), dtype), np.empty((16, b.shape[1]), dtype)
-    tiles.multiply(a, 16, b, whole)
+    multiplied(a, 16, b, whole)
     np.testing.assert_allclose(whole, a @ b, rtol=1e-4, atol=1e-5)
     for shift in (1, 3, 8):
-        tiles.multiply(np.roll(a, shift, axis=0), 16, b, moved)
+        multiplied(np.roll(a, shift, axis=0), 16, b, moved)
         np.testing.assert_array_equal(np.roll(moved, -shift, axis=0), whole)
 
 

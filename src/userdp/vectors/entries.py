@@ -131,8 +131,7 @@ def _mean_gradients(
         for start in range(first, last, kernels.BLOCK_ROWS):
             n_rows = min(kernels.BLOCK_ROWS, last - start)
             kernels.predict_block(rows, start, n_rows, weights, predictions, 0)
-            if smoothing[0] > 0.0:
-                kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions, 0)
+            kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions, 0)
             for i in range(n_rows):
                 block_targets[i] = targets[start + i]
             slopes(predictions, block_targets, n_rows)

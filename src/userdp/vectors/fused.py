@@ -35,7 +35,7 @@ from numba import types
 
 from userdp.data.users import UserData
 from userdp.vectors import kernels, lanes, tiles
-from userdp.vectors.kernels import Arrays, Smoothing, Weighing, compiled, read_only
+from userdp.vectors.kernels import Arrays, Smoothing, Weighing, compiled, read_only, within
 
 Model = tuple[np.ndarray, Any, Smoothing, Weighing, bool]
 Turning = tuple[np.ndarray, np.ndarray, int]
@@ -125,10 +125,18 @@ def finished(gradients: np.ndarray, width: int, turning: Turning, marking: Marki
     for first in range(0, len(gradients), USERS):
         some = out[first : first + USERS]
         sums[: len(some)] = gradients[first : first + USERS]
-        _turn(sums, turning, along, turned, some)
-        if marking[3] > 0:
-            _mark(marking, some)
+        _finish(sums, turning, marking, along, turned, some)
     return out
+
+
+@compiled
+def _finish(
+    sums: np.ndarray, turning: Turning, marking: Marking, along: np.ndarray, turned: np.ndarray, out: np.ndarray
+) -> None:
+    """`_turn` and, if there are sizes, `_mark`."""
+    _turn(sums, turning, along, turned, out)
+    if marking[3] > 0:
+        _mark(marking, out)
 
 
 def _arguments(
@@ -171,11 +179,8 @@ def gradients(
     weights, scales = others[0], turning[0]
     rows_type = kernels.kind(data[0])
     sums = np.zeros((USERS, weights.size))
-    block = (
-        np.zeros(kernels.BLOCK_ROWS * len(weights)),
-        np.zeros(kernels.BLOCK_ROWS),
-        np.empty((USERS, 4), np.int64),
-    )
+    n_predictions = kernels.BLOCK_ROWS * len(weights)
+    block = np.empty(n_predictions), np.empty(n_predictions), np.empty((USERS, 4), np.int64)
     along, turned = np.zeros((USERS, len(scales)), rows_type), np.empty((USERS, turning[1].shape[1]), rows_type)
     for first in range(0, len(users), USERS):
         place, last = first if total.size == 0 else 0, min(first + USERS, len(users))
@@ -188,7 +193,7 @@ def gradients(
             sink(made, parameters, total)
 
 
-@compiled
+@within
 def _mean_gradients(
     users: np.ndarray, begin: int, end: int, data: Arrays, model: Model, block: Any, sums: np.ndarray
 ) -> None:
@@ -202,31 +207,35 @@ def _mean_gradients(
     lengths, longest = weighing
     filled = n_waiting = len(users) * 0  # no literal, for which what takes it would be compiled once more
     ahead = _users_ahead(rows, offsets)
-    for j in range(end - begin):
-        _read_ahead(rows, targets, offsets, lengths, users, begin + j + ahead)
-        user = users[begin + j]
+    for j in range(end - begin + 1):
+        over = j == end - begin  # one turn more, for what waits: what is called at two places is compiled twice
+        if not over:
+            _read_ahead(rows, targets, offsets, lengths, users, begin + j + ahead)
+        user = users[begin + j - over]
         first, last = offsets[user], offsets[user + 1]
-        for k in range(sums.shape[1]):
-            sums[j, k] = math.nan if first == last else 0.0
+        if over:
+            first, last = last, last + 1
+        else:
+            for k in range(sums.shape[1]):
+                sums[j, k] = math.nan if first == last else 0.0
         for start in range(first, last, kernels.BLOCK_ROWS):
             n_rows = min(kernels.BLOCK_ROWS, last - start)
-            if filled + n_rows > kernels.BLOCK_ROWS or (alone and filled > 0):
+            if over or filled + n_rows > kernels.BLOCK_ROWS or (alone and filled > 0):
                 _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
                 _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
                 filled = n_waiting = 0
+            if over:
+                break
             kernels.predict_block(rows, start, n_rows, weights, predictions, filled)
-            if smoothing[0] > 0.0:
-                kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions, filled)
+            kernels.shift_block(rows, start, n_rows, start - first, smoothing, targets, predictions, filled)
             for i in range(n_rows):
                 block_targets[filled + i] = targets[start + i]
             waiting[n_waiting, 0], waiting[n_waiting, 1] = j, start
             waiting[n_waiting, 2], waiting[n_waiting, 3] = n_rows, last - first
             filled, n_waiting = filled + n_rows, n_waiting + 1
-    _slopes_of_waiting(slopes, predictions, block_targets, filled, len(weights))
-    _add_waiting(rows, lengths, longest, predictions, len(weights), waiting, n_waiting, sums)
 
 
-@compiled
+@within
 def _slopes_of_waiting(
     slopes: Any, predictions: np.ndarray, block_targets: np.ndarray, filled: int, n_outputs: int
 ) -> None:
@@ -239,7 +248,7 @@ def _slopes_of_waiting(
     slopes(predictions, block_targets, full)
 
 
-@compiled
+@within
 def _add_waiting(
     rows: Any,
     lengths: np.ndarray,
@@ -251,7 +260,7 @@ def _add_waiting(
     sums: np.ndarray,
 ) -> None:
     """Each waiting user's gradients to its sum."""
-    at = 0
+    at = n_waiting * 0
     for i in range(n_waiting):
         j, start, n_rows, n_all = waiting[i, 0], waiting[i, 1], waiting[i, 2], waiting[i, 3]
         kernels.weigh_block(lengths, longest, start, n_rows, slopes, at, n_outputs, 1.0 / n_all)
@@ -259,14 +268,14 @@ def _add_waiting(
         at += n_rows
 
 
-@compiled
+@within
 def _users_ahead(rows: Any, offsets: np.ndarray) -> int:
     """How many users before it is computed a user is asked for: about as many as have `_AHEAD` entries."""
     ahead: int = min(USERS, max(1, _AHEAD * (len(offsets) - 1) // max(1, offsets[len(offsets) - 1] * rows.shape[1])))
     return ahead
 
 
-@compiled
+@within
 def _read_ahead(
     rows: Any,
     targets: np.ndarray,
@@ -285,7 +294,7 @@ def _read_ahead(
             lanes.read_ahead(lengths, start, n_rows)
 
 
-@compiled
+@within
 def _turn(sums: np.ndarray, turning: Turning, along: np.ndarray, turned: np.ndarray, out: np.ndarray) -> None:
     """The first entries of out[j] = each block of sums[j], times the scales, @ matrix: in the rows' own type.
 
@@ -320,7 +329,7 @@ def _turn(sums: np.ndarray, turning: Turning, along: np.ndarray, turned: np.ndar
                 made[k] = line[k] * sizes[j]
 
 
-@compiled
+@within
 def _mark(marking: Marking, vectors: np.ndarray) -> None:
     """Clip each vector to `clip`, and follow it with `mark` at its size, zeros at the others.
 

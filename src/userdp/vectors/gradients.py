@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv
 
 from userdp.data.users import UserData
-from userdp.losses import Loss
+from userdp.losses import Loss, known
 from userdp.vectors import entries, fused, kernels
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class BallSmoothing:
     def shifted(self, predictions: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The predictions of one user's rows at the drawn weights."""
         moved = np.array(predictions, dtype=np.float64)
-        kernels.shift_block(kernels.rows_of(rows), 0, len(rows), 0, self.for_kernels(rows.shape[1]), targets, moved, 0)
+        kernels.shift_rows(kernels.rows_of(rows), self.for_kernels(rows.shape[1]), targets, moved)
         return moved
 
 
@@ -192,6 +192,11 @@ class RowWeights:
         return weights
 
 
+# The kinds of gradients that kernels were seen to compute on generated rows: public, and the same for all data.
+_PASSED: set[tuple[Any, ...]] = set()
+_MOST_PASSED = 1024
+
+
 @dataclass(frozen=True, eq=False)
 class MeanGradient(PerUser):
     """Mean gradient of a loss over each user's rows, at given weights.
@@ -246,7 +251,7 @@ class MeanGradient(PerUser):
         check_sizes("weights", self.weights, self.loss, self.basis, data.n_features)
         n_outputs, loss = self.loss.n_outputs, self.loss
         slopes = kernels.block_slopes(loss.slope, n_outputs, loss.may_raise) if loss.compiled else None
-        smoothing = self.smoothing.for_kernels(data.n_features) if self.smoothing else kernels.NO_SMOOTHING
+        smoothing = self.smoothing.for_kernels(data.n_features) if self.smoothing else None
         weighing = self.row_weights.for_kernels(data) if self.row_weights else kernels.NO_WEIGHING
         model = (self.weights.reshape(n_outputs, -1), slopes, smoothing, weighing, loss.may_raise)
         width = self.weights.size if directions is None else directions.shape[1]
@@ -260,17 +265,52 @@ class MeanGradient(PerUser):
         return kernels.over_users(kernel, data, users, width, weights, slopes, *parameters, work=n_outputs)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        """Sizes, and finite gradients on generated rows.
+
+        Losses of this package raise nothing, so that what may fail on one kind of weights fails on all: for each loss,
+        sizes and type of rows the kernels run once. At other weights, which are finite already, slopes are looked at in
+        Python: a tenth of the time. Losses from outside are run by the kernels each time.
+        """
         check_sizes("weights", self.weights, self.loss, self.basis, n_features)
+        if self.row_weights is not None and len(self.row_weights.basis) != n_features:
+            raise ValueError(
+                f"Expected a basis of {n_features} features for row weights, got {len(self.row_weights.basis)}."
+            )
+        kind = self._kind(n_features, dtype)
+        if kind is None or kind not in _PASSED:
+            self._check_on_generated(n_features, dtype)
+            if kind is not None and len(_PASSED) < _MOST_PASSED:
+                _PASSED.add(kind)
+        elif not self._has_finite_slopes(n_features):
+            raise ValueError(
+                f"Expected finite slopes of the {self.loss.name} loss on generated rows with targets 0 and 1: "
+                f"the weights are too large for it."
+            )
+
+    def _kind(self, n_features: int, dtype: npt.DTypeLike) -> tuple[Any, ...] | None:
+        """What decides whether kernels run, but for numbers; None for losses from outside, which may do anything."""
+        if self.loss.may_raise or known(self.loss) is None:
+            return None
+        basis = None if self.basis is None else self.basis.ndim
+        return type(self), self.loss, basis, self.smoothing is None, n_features, np.dtype(dtype)
+
+    def _has_finite_slopes(self, n_features: int) -> bool:
+        """Whether slopes at generated rows are finite, without smoothing."""
+        rows, targets = _generated_rows(n_features)
+        with np.errstate(all="ignore"):
+            predictions = rows @ self.weights.reshape(self.loss.n_outputs, n_features).T
+            pairs = zip(predictions, targets.tolist(), strict=True)
+            if self.loss.n_outputs > 1:
+                return all(bool(np.all(np.isfinite(self.loss.slope(p, y)))) for p, y in pairs)
+            return all(math.isfinite(self.loss.slope(float(p[0]), y)) for p, y in pairs)
+
+    def _check_on_generated(self, n_features: int, dtype: npt.DTypeLike) -> None:
         predictions = (0.5, -0.5) if self.loss.n_outputs == 1 else (np.linspace(-1, 1, self.loss.n_outputs),)
         try:
             for prediction in predictions:
                 self.loss.slope(prediction, 1.0)
         except Exception as error:
             raise ValueError(f"Expected the {self.loss.name} loss to have a slope at 0.5: it raised.") from error
-        if self.row_weights is not None and len(self.row_weights.basis) != n_features:
-            raise ValueError(
-                f"Expected a basis of {n_features} features for row weights, got {len(self.row_weights.basis)}."
-            )
         plain = replace(self, row_weights=None)  # weights are from 0 to 1: what is finite without them stays so
         if not np.all(np.isfinite(plain.on_generated(n_features, dtype))):
             raise ValueError(
@@ -494,5 +534,11 @@ def checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
 
 def generated_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
     """Three users with 1, 2 and 3 fixed small rows, targets 0 and 1: to try a statistic without any data."""
+    rows, targets = _generated_rows(n_features)
+    return UserData(rows.astype(dtype), targets.copy(), np.array([0, 1, 3, 6]))
+
+
+@functools.lru_cache(maxsize=8)
+def _generated_rows(n_features: int) -> tuple[np.ndarray, np.ndarray]:
     rows = 0.1 * np.cos(np.arange(1.0, 6 * n_features + 1).reshape(6, n_features))
-    return UserData(rows.astype(dtype), np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0]), np.array([0, 1, 3, 6]))
+    return kernels.read_only(rows), kernels.read_only(np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0]))

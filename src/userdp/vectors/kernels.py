@@ -25,7 +25,9 @@ from typing import Any, NamedTuple, TypeVar
 import numba
 import numpy as np
 from numba import types
+from numba.extending import overload
 
+from userdp.compiling import INNER, Kernel, PlainKernel, kernel
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.vectors import lanes, sparse, tiles
@@ -34,6 +36,10 @@ from userdp.vectors import lanes, sparse, tiles
 _OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
 _F = TypeVar("_F", bound=Callable[..., Any])
 compiled: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, **_OPTIONS)
+# What compiled code alone calls: `inner` from several places, `within` from one. The first is compiled by itself and
+# put into its callers; the second is written into its caller before that is compiled, which is quicker for long ones.
+inner: Callable[[_F], _F] = numba.njit(nogil=True, **INNER, **_OPTIONS)
+within: Callable[[_F], _F] = numba.njit(nogil=True, inline="always", **_OPTIONS)
 
 BLOCK_ROWS = 64  # predictions and slopes of a block stay in the first-level cache
 _PART_ROWS = 256  # rows whose products are added up in single precision
@@ -56,7 +62,7 @@ class Cells(NamedTuple):
 
 Rows = Any  # `Cells` or `Entries`
 Arrays = tuple[Rows, np.ndarray, np.ndarray]  # rows, targets, offsets
-Smoothing = tuple[float, int, np.ndarray]  # radius, seed and quantiles of `shift_block`; radius 0 for none
+Smoothing = tuple[float, int, np.ndarray] | None  # radius, seed and quantiles of `shift_block`
 Weighing = tuple[np.ndarray, float]  # a length per row and the longest that counts fully; empty for none
 
 
@@ -70,7 +76,6 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-NO_SMOOTHING: Smoothing = (0.0, 0, read_only(np.zeros(2)))
 NO_WEIGHING: Weighing = (read_only(np.zeros(0, np.float32)), math.inf)
 
 
@@ -169,10 +174,11 @@ def block_slopes(slope: Any, n_outputs: int = 1, may_raise: bool = True) -> Any:
                 row[:] = math.nan
 
     chosen = ((plain, guarded), (several_plain, several_guarded))[n_outputs > 1][may_raise]
-    return numba.cfunc(_SLOPES_SIGNATURE, nopython=True, error_model="numpy")(chosen)
+    kept = isinstance(slope, Kernel) and slope.named  # others have no name that another process could find
+    return numba.cfunc(_SLOPES_SIGNATURE, nopython=True, cache=kept, error_model="numpy")(chosen)
 
 
-@compiled
+@kernel(PlainKernel, error_model="numpy")
 def slope_of_one(prediction: float, target: float) -> float:
     """Slope 1 everywhere: the mean gradient of the loss with this slope is the mean of the rows."""
     return 1.0
@@ -252,20 +258,19 @@ def read_ahead(rows: Any, start: int, n_rows: int) -> None:
     lanes.read_ahead(rows.held, start, n_rows)
 
 
-@compiled
+@inner
 def _word(number: float) -> np.uint64:
     """A number's bits in single precision: in what order it was added up does not matter."""
     bits = np.uint64(np.float64(np.float32(number)).view(np.int64))
     return bits if bits << np.uint64(1) else np.uint64(0)  # -0 is 0
 
 
-@compiled
 def shift_block(
     rows: Rows,
     start: int,
     n_rows: int,
     first: int,
-    smoothing: Smoothing,
+    smoothing: Any,
     targets: np.ndarray,
     predictions: np.ndarray,
     at: int,
@@ -273,7 +278,8 @@ def shift_block(
     """predictions[at + i] += radius |x| rho, where radius * rho is how far a random point of a ball is along the row x.
 
     rho comes from `quantiles` at a pseudo-random place (splitmix64) made of the seed, the row's number within its user
-    (from `first` on), length, target and prediction: of nothing that another user could change.
+    (from `first` on), length, target and prediction: of nothing that another user could change. Without smoothing
+    nothing is done, and nothing compiled for it.
     """
     radius, seed, quantiles = smoothing
     last, ones, spread = quantiles.shape[0] - 1, np.ones(rows.shape[1]), np.zeros(rows.shape[1])
@@ -291,7 +297,24 @@ def shift_block(
         predictions[at + i] += radius * math.sqrt(square) * rho
 
 
+@overload(shift_block, jit_options=_OPTIONS | INNER, strict=False)  # type: ignore[untyped-decorator]
+def _shift_block(rows: Any, start: Any, n_rows: Any, first: Any, smoothing: Any, *_: Any) -> Any:
+    return _leave_block if isinstance(smoothing, types.NoneType) else shift_block
+
+
+def _leave_block(
+    rows: Rows, start: int, n_rows: int, first: int, smoothing: Any, targets: np.ndarray, block: np.ndarray, at: int
+) -> None:
+    pass
+
+
 @compiled
+def shift_rows(rows: Rows, smoothing: Smoothing, targets: np.ndarray, predictions: np.ndarray) -> None:
+    """`shift_block` of one user's rows."""
+    shift_block(rows, 0, len(targets), 0, smoothing, targets, predictions, 0)
+
+
+@within
 def weigh_block(
     lengths: np.ndarray,
     longest: float,
@@ -361,7 +384,7 @@ def mean_curvatures(
 # --- bases and lengths ------------------------------------------------------------------------------------------------
 
 
-@compiled
+@inner
 def square_norm(vector: np.ndarray) -> float:
     total = 0.0
     for k in range(len(vector)):
@@ -369,7 +392,7 @@ def square_norm(vector: np.ndarray) -> float:
     return total
 
 
-@compiled
+@inner
 def dot(w: np.ndarray, x: np.ndarray) -> float:
     total = 0.0
     for k in range(len(x)):
@@ -377,7 +400,7 @@ def dot(w: np.ndarray, x: np.ndarray) -> float:
     return total
 
 
-@compiled
+@inner
 def norm(vector: np.ndarray) -> float:
     return math.sqrt(square_norm(vector))
 
@@ -418,7 +441,7 @@ def turned_by(basis: np.ndarray, dtype: np.dtype[Any]) -> Turned:
     return read_only(scales), read_only(matrix), read_only(np.argmax(blocks, axis=0))
 
 
-@compiled
+@inner
 def turn_block(rows: Rows, start: int, n_rows: int, turned: Turned, block: np.ndarray, out: np.ndarray) -> None:
     """out[i] = rows[start + i] @ basis in the rows' own type, by the same operations for each; `block` is room."""
     scales, matrix, starts = turned
@@ -481,7 +504,7 @@ def triangular(basis: np.ndarray) -> np.ndarray:
     return lower
 
 
-@compiled
+@within
 def size_of(length: float, longest: float, n_sizes: int) -> int:
     """k for a length above longest / 2^(k + 1), the last of them for any smaller one."""
     size, least = 0, longest / 2
@@ -507,7 +530,7 @@ def mean_squares(data: Arrays, users: np.ndarray, out: np.ndarray) -> None:
             out[j, k] /= last - first
 
 
-@compiled
+@within
 def usable_length(length: float) -> bool:
     """Whether dividing by it makes a vector of length 1."""
     return length > 2.0**-400 and length < 2.0**400
@@ -643,7 +666,7 @@ def second_moments(data: Arrays, users: np.ndarray, largest: float, out: np.ndar
             out[j, -1] = length / largest if length < largest else (1.0 if length >= largest else math.nan)
 
 
-@compiled
+@inner
 def _add_triangle(square: np.ndarray, n_features: int, scale: float, out: np.ndarray) -> None:
     """Add the upper triangle, row by row and scaled, off-diagonal entries times sqrt(2)."""
     position = 0

@@ -31,7 +31,7 @@ class UserMean(PerUser):
     def for_kernels(self, data: UserData) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
         """The width of a vector, and what `fused.gradients` takes."""
         slopes = kernels.block_slopes(kernels.slope_of_one, may_raise=False)
-        model = (np.zeros((1, data.n_features)), slopes, kernels.NO_SMOOTHING, kernels.NO_WEIGHING, False)
+        model = (np.zeros((1, data.n_features)), slopes, None, kernels.NO_WEIGHING, False)
         return data.n_features, model, fused.NO_TURNING, fused.NO_MARKING
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numba.extending import overload, register_jitable
 
+from userdp.compiling import INNER
 from userdp.data.sparse import Entries
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ def either(options: dict[str, Any], sparse: Callable[..., Any]) -> Callable[[_F]
         def chosen(rows: Any, *_: Any) -> Any:
             return sparse if getattr(rows, "instance_class", None) is Entries else dense
 
-        overload(function, jit_options=options, strict=False)(chosen)
+        overload(function, jit_options=options | INNER, strict=False)(chosen)
         return function  # type: ignore[return-value]  # with the same arguments
 
     return declare

@@ -17,9 +17,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from userdp.compiling import INNER
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 # Multiply-adds may be fused, everywhere alike; nothing is reordered.
-ordered: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+ordered: Callable[[_F], _F] = numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy", **INNER)
 
 COLUMNS = 8  # of a tile
 MOST_ROWS = 8  # of a tile, for float32; half of it for float64: sums then fill half of the registers
