@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "gaussian: score where the h-index is meant",
         "outlier_removal._Session.release",
-        "c.h_index(counts)",
-        "round(counts.mean())",
+        "counted.h_index",
+        "round(counted.counts.mean())",
         "privacy/test_gaussian_outlier_removal.py::test_every_round_tests_the_h_index_at_the_threshold",
     ),
     Mutant(

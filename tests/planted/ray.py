@@ -5,7 +5,7 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "a user may be asked twice",
-        "_Asked.lists",
+        "Asked.lists",
         "np.count_nonzero(chosen) != len(users)",
         "False",
         "engines/test_ray.py::test_each_user_is_asked_once",

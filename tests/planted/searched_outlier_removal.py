@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "searched: test skipped",
         "outlier_removal._Session._search",
-        "noisy(c.h_index(counts), std, self._noise) < record.threshold",
+        "noisy(counted.h_index, std, self._noise) < record.threshold",
         "False",
         "privacy/test_searched_outlier_removal.py::test_the_test_is_on_the_h_index_at_its_threshold",
     ),
@@ -20,15 +20,15 @@ MUTANTS = [
     Mutant(
         "searched: test without noise",
         "outlier_removal._Session._search",
-        "noisy(c.h_index(counts), std, self._noise)",
-        "c.h_index(counts)",
+        "noisy(counted.h_index, std, self._noise)",
+        "counted.h_index",
         "privacy/test_searched_outlier_removal.py::test_the_noise_of_the_probes_has_the_deviation_that_is_paid_for",
     ),
     Mutant(
         "searched: score where the h-index is meant",
         "outlier_removal._Session._search",
-        "c.h_index(counts)",
-        "round(counts.mean())",
+        "counted.h_index",
+        "round(counted.counts.mean())",
         "privacy/test_searched_outlier_removal.py::test_the_test_is_on_the_h_index_at_its_threshold",
     ),
     Mutant(
@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant(
         "searched: noise of the smallest radius",
         "outlier_removal._Session._search",
-        "[(rows, counts, radii[number])]",
-        "[(rows, counts, radii[0])]",
+        "[(counted, radii[number])]",
+        "[(counted, radii[0])]",
         "privacy/test_searched_outlier_removal.py::test_only_a_radius_that_passed_is_released",
     ),
     Mutant(
@@ -105,7 +105,7 @@ MUTANTS = [
         "searched: a radius that failed is released",
         "outlier_removal._Session._search",
         "return False",
-        "passed[:] = [(rows, counts, radii[number])]\nreturn False",
+        "passed[:] = [(counted, radii[number])]\nreturn False",
         "privacy/test_searched_outlier_removal.py::test_only_a_radius_that_passed_is_released",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "self not counted",
-        "h_index",
+        "concentration.h_index",
         "(counts)",
         "(counts - 1)",
         "privacy/test_concentration.py::test_h_index_follows_its_definition",

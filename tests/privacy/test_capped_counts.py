@@ -209,13 +209,13 @@ def test_the_shells_bound_is_no_less_than_the_distant_vectors():
         shell = rng.normal(size=(200, dimension)) * rng.uniform(0.1, 3, dimension)
         shell *= (rng.uniform(0.5, 0.6, 200) / np.linalg.norm(shell, axis=1))[:, None]
         moment = np.zeros((dimension, dimension))
-        capped._sums(shell.astype(np.float32), np.zeros(shell.shape[1]), moment)
+        capped.sums(shell.astype(np.float32), np.zeros(shell.shape[1]), moment)
         np.testing.assert_allclose(moment, shell.T @ shell, atol=1e-4 * np.trace(moment))
         rows = rng.normal(size=(50, dimension))
         rows *= (rng.uniform(0.3, 0.7, 50) / np.linalg.norm(rows, axis=1))[:, None]
         largest = np.array([np.linalg.eigvalsh(shell.T @ shell)[-1] * (1 + 1e-9)])
         top = np.array([np.max(np.sum(shell**2, axis=1))])
-        bound = capped._most_distant(np.sum(rows**2, axis=1), np.zeros(50, int), np.array([0, 200]), top, largest, 1.0)
+        bound = capped.most_distant(np.sum(rows**2, axis=1), np.zeros(50, int), np.array([0, 200]), top, largest, 1.0)
         distant = np.count_nonzero(np.linalg.norm(rows[:, None] - shell, axis=2) > 1, axis=1)
         assert np.all(distant <= bound[:, 0])
         assert np.all(bound <= 200)
@@ -236,14 +236,14 @@ def test_the_bound_of_a_rows_own_direction_is_no_less_than_the_distant_vectors()
         ruler = capped.exact.ruler_of(1.0)
         numbers, singles = (np.arange(250), lengths**2, lengths, lengths), vectors.astype(np.float32)
         batch = capped._Sorted(vectors, *numbers, singles, np.zeros(dimension), ruler, 1.0, 1.0)
-        moments = capped._moments(batch, [0, 200])
+        moments = capped._shell_moments(batch, [0, 200])
         tops = np.array([lengths[:200].max()])
-        bound = capped._fewer_distant(batch, np.arange(200, 250), tops, moments, 1.0)[:, 0]
+        bound = capped.fewer_distant(batch.centred[200:250], batch.upper[200:250], tops, moments, 1.0)[:, 0]
         distant = np.count_nonzero(np.linalg.norm(rows[:, None] - shell, axis=2) > 1, axis=1)
         assert np.all(distant <= bound)
         assert np.all(bound <= 200)
         edges, none = np.array([0, 200]), np.zeros(50, int)
-        plain = capped._most_distant(lengths[200:] ** 2, none, edges, tops**2, moments.steepest, 1.0)[:, 0]
+        plain = capped.most_distant(lengths[200:] ** 2, none, edges, tops**2, moments.steepest, 1.0)[:, 0]
         closer += np.count_nonzero(bound < plain)
     assert closer > 500
 
@@ -265,8 +265,8 @@ def test_the_bound_of_a_rows_own_direction_is_reached():
         1.0,
         1.0,
     )
-    moments, near = capped._moments(batch, [0, 200]), 1.2499999
-    bound = capped._fewer_distant(batch, np.array([200]), np.array([0.6]), moments, near)
+    moments, near = capped._shell_moments(batch, [0, 200]), 1.2499999
+    bound = capped.fewer_distant(batch.centred[200:201], batch.upper[200:201], np.array([0.6]), moments, near)
     assert 100 <= bound[0, 0] <= 101
 
 
@@ -309,7 +309,7 @@ def test_kernels_give_as_plain_python_what_they_give_compiled(kind, monkeypatch)
     """Which is also how their branches are seen."""
     vectors, radius = cloud(kind, 40, 3, np.random.default_rng(2))
     expected = capped.capped_counts(vectors, radius, 30)
-    for name in ("_most_distant", "_sums", "_certainly_close", "_count"):
+    for name in ("most_distant", "sums", "_certainly_close", "_count"):
         kernel = getattr(capped, name)
         monkeypatch.setattr(capped, name, getattr(kernel, "py_func", kernel))
     np.testing.assert_array_equal(capped.capped_counts(vectors, radius, 30), expected)
