@@ -33,9 +33,8 @@ _MOST_WHITENED = 0.0051  # s sqrt(features): beyond, a part of the users tells c
 _APPROACH_FRACTION = 0.15
 _IF_FLAT_STEPS, _IF_FLAT_FRACTION = 10, 0.06  # of everyone, for a rare class, and their part of the budget
 _FEW_ROWS = 200_000  # up to which nobody waits for all passes
-_FEWEST_HURRIED = (
-    16_000  # users: of fewer, a part may have nobody of a rare class with a rare level, and steps go astray
-)
+# Users: of fewer, one of four measured fits with a rare class and rare levels went astray when hurried.
+_FEWEST_HURRIED = 16_000
 
 _MOST_STEPS = 40
 _BURN_IN = 0.25  # of the steps
