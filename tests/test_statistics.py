@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import dataclass
 
 import numba
 import numpy as np
@@ -239,3 +240,20 @@ def test_mean_gradient_agrees_with_jax(loss):
     data, weights = data_of(np.float32, rows_of_users=[9] * 5), weights_of(loss)
     autodiff = vectors(UserGradients(jax.jit(jax.grad(mean_loss)), weights), data)
     np.testing.assert_allclose(autodiff, vectors(MeanGradient(loss, weights), data), atol=2e-6)
+
+
+def test_a_class_from_outside_is_tried_each_time_it_is_checked():
+    """Kernels run once for each kind of gradient of this package; what another class does may depend on its numbers."""
+
+    @dataclass(frozen=True, eq=False)
+    class Halting(MeanGradient):
+        halts: bool = False
+
+        def vectors(self, data, users):
+            if self.halts:
+                raise RuntimeError("a mistake")
+            return super().vectors(data, users)
+
+    Halting(losses.logistic, np.zeros(3)).check(3)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        Halting(losses.logistic, np.zeros(3), halts=True).check(3)

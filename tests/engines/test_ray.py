@@ -237,6 +237,22 @@ def test_a_matrix_is_sent_once_and_again_where_it_is_not_known():
     assert sizes[2] == sizes[1]
 
 
+def test_bytes_do_not_tell_in_which_partitions_a_sample_is():
+    """Matrices are sent to partitions that have users of the sample, and counted as if all were sent them."""
+    statistic = MeanGradient(userdp.losses.logistic, np.zeros(4), np.eye(4))
+    for asked in (
+        lambda placed, users: ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, users),
+        lambda placed, users: ENGINE.vectors(statistic, placed, users, len(users)),
+    ):
+        sizes = []
+        for first in (np.arange(2), np.array([0, 599])):  # in one partition, and in two
+            placed = ENGINE.place(make_data())
+            for users in (first, np.arange(600)):
+                asked(placed, users)
+                sizes.append(placed.traffic.n_bytes)
+        assert sizes[:2] == sizes[2:]
+
+
 def write_parquet(path, in_order, rows_per_group=64):
     X, y, owners = people()
     order = np.arange(len(owners)) if in_order else np.random.default_rng(2).permutation(len(owners))

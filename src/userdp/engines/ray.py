@@ -207,7 +207,8 @@ class RayEngine:
         answers = answers_to(data, calls)
         if len({len(answer) for answer in answers}) > 1:
             raise ValueError("Expected totals of one length.")
-        data.traffic.count(data.n_partitions * (request.n_bytes + len(answers[0])) + request.n_sent)
+        n_bytes = data.n_partitions * (request.n_bytes + len(answers[0]))
+        data.traffic.count(n_bytes, request, data.n_partitions)
         total: np.ndarray = np.sum([np.frombuffer(answer, np.int64) for answer in answers], axis=0)
         return total
 
@@ -215,8 +216,8 @@ class RayEngine:
         """One vector per group: of single users where they live, of groups where their rows are brought together."""
         if n_groups != len(users):
             return self._of_groups(statistic, data, users, n_groups)
-        found, everyone = _of_users(statistic, data, users)
-        data.traffic.count(everyone)
+        found, everyone, request = _of_users(statistic, data, users)
+        data.traffic.count(everyone, request, data.n_partitions)
         return found
 
     def scattered(self, statistic: Statistic, data: RayUsers, users: np.ndarray) -> RayVectors:
@@ -236,7 +237,7 @@ class RayEngine:
             calls.append(GroupsCall(number % data.n_partitions, request, last - first, users[some], parts[some]))
         for first in range(0, len(calls), data.n_partitions):
             found += answers_to(data, calls[first : first + data.n_partitions])
-        data.traffic.count(len(calls) * request.n_bytes + request.n_sent + sum(map(len, found)))
+        data.traffic.count(len(calls) * request.n_bytes + sum(map(len, found)), request, data.n_partitions)
         return np.frombuffer(b"".join(found)).reshape(n_groups, -1)
 
 
@@ -280,8 +281,8 @@ def _width(statistic: Any, data: RayUsers) -> int:
     return int(LocalEngine().vectors(statistic, generated, np.arange(generated.n_users), generated.n_users).shape[1])
 
 
-def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[np.ndarray, int]:
-    """Vectors in answers that are small enough to travel by themselves, and what bytes everyone's would take."""
+def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[np.ndarray, int, Request]:
+    """Vectors in answers that are small enough to travel by themselves; what bytes everyone's would take; a request."""
     kept = getattr(statistic, "kept", None) if isinstance(statistic, RowStatistic) else None
 
     def keeping(lines: np.ndarray) -> Any:
@@ -302,4 +303,4 @@ def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[
     out = np.empty((len(users), width))
     for some, answer in zip(places, answers_to(data, calls), strict=True):
         out[some] = np.frombuffer(answer).reshape(len(some), width)
-    return out, 8 * width * data.n_users + -(-data.n_users // block) * whole.n_bytes + whole.n_sent
+    return out, 8 * width * data.n_users + -(-data.n_users // block) * whole.n_bytes, whole

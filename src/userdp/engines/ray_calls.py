@@ -24,14 +24,21 @@ Transform = Callable[[UserData], UserData]
 
 @dataclass(eq=False)
 class Traffic:
-    """Bytes that travelled for releases, in all; without lists of who took part, since a sample's size is secret."""
+    """Bytes that travelled for releases, in all; without lists of who took part, since a sample is secret."""
 
     n_releases: int = 0
     n_bytes: int = 0
+    _matrices: set[bytes] = field(default_factory=set)
 
-    def count(self, n_bytes: int) -> None:
+    def count(self, n_bytes: int, request: Request | None = None, n_partitions: int = 0) -> None:
+        """A release, and matrices that come for the first time, as if all partitions were sent them.
+
+        Which ones are depends on where a sample's users are.
+        """
+        new = {} if request is None else {k: v for k, v in request.matrices.items() if k not in self._matrices}
+        self._matrices.update(new)
         self.n_releases += 1
-        self.n_bytes += n_bytes
+        self.n_bytes += n_bytes + n_partitions * sum(matrix.nbytes for matrix in new.values())
 
 
 @dataclass(eq=False)
@@ -95,13 +102,11 @@ class Request:
         pickler.dump((self.transforms, *asked))
         self.body, self.matrices = file.getvalue(), pickler.matrices
         self.n_bytes = len(self.body)
-        self.n_sent = 0  # bytes of matrices, which are sent once
 
     def matrices_for(self, known: set[bytes]) -> dict[bytes, np.ndarray]:
         """Those that a partition was not sent before; from now on it was."""
         new = {digest: matrix for digest, matrix in self.matrices.items() if digest not in known}
         known.update(new)
-        self.n_sent += sum(matrix.nbytes for matrix in new.values())
         return new
 
 

@@ -288,11 +288,13 @@ class MeanGradient(PerUser):
             )
 
     def _kind(self, n_features: int, dtype: npt.DTypeLike) -> tuple[Any, ...] | None:
-        """What decides whether kernels run, but for numbers; None for losses from outside, which may do anything."""
-        if self.loss.may_raise or known(self.loss) is None:
+        """What decides whether kernels run, but for numbers; None for losses and classes from outside: these may do
+        anything.
+        """
+        if type(self) is not MeanGradient or self.loss.may_raise or known(self.loss) is None:
             return None
         basis = None if self.basis is None else self.basis.ndim
-        return type(self), self.loss, basis, self.smoothing is None, n_features, np.dtype(dtype)
+        return self.loss, basis, self.smoothing is None, n_features, np.dtype(dtype)
 
     def _has_finite_slopes(self, n_features: int) -> bool:
         """Whether slopes at generated rows are finite, without smoothing."""
