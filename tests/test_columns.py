@@ -4,6 +4,7 @@ import datetime
 import math
 import tomllib
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from userdp import Boolean, Budget, BudgetExceeded, Category, Columns, Date, Led
 from userdp.data.cells import labels, texts_of_words
 from userdp.data.columns import cut, first_description, packed
 from userdp.data.tables import open_table
-from userdp.models.preparing import ranged
+from userdp.models.preparing import Preparation, ranged
 from userdp.vectors.columns import Histograms
 
 CLASSES = ["no", "yes"]
@@ -449,6 +450,30 @@ def test_ranges_are_quantiles_of_what_is_clear_of_noise():
     assert ranged(Number(0, 9, fill="private"), masses, 0.001).high == 9
     nothing = ranged(Number(range="private"), np.full(Histograms.N_BINS, 1e-9), 1.0)
     assert nothing.low < nothing.high
+
+
+def test_what_columns_learn_depends_on_releases_alone():
+    """Two tables of which nothing is alike, one curator's answers: the same columns, to the last digit."""
+    learned = []
+    for far in (1.0, 1e6):
+        frame, rng = shop(2000, seed=int(far)), np.random.default_rng(0)
+        frame["age"], frame["spend"] = frame["age"] * far, frame["spend"] / far
+        if far > 1:
+            frame["city"] = frame["city"].map(lambda city: f"not {city}", na_action="ignore")
+        users = userdp.UserData.from_arrays(np.arange(len(frame))[:, None] * 1.0, None, frame["user"])
+        preparation = Preparation(PRIVATE, PRIVATE.cells(frame), users, True, 0.2)
+        steps, _ = preparation._steps(Budget(4.0, 1e-6))
+        levels = packed(labels("city", ["Oslo", "Rome", "Oslo"]))
+        released = {
+            "ranges of columns": rng.random(2 * Histograms.N_BINS) / Histograms.N_BINS,
+            "levels of city": np.hstack([np.ones((3, 1)), levels]).ravel(),
+        }
+        assert {step.label for step in steps} == set(released)
+        curator = SimpleNamespace(release=lambda label, *_, released=released: released[label].copy())
+        data = preparation.prepared(curator, userdp.Plan(2000, tuple(steps)))
+        learned.append((preparation.learned.to_dict(), preparation.learned.names, data.n_features))
+    assert learned[0] == learned[1]
+    assert learned[0][0]["city"]["levels"] == ["Oslo", "Rome"]
 
 
 def test_levels_survive_being_packed():

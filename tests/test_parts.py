@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import csr_array
 
-from userdp.data.parts import check_order, part_by_row_groups, part_by_users
+from userdp.data.parts import check_order, part_by_row_groups, part_by_users, users_in_order
 from userdp.data.schema import Schema, texts
 from userdp.data.users import UserData
 
@@ -89,7 +89,21 @@ def test_what_is_not_sorted_is_refused(tmp_path):
     with pytest.raises(ValueError, match="sorted by user"):
         check_order([(1, 5), (5, 7)])
     with pytest.raises(ValueError, match="at least 2 users"):
-        part_by_row_groups(path, SCHEMA, 0, 6)
+        part_by_users(path, SCHEMA, 0, 6)
+
+
+def test_a_sorted_part_may_have_one_user_or_none(tmp_path):
+    """Which of them have is decided by how many rows each user has."""
+    path = written(tmp_path / "t.parquet", np.repeat(["a", "b", "c"], [4, 40, 3]))
+    found = []
+    for part in range(7):
+        table = part_by_row_groups(path, SCHEMA, part, 7)
+        data, n_users = users_in_order(
+            table, SCHEMA, {"max_rows_per_user": 2, "fit_intercept": True, "keep_user_ids": True}
+        )
+        found.append((n_users, data.user_ids, np.diff(data.offsets).tolist(), data.n_features))
+    none = (0, (), [0, 0], 2)
+    assert found == [none, (2, ("a", "b"), [2, 2], 2), none, none, none, none, (1, ("c",), [2, 0], 2)]
 
 
 def test_ids_that_are_no_utf8_are_in_the_order_of_their_bytes(tmp_path):

@@ -1,5 +1,7 @@
 """The engine on Ray gives what one process gives: totals bit for bit, other results up to rounding."""
 
+import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,8 @@ from typer.testing import CliRunner
 import userdp
 from userdp import Ball, Budget, Clip, Curator, Ledger, Plan, Step, UserData, minimize
 from userdp.cli import app
-from userdp.engines import LocalEngine, engine_of
+from userdp.data.schema import Schema
+from userdp.engines import EngineLost, LocalEngine, engine_of
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.privacy.noise import noise_source
 from userdp.solvers.registry import SOLVERS
@@ -24,6 +27,7 @@ from userdp.vectors.sgd import OnePassSGD
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
 from userdp.engines.ray import RayEngine, RayVectors  # noqa: E402 - needs Ray
+from userdp.engines.ray_loaders import ParquetUsers  # noqa: E402
 
 ENGINE = RayEngine(n_partitions=2)
 
@@ -284,6 +288,79 @@ def test_capped_rows_are_the_same_after_a_restart(tmp_path):
     assert np.array_equal(ENGINE.total(*asked), before)
     again = ENGINE.from_parquet(path, max_rows_per_user=2, **columns)
     assert not np.array_equal(ENGINE.total(*asked[:2], again, asked[3]), before), "chosen afresh"
+
+
+def start_anew(*actors):
+    """Kill workers, and wait until others are in their places: Ray kills them when it comes to it."""
+    for actor in actors:
+        before = process = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
+        ray.kill(actor, no_restart=False)
+        while process == before:
+            with contextlib.suppress(ray.exceptions.RayError):
+                process = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_worker_that_finds_other_files_answers_nothing(tmp_path, in_order):
+    """With users in another order, someone would be counted by two partitions, or by none."""
+    path = tmp_path / "people.parquet"
+    columns = write_parquet(path, in_order)
+    placed = ENGINE.from_parquet(path, sorted_by_user=in_order, **columns)
+    total = (UserMean(), ClippedTotal(5.0, 40, 100), placed, np.arange(placed.n_users))
+    before, told = ENGINE.total(*total), path.stat()
+    table = pq.read_table(path)
+    owners = table["user"].to_numpy()
+    one, other = list(dict.fromkeys(owners.tolist()))[:2]  # both of the first partition
+    swapped = np.where(owners == one, other, np.where(owners == other, one, owners))
+    for ids in (swapped, owners[::-1]):
+        pq.write_table(table.set_column(0, "user", pa.array(ids)), path, row_group_size=64)
+        os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+        assert np.array_equal(ENGINE.total(*total), before), "it is held"
+        start_anew(placed.actors[0])
+        with pytest.raises(EngineLost, match="found them changed"):
+            ENGINE.total(*total)
+        write_parquet(path, in_order)
+        os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+        start_anew(*placed.actors)
+        assert np.array_equal(ENGINE.total(*total), before), "as it was"
+    path.unlink()
+    start_anew(placed.actors[1])
+    sgd = OnePassSGD(userdp.losses.logistic, np.zeros(5), Ball(3.0), 0.1)
+    with pytest.raises(EngineLost, match="changed or gone"):
+        ENGINE.vectors(sgd, placed, np.arange(placed.n_users), 7)
+
+
+def test_partitions_that_find_different_files_are_refused(tmp_path):
+    """As when a file changes while some have loaded it, and others have not."""
+    schema, loaders = Schema("user", ("x0", "x1"), "y"), []
+    for part in range(2):
+        (tmp_path / str(part)).mkdir()
+        path = tmp_path / str(part) / "people.parquet"
+        write_parquet(path, False)
+        os.utime(path, (1e9, 1e9 + part))
+        loaders.append(ParquetUsers(str(path), schema, {}, part, 2))
+    with pytest.raises(ValueError, match=r"the same files.*Nothing was spent"):
+        ENGINE._started(loaders, None, None, None)
+
+
+def test_one_user_may_fill_the_row_groups_of_partitions(tmp_path):
+    """No error tells of it: partitions with one user, or none, count as others do."""
+    path = tmp_path / "people.parquet"
+    owners = np.repeat(np.arange(8), [3, 200, 2, 5, 5, 5, 90, 4])
+    y = np.linspace(-1, 1, len(owners))
+    pq.write_table(pa.table({"user": owners, "x": y**2, "y": y}), path, row_group_size=10)
+    columns = {"user": "user", "features": "x", "target": "y", "fit_intercept": True}
+    here, engine = UserData.from_parquet(path, **columns), RayEngine(n_partitions=4)
+    there = engine.from_parquet(path, sorted_by_user=True, **columns)
+    assert np.diff(there.bounds).tolist() == [2, 0, 5, 1]
+    statistic, contribution = MeanGradient(userdp.losses.squared, np.ones(2)), ClippedTotal(0.5, 40, 100)
+    sgd = OnePassSGD(userdp.losses.squared, np.ones(2), Ball(3.0), 0.1)
+    for users in (np.arange(8), np.array([7, 1]), np.array([], dtype=int)):
+        expected = LocalEngine().total(statistic, contribution, here, users)
+        assert np.array_equal(engine.total(statistic, contribution, there, users), expected)
+    for asked, n_groups in ((statistic, 8), (sgd, 3), (sgd, 8)):
+        expected = LocalEngine().vectors(asked, here, np.arange(8), n_groups)
+        assert np.array_equal(engine.vectors(asked, there, np.arange(8), n_groups), expected)
 
 
 def test_partitions_map_the_arrays_of_a_store(tmp_path, monkeypatch):

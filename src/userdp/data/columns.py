@@ -107,7 +107,7 @@ class Column(ABC):
 class Number(Column):
     """A number, clipped to [low, high], transformed if asked, and scaled so that the range becomes [-1, 1].
 
-    range="private" learns the range (about 98% of what people have); `fill` goes into missing cells, None for the
+    range="private" learns the range (about 99% of what people have); `fill` goes into missing cells, None for the
     middle of the range, "private" for a median that is learned; transform is None, "log1p" or "sqrt" (low >= 0).
     """
 

@@ -6,6 +6,8 @@ Errors speak of files, columns and the order of rows, never of a cell.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from userdp.data.grouping import Groups
-from userdp.data.schema import Schema, decoded, ids
+from userdp.data.schema import Schema, decoded, ids, texts
 from userdp.data.tables import broken, open_parquet
+from userdp.data.users import UserData
 
 _FEWER = "Expected at least 2 users in each of {} partitions: use fewer of them."
 _UNSORTED = (
@@ -59,7 +62,10 @@ def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_par
 
 
 def part_by_row_groups(path: str | os.PathLike[str], schema: Schema, part: int, n_parts: int) -> pa.Table:
-    """The rows of users who begin in one of near-equal ranges of row groups, of files that are sorted by user."""
+    """The rows of users who begin in one of near-equal ranges of row groups, of files that are sorted by user.
+
+    There may be one such user or none, where another one has many rows: that is no error, or one person would make it.
+    """
     open_parquet(path)  # says what is wrong with a path
     try:
         files = [pq.ParquetFile(file) for file in _files(Path(path))]
@@ -74,10 +80,10 @@ def part_by_row_groups(path: str | os.PathLike[str], schema: Schema, part: int, 
             if len(owners):
                 before = owners[-1]
                 break
-        table = pa.concat_tables(tables) if tables else None
-        table = None if table is None else table.slice(_leading(_owners(table, schema.user), before))
-        if table is None or len(table) == 0:
-            raise ValueError(_FEWER.format(n_parts))
+        table = pa.concat_tables(tables) if tables else files[0].schema_arrow.empty_table().select(names)
+        table = table.slice(_leading(_owners(table, schema.user), before))
+        if len(table) == 0:
+            return table
         last, following = _owners(table, schema.user)[-1], []
         for file, number in groups[edges[part + 1] :]:
             more = file.read_row_group(number, columns=names).select(names)
@@ -91,9 +97,20 @@ def part_by_row_groups(path: str | os.PathLike[str], schema: Schema, part: int, 
     owners = _owners(table, schema.user)
     if owners.null_count == 0 and not pc.all(pc.less_equal(owners[:-1], owners[1:]), min_count=0).as_py():
         raise ValueError(_UNSORTED)
-    if len(pc.unique(owners)) < 2:
-        raise ValueError(_FEWER.format(n_parts))
     return table
+
+
+def users_in_order(table: pa.Table, schema: Schema, options: Mapping[str, Any]) -> tuple[UserData, int]:
+    """The users of a sorted part, and how many they are; filled up to two with users without rows, who come last."""
+    owners = _owners(table, schema.user)
+    if owners.null_count or (len(owners) and not owners[0].equals(owners[-1])):
+        data = UserData.from_schema(table, schema, **options)
+        return data, data.n_users
+    n_users, made_up = min(1, len(owners)), [1, 2]  # two more users, of rows without cells, who are left out again
+    columns = [pa.chunked_array([*table[name].chunks, pa.nulls(2, table[name].type)]) for name in table.column_names]
+    columns[table.column_names.index(schema.user)] = pa.chunked_array([[0] * len(owners) + made_up])
+    filled = UserData.from_schema(pa.table(columns, table.column_names), schema, **options)
+    return replace(filled.taken(np.arange(n_users)), user_ids=tuple(texts(owners[:n_users]))), n_users
 
 
 def check_order(ends: list[tuple[object, object]]) -> None:

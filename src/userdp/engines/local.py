@@ -20,12 +20,20 @@ _BY_ENTRIES = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
 
 
 class EngineLost(RuntimeError):
-    """Where an engine computes cannot be reached any more. Nothing was released."""
+    """Where an engine computes cannot be reached any more, or files changed from which it loads. Nothing was released.
 
-    def __init__(self) -> None:
+    changed: whether it is the files.
+    """
+
+    def __init__(self, changed: bool = False) -> None:
+        self.changed = bool(changed)
         super().__init__(
-            "Expected to reach where the data is; it was lost. Nothing was released, what was charged is spent: with a "
-            "checkpoint the same call goes on."
+            "Expected the files that workers load to stay as they were when the fit began; a worker that was started "
+            "anew found them changed or gone. Nothing was released, what was charged is spent: with a checkpoint, and "
+            "the same users in the files again, the same call goes on."
+            if changed
+            else "Expected to reach where the data is; it was lost. Nothing was released, what was charged is spent: "
+            "with a checkpoint the same call goes on."
         )
 
 

@@ -3,7 +3,7 @@
 The driver, which has the curator, draws who takes part and all noise. It asks each partition (`ray_partition.py`) for
 what its users contribute, and adds up whole numbers: the total is bit for bit that of one process. Partitions hold
 users' rows, which they load by a loader that can run again (`ray_loaders.py`): an actor that was killed is started anew
-by Ray, loads the same rows, and gives the same answer, since nothing there is drawn.
+by Ray, loads the same rows, or says that it cannot, and gives the same answer, since nothing there is drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ImportError:
     raise ImportError("Expected Ray to be installed: pip install 'userdp[ray]'. Nothing was spent.") from None
 
 import userdp
-from userdp.data.grouping import check_seed, fresh_key
+from userdp.data.grouping import check_seed, check_users, fresh_key
 from userdp.data.parts import check_order, ranges
 from userdp.data.schema import Schema
 from userdp.data.tables import open_parquet
@@ -180,7 +180,13 @@ class RayEngine:
         check_order([said.ends for said in facts if said.ends])
         if len({(said.n_features, said.dtype, said.has_targets, said.has_intercept) for said in facts}) > 1:
             raise ValueError("Expected the same columns in all partitions: the files differ. Nothing was spent.")
+        if len({said.sources for said in facts}) > 1:
+            raise ValueError(
+                "Expected all partitions to load the same files, of the same names, sizes and times: they changed "
+                "meanwhile, or nodes have copies with other times (`cp -p` keeps them). Nothing was spent."
+            )
         bounds = np.concatenate([[0], np.cumsum([said.n_users for said in facts])]).astype(np.int64)
+        check_users(int(bounds[-1]))
         together = hashlib.sha256("".join(said.digest for said in facts).encode()).hexdigest()
         return RayUsers(
             int(bounds[-1]),
@@ -193,6 +199,7 @@ class RayEngine:
             digest or together,
             actors,
             bounds,
+            tuple(said.mark for said in facts),
             known=[set() for _ in actors],
             keeps=keeps,
         )

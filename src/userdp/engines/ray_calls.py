@@ -15,7 +15,8 @@ from ray import cloudpickle
 
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines.local import EngineLost
-from userdp.engines.ray_partition import DONE, FAILED, RequestPickler, list_of
+from userdp.engines.ray_loaders import MARK_BYTES
+from userdp.engines.ray_partition import CHANGED, DONE, FAILED, RequestPickler, list_of
 
 _ATTEMPTS, _PAUSE = 8, 1.0  # before a cluster counts as lost; Ray itself restarts actors without end
 
@@ -68,10 +69,14 @@ def same_memory(one: Any, other: np.ndarray) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RayUsers(RemoteUsers):
-    """Users in partitions: user u is number u - bounds[p] of the partition p with bounds[p] <= u < bounds[p + 1]."""
+    """Users in partitions: user u is number u - bounds[p] of the partition p with bounds[p] <= u < bounds[p + 1].
+
+    marks: of what each partition loaded, which it must have to answer.
+    """
 
     actors: tuple[Any, ...]
     bounds: np.ndarray
+    marks: tuple[bytes, ...]
     transforms: tuple[Transform, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     asked: Asked = field(default_factory=Asked)
@@ -84,7 +89,11 @@ class RayUsers(RemoteUsers):
 
     @property
     def bytes_per_release(self) -> float:
-        """Mean bytes to and from all partitions; vectors of samples are counted as if of everyone."""
+        """Mean bytes to and from all partitions; vectors of samples are counted as if of everyone.
+
+        Where vectors are compared, the fixed number of reductions alone is counted: how many vectors are gathered
+        beside, up to all of them, is secret.
+        """
         return self.traffic.n_bytes / max(1, self.traffic.n_releases)
 
     def mapped(self, change: Transform) -> RayUsers:
@@ -101,7 +110,7 @@ class Request:
         pickler = RequestPickler(file)
         pickler.dump((self.transforms, *asked))
         self.body, self.matrices = file.getvalue(), pickler.matrices
-        self.n_bytes = len(self.body)
+        self.n_bytes = MARK_BYTES + len(self.body)
 
     def matrices_for(self, known: set[bytes]) -> dict[bytes, np.ndarray]:
         """Those that a partition was not sent before; from now on it was."""
@@ -120,7 +129,8 @@ class Call:
     request: Request
 
     def submit(self, data: RayUsers, matrices: dict[bytes, np.ndarray]) -> Any:
-        return getattr(data.actors[self.part], self.method).remote(self.request.body, matrices, *self.arguments)
+        method, mark = getattr(data.actors[self.part], self.method), data.marks[self.part]
+        return method.remote(mark, self.request.body, matrices, *self.arguments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +151,9 @@ class GroupsCall:
             places[0, own] = len(rows)
             places[1, own] = np.arange(len(own))
             asked = self.users[own] - data.bounds[part]
-            rows.append(data.actors[part].rows.remote(self.request.transforms, asked))
-        return data.actors[self.part].groups.remote(self.request.body, matrices, self.n_groups, places, *rows)
+            rows.append(data.actors[part].rows.remote(data.marks[part], self.request.transforms, asked))
+        asked_of, mark = data.actors[self.part], data.marks[self.part]
+        return asked_of.groups.remote(mark, self.request.body, matrices, self.n_groups, places, *rows)
 
 
 def answers_to(data: RayUsers, calls: Sequence[Call | GroupsCall]) -> list[bytes]:
@@ -160,6 +171,8 @@ def answers_to(data: RayUsers, calls: Sequence[Call | GroupsCall]) -> list[bytes
                 code, answer = None, b""
             if code == FAILED:
                 raise ValueError("Expected the statistic to give one vector per group.")
+            if code == CHANGED:
+                raise EngineLost(changed=True)
             if code == DONE:
                 answers[number] = answer
             else:

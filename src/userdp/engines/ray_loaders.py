@@ -1,30 +1,61 @@
-"""How partitions on Ray get their users: loaders that can run again, and give the same users and rows each time."""
+"""How partitions on Ray get their users: loaders that can run again, and give the same users and rows each time.
+
+Files may change between two loads, and who is in which partition with them. So what was loaded has a mark, of the users
+in their order and of the files as the system tells them: the driver keeps it, and no answer comes from other data.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import pickle
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import ray
 
-from userdp.data.parts import part_by_row_groups, part_by_users
+from userdp.data.parts import part_by_row_groups, part_by_users, users_in_order
 from userdp.data.schema import Schema, texts
+from userdp.data.store_files import sources_of
+from userdp.data.tables import open_parquet
 from userdp.data.users import UserData
 
 STORED = ("rows", "targets", "offsets")  # arrays of a store
 
 
+MARK_BYTES = 32  # of `Loaded.mark`
+_MEANWHILE = "Expected files that stay as they are while partitions load: they changed meanwhile."
+
+Sources = tuple[tuple[str, int, int], ...]  # names of files, their sizes, and when they were last modified, in ns
+
+
 class Loaded(NamedTuple):
-    """Users, and of sorted files the ids of the first and the last one."""
+    """Users, and what they are known by.
+
+    n_users: how many there are; data of fewer than two is filled up with users without rows, who come last;
+    digest: their fingerprint, of files with ids; ends: of sorted files, the ids of the first and the last one.
+    """
 
     data: UserData
+    n_users: int
+    digest: str
     ends: tuple[Any, ...] = ()
+    sources: Sources = ()
+
+    @classmethod
+    def of(cls, data: UserData, sources: Sources = ()) -> Loaded:
+        return cls(data, data.n_users, data.fingerprint(), (), sources)
+
+    @property
+    def mark(self) -> bytes:
+        """By which a partition knows that it loaded again what it had."""
+        told = repr((self.n_users, self.digest, self.ends, self.sources))
+        return hashlib.sha256(told.encode()).digest()
 
 
 class Loader(Protocol):
@@ -59,7 +90,7 @@ class SharedMemory:
         with open(self._file, "rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         data: UserData = pickle.loads(self._head, buffers=[mapped[at : at + size] for at, size in self._places])
-        return Loaded(data)
+        return Loaded.of(data)
 
 
 @dataclass(frozen=True)
@@ -71,7 +102,8 @@ class Part:
     last: int
 
     def load(self) -> Loaded:
-        return Loaded(self.whole.load().data.part(self.first, self.last))
+        whole = self.whole.load()
+        return Loaded.of(whole.data.part(self.first, self.last), whole.sources)
 
 
 @dataclass(frozen=True)
@@ -81,7 +113,7 @@ class Shipped:
     references: list[Any]
 
     def load(self) -> Loaded:
-        return Loaded(ray.get(self.references[0]))
+        return Loaded.of(ray.get(self.references[0]))
 
 
 @dataclass(frozen=True)
@@ -92,8 +124,15 @@ class StoredUsers:
     facts: Mapping[str, Any]
 
     def load(self) -> Loaded:
+        before = self._sources()
         rows, targets, offsets = (np.asarray(np.load(f"{self.folder}/{name}.npy", mmap_mode="r")) for name in STORED)
-        return Loaded(UserData(rows, targets, offsets, **self.facts))
+        if self._sources() != before:
+            raise ValueError(_MEANWHILE)
+        return Loaded.of(UserData(rows, targets, offsets, **self.facts), before)
+
+    def _sources(self) -> Sources:
+        told = [(name, Path(self.folder, f"{name}.npy").stat()) for name in STORED]
+        return tuple((name, file.st_size, file.st_mtime_ns) for name, file in told)
 
 
 @dataclass(frozen=True)
@@ -113,7 +152,21 @@ class ParquetUsers:
     sorted_by_user: bool = False
 
     def load(self) -> Loaded:
+        before = self._sources()
         read = part_by_row_groups if self.sorted_by_user else part_by_users
         table = read(self.path, self.schema, self.part, self.n_parts)
-        users = texts(table[self.schema.user].take([0, len(table) - 1])) if self.sorted_by_user else []
-        return Loaded(UserData.from_schema(table, self.schema, **self.options), tuple(users))
+        with_ids, ends = {**self.options, "keep_user_ids": True}, []
+        if self.sorted_by_user:
+            data, n_users = users_in_order(table, self.schema, with_ids)
+            ends = texts(table[self.schema.user].take([0, len(table) - 1])) if len(table) else []
+        else:
+            data = UserData.from_schema(table, self.schema, **with_ids)
+            n_users = data.n_users
+        if self._sources() != before:
+            raise ValueError(_MEANWHILE)
+        kept = data if self.options.get("keep_user_ids") else replace(data, user_ids=None)
+        return Loaded(kept, n_users, data.fingerprint(), tuple(ends), before)
+
+    def _sources(self) -> Sources:
+        told = sources_of(open_parquet(self.path))
+        return tuple((file["name"], file["size"], file["modified"]) for file in told)

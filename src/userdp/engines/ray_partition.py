@@ -1,7 +1,8 @@
 """A partition of users on Ray: the actor that computes on their rows, and how it is asked.
 
 Nothing of a user's data is in what it says or raises: whatever fails is told as a number. Matrices that stay the same
-for many releases (a basis) are sent once, and known by their digests after.
+for many releases (a basis) are sent once, and known by their digests after. Each call comes with the mark of what was
+loaded when the partition was placed: one that was started anew, and loaded anything else, computes nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from ray import cloudpickle
 import userdp
 from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
-from userdp.engines.ray_loaders import Loaded, Loader
+from userdp.engines.ray_loaders import Loaded, Loader, Sources
 
-DONE, FAILED, UNKNOWN_MATRIX = 0, 1, 2  # how a call went
+DONE, FAILED, UNKNOWN_MATRIX, CHANGED = 0, 1, 2, 3  # how a call went
 _MATRICES = 32  # that an actor remembers
 
 
@@ -30,7 +31,8 @@ _MATRICES = 32  # that an actor remembers
 class Facts:
     """What a partition says of itself: to the curator, who holds the data anyway.
 
-    trouble: why it could not load, in userdp's own words, or empty; ends: of sorted files, the first and the last user.
+    trouble: why it could not load, in userdp's own words, or empty; ends: of sorted files, the first and the last user;
+    mark: of what it loaded, with the files, `sources`, that it is from.
     """
 
     version: str = userdp.__version__
@@ -42,6 +44,8 @@ class Facts:
     has_intercept: bool = False
     digest: str = ""
     ends: tuple[Any, ...] = ()
+    mark: bytes = b""
+    sources: Sources = ()
 
 
 class Partition:
@@ -57,115 +61,137 @@ class Partition:
         np.seterr(all="ignore")
         numba.set_num_threads(1)
         self._loader = loader
-        self._held: Loaded | None = None
+        self._held: tuple[Loaded, bytes] | None = None
         self._changed: dict[bytes, UserData] = {}
         self._matrices: dict[bytes, np.ndarray] = {}
         self._vectors: dict[bytes, np.ndarray] = {}  # of the last reduction
 
     def facts(self) -> Facts:
         try:
-            data, ends = self._loaded()
-            shape = (data.n_users, data.n_features, str(data.dtype), data.has_targets, data.has_intercept)
-            return Facts(userdp.__version__, "", *shape, data.fingerprint(), ends)
+            (data, n_users, digest, ends, sources), mark = self._loaded()
+            shape = (n_users, data.n_features, str(data.dtype), data.has_targets, data.has_intercept)
+            return Facts(userdp.__version__, "", *shape, digest, ends, mark, sources)
         except (ValueError, TypeError, FileNotFoundError) as error:  # which speak of files, names and types only
             said = str(error)
             return Facts(trouble=said if said.startswith("Expected ") else "Expected to load it.")
         except BaseException:
             return Facts(trouble="Expected to load it.")
 
-    def total(self, request: bytes, matrices: dict[bytes, np.ndarray], users: bytes | None) -> tuple[int, bytes]:
+    def total(
+        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], users: bytes | None
+    ) -> tuple[int, bytes]:
         """What these users' vectors contribute: None for all, else a `list_of` numbers."""
         try:
-            asked = self._read(request, matrices)
-            if asked is None:
-                return UNKNOWN_MATRIX, b""
+            asked = self._read(mark, request, matrices)
+            if isinstance(asked, int):
+                return asked, b""
             (statistic, contribution), data = asked
             self._vectors = {}
-            total = LocalEngine().total(statistic, contribution, data, _numbers(users, data.n_users))
+            total = LocalEngine().total(statistic, contribution, data, _numbers(users, self._n_users))
             return (DONE, total.tobytes()) if total.dtype == np.int64 and total.ndim == 1 else (FAILED, b"")
         except BaseException:
             return FAILED, b""
 
-    def vectors(self, request: bytes, matrices: dict[bytes, np.ndarray], users: np.ndarray) -> tuple[int, bytes]:
+    def vectors(
+        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], users: np.ndarray
+    ) -> tuple[int, bytes]:
         """One vector of each of these users."""
         try:
-            asked = self._read(request, matrices)
-            if asked is None:
-                return UNKNOWN_MATRIX, b""
+            asked = self._read(mark, request, matrices)
+            if isinstance(asked, int):
+                return asked, b""
             (statistic,), data = asked
             return DONE, LocalEngine().vectors(statistic, data, users.astype(np.int64), len(users)).tobytes()
         except BaseException:
             return FAILED, b""
 
     def reduced(
-        self, request: bytes, matrices: dict[bytes, np.ndarray], users: bytes | None, reduction: bytes
+        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], users: bytes | None, reduction: bytes
     ) -> tuple[int, bytes]:
         """What a function makes of these users' vectors, which are kept until others are asked for."""
         try:
             wanted = hashlib.sha256(request + (users or b"")).digest()
             if wanted not in self._vectors:
-                asked = self._read(request, matrices)
-                if asked is None:
-                    return UNKNOWN_MATRIX, b""
+                asked = self._read(mark, request, matrices)
+                if isinstance(asked, int):
+                    return asked, b""
                 (statistic,), data = asked
-                numbers = _numbers(users, data.n_users)
+                numbers = _numbers(users, self._n_users)
                 self._vectors = {wanted: LocalEngine().vectors(statistic, data, numbers, len(numbers))}
             return DONE, array_bytes(cloudpickle.loads(reduction)(self._vectors[wanted]))
         except BaseException:
             return FAILED, b""
 
-    def rows(self, transforms: bytes, users: np.ndarray) -> UserData | None:
-        """A copy of these users' rows, for the partition that computes on their groups."""
+    def rows(self, mark: bytes, transforms: bytes, users: np.ndarray) -> UserData | int:
+        """A copy of these users' rows, for the partition that computes on their groups; or how the call went."""
         try:
-            return self._transformed(transforms).taken(users)
+            return self._transformed(transforms).taken(users) if self._has(mark) else CHANGED
         except BaseException:
-            return None
+            return FAILED
 
     def groups(
         self,
+        mark: bytes,
         request: bytes,
         matrices: dict[bytes, np.ndarray],
         n_groups: int,
         places: np.ndarray,
-        *parts: UserData | None,
+        *parts: UserData | int,
     ) -> tuple[int, bytes]:
         """One vector of each group, from rows that came; user j is places[1, j] of part places[0, j]."""
         try:
-            asked = self._read(request, matrices)
-            if asked is None:
-                return UNKNOWN_MATRIX, b""
+            asked = self._read(mark, request, matrices)
+            if isinstance(asked, int):
+                return asked, b""
             (statistic,), _ = asked
-            came = [part for part in parts if part is not None]
+            came = [part for part in parts if isinstance(part, UserData)]
             if len(came) < len(parts):
-                return FAILED, b""
+                return (CHANGED if CHANGED in parts else FAILED), b""
             starts = np.cumsum([0, *(part.n_users for part in came)])
             users = starts[places[0]] + places[1]
             return DONE, LocalEngine().vectors(statistic, UserData.joined(came), users, n_groups).tobytes()
         except BaseException:
             return FAILED, b""
 
-    def _loaded(self) -> Loaded:
+    def _loaded(self) -> tuple[Loaded, bytes]:
+        """What it has, and the mark of it."""
         if self._held is None:
-            self._held = self._loader.load()
+            loaded = self._loader.load()
+            self._held = loaded, loaded.mark
         return self._held
+
+    @property
+    def _n_users(self) -> int:
+        return self._loaded()[0].n_users
+
+    def _has(self, mark: bytes) -> bool:
+        """Whether it could load, and has what was placed; no statistic can say so, since none runs here."""
+        try:
+            return self._loaded()[1] == mark
+        except BaseException:
+            return False
 
     def _transformed(self, transforms: bytes) -> UserData:
         """The data as declared changes make it, which are made once."""
         if transforms not in self._changed:
-            data = self._loaded().data
+            data = self._loaded()[0].data
             for change in cloudpickle.loads(transforms):
                 data = change(data)
             self._changed = {transforms: data}
         return self._changed[transforms]
 
-    def _read(self, request: bytes, matrices: dict[bytes, np.ndarray]) -> tuple[tuple[Any, ...], UserData] | None:
-        """What was asked for, and the data; None if a matrix is not known here."""
+    def _read(
+        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray]
+    ) -> tuple[tuple[Any, ...], UserData] | int:
+        """What was asked for, and the data; or why there is none."""
+        if not self._has(mark):
+            return CHANGED
         self._matrices = dict([*self._matrices.items(), *matrices.items()][-max(_MATRICES, len(matrices)) :])
         reader = _Unpickler(request, self._matrices)
         try:
             transforms, *asked = reader.load()
         except _UnknownMatrixError:
-            return None
+            return UNKNOWN_MATRIX
         return tuple(asked), self._transformed(transforms)
 
 

@@ -71,7 +71,8 @@ class Curator:
     `insecure_seed` nothing is private, and the ledger says so.
 
     The order of events is the guarantee: certify (no data), check the public number of users, let the engine bring the
-    data to where it computes, charge the ledger, and only then draw the users' order and compute on data. A curator
+    data to where it computes, charge the ledger, and only then draw the users' order and compute on data. Rows that are
+    made of earlier releases (`prepare`) are brought there after the charge: should that fail, it is spent. A curator
     cannot be copied, pickled or used by a forked process: each copy would release what was charged once.
     """
 
@@ -241,8 +242,8 @@ class Curator:
             return Aborted(error.reason)
         except KeyboardInterrupt:
             return KeyboardInterrupt()
-        except EngineLost:
-            return EngineLost()
+        except EngineLost as error:
+            return EngineLost(error.changed)
         except BaseException:
             return RuntimeError(
                 "Expected the statistic to give one vector per group; it failed on the data, though it passed its "

@@ -140,7 +140,8 @@ class Result:
     outside: as the plan has it; phases: what each phase released: users, groups, step size, radius, noise;
     solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`);
     bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, without who takes
-    part (a sample's size is secret); set by `minimize`, too.
+    part (a sample's size is secret); where vectors are compared, of the fixed reductions alone (how many vectors are
+    gathered beside is secret); set by `minimize`, too.
     """
 
     weights: np.ndarray
