@@ -138,9 +138,10 @@ class Groups:
         """Identifier of each user, in the users' order."""
         firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
         if isinstance(users, (pa.Array, pa.ChunkedArray)):
-            if pa.types.is_dictionary(users.type):  # whose parts may have different ones
-                users = users.cast(users.type.value_type)
-            return tuple(texts(users.take(pa.array(firsts))))
+            if isinstance(users, pa.ChunkedArray) and pa.types.is_dictionary(users.type):
+                users = users.unify_dictionaries()
+            found = users.take(pa.array(firsts))
+            return tuple(texts(found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found))
         listed = list(users)
         return tuple(listed[first] for first in firsts)
 
