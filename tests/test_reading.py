@@ -37,6 +37,11 @@ CONTAINERS = {
     "polars category": pl.Series(WORDS, dtype=pl.Categorical),
     "arrow": pa.chunked_array([pa.array(WORDS[:1000]), pa.array(WORDS[1000:])]),
     "arrow dictionary": pa.array(WORDS.tolist()).dictionary_encode(),
+    "arrow dictionaries": pa.chunked_array(
+        [pa.array(WORDS[:1000]).dictionary_encode(), pa.array(WORDS[1000:][::-1]).dictionary_encode()[::-1]]
+    ),
+    "all of int8": np.where(WHOLE < 0, -128, 127).astype(np.int8),
+    "high uint64": (WHOLE + 40).astype(np.uint64) + np.uint64(2**64 - 81),
     "arrow float": pa.array(WHOLE.astype(float)),
 }
 
@@ -133,3 +138,25 @@ def test_contiguous_arrays_are_not_copied():
     assert np.shares_memory(data.rows, X)
     assert np.shares_memory(data.targets, y)
     assert (data.rows.flags.writeable, data.targets.flags.writeable, X.flags.writeable) == (False, False, True)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary()])
+def test_text_ids_of_parquet_in_parts(tmp_path, kind):
+    path, cells = tmp_path / "table.parquet", [word.encode() + b"\xff" for word in WORDS.tolist()]
+    views = {pa.string_view(): pa.binary_view(), pa.large_string(): pa.large_binary()}
+    ids = pa.array(cells, views.get(kind, pa.binary())).view(kind)
+    pq.write_table(pa.table({"user": ids, "x": np.arange(3000.0)}), path, row_group_size=700)
+    found = UserData.from_parquet(path, user="user", features=["x"], keep_user_ids=True)
+    distinct = list(dict.fromkeys(cells))
+    assert found.user_ids == tuple(
+        cell if kind == pa.binary() else cell.decode(errors="surrogateescape") for cell in distinct
+    )
+    expected = sorted(range(3000), key=lambda row: distinct.index(cells[row]))
+    np.testing.assert_array_equal(found.rows[:, 0], expected)
+
+
+def test_missing_text_ids_of_parquet(tmp_path):
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"user": ["a", None, "b"], "x": [1.0, 2.0, 3.0]}), path)
+    with pytest.raises(ValueError, match="user id in every row"):
+        UserData.from_parquet(path, user="user", features=["x"])

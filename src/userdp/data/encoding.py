@@ -21,6 +21,8 @@ def encodable(kind: np.dtype) -> bool:
 def encode(cells: np.ndarray | pa.Array) -> tuple[np.ndarray, Any]:
     """Each cell's code, and the distinct cells in the order of codes; the code of null is their number."""
     if isinstance(cells, np.ndarray):
+        if (found := _encode_close(cells)) is not None:
+            return found
         cells = np.ascontiguousarray(cells)
         size = cells.dtype.itemsize
         words = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}.get(size, pa.binary(size))
@@ -31,6 +33,42 @@ def encode(cells: np.ndarray | pa.Array) -> tuple[np.ndarray, Any]:
     encoded = cells.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary)) if cells.null_count else encoded.indices
     return np.asarray(codes), encoded.dictionary
+
+
+def _encode_close(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Whole numbers that are close to each other, by a table of where each first appears, or None for other cells."""
+    if cells.dtype.kind not in "iu" or not len(cells):
+        return None
+    low, n_numbers = cells.min(), int(cells.max()) - int(cells.min()) + 1
+    if n_numbers > min(len(cells), 2**31 - 1):
+        return None
+    steps = (cells - low).view(f"u{cells.dtype.itemsize}").astype(np.intp)  # the difference may need all bits
+    firsts = np.full(n_numbers, len(cells))
+    np.minimum.at(firsts, steps, np.arange(len(cells)))
+    present = np.flatnonzero(firsts < len(cells))
+    ranked = present[np.argsort(firsts[present])]
+    codes = np.empty(n_numbers, dtype=np.int32)
+    codes[ranked] = np.arange(len(ranked), dtype=np.int32)
+    return codes.take(steps), cells[firsts[ranked]]
+
+
+def encode_dictionary(column: Any) -> np.ndarray | None:
+    """Codes of Arrow text that is held as places in dictionaries, by these alone; None of other columns, or nulls."""
+    if not isinstance(column, (pa.ChunkedArray, pa.DictionaryArray)) or not pa.types.is_dictionary(column.type):
+        return None
+    kind = column.type.value_type
+    plain = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    dictionaries = [chunk.dictionary for chunk in chunks]
+    if not any(test(kind) for test in plain) or column.null_count or any(d.null_count for d in dictionaries):
+        return None
+    try:
+        merged = pa.chunked_array(dictionaries, kind).dictionary_encode()
+    except pa.ArrowException:  # too much text for one dictionary
+        return None
+    codes = np.concatenate([np.asarray(chunk.indices) for chunk in merged.chunks])
+    parts = np.split(codes, np.cumsum([len(dictionary) for dictionary in dictionaries])[:-1])
+    return encode(np.concatenate([part[np.asarray(c.indices)] for part, c in zip(parts, chunks, strict=True)]))[0]
 
 
 def as_arrow(column: Any) -> pa.Array | None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from userdp.data.encoding import arrow_ids, encodable, encode, plain_ids
+from userdp.data.encoding import arrow_ids, encodable, encode, encode_dictionary, plain_ids
 from userdp.data.schema import TEXT, as_bytes, declared, texts
 
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 _TURN_ROWS = 2048  # of which columns become rows at a time
-_THREADING_PAYS = 1 << 22  # entries below which starting threads costs more than it saves
+_MOST_MOVERS = 4  # threads that move rows, each of which holds some
+_THREADING_PAYS = 1 << 20  # entries below which starting threads costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,49 @@ class Groups:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(move, starts))
 
-    def scatter(self, columns: Sequence[np.ndarray], start: int, out: np.ndarray) -> None:
-        """Put the columns of some input rows, from number `start` on, where they belong in `out`."""
-        end = start + len(columns[0])
-        block = out[start:end] if self.order is None else np.empty((end - start, out.shape[1]), out.dtype)
-        as_rows(columns, block)
-        if self.order is not None:
-            places, whole_row = self._places[start:end], np.dtype((np.void, out.strides[0]))
-            if self.n_rows < self.n_input:
-                block, places = block[places >= 0], places[places >= 0]
-            out.view(whole_row)[places, 0] = block.view(whole_row)[:, 0]
+    def scatter(self, batches: Iterable[Sequence[np.ndarray]], out: np.ndarray) -> bool:
+        """Put columns of input rows, some rows at a time, where they belong in `out`; whether as many came as belong.
 
-    @cached_property
+        On several processors, while the next rows are made.
+        """
+        n_movers = min(os.cpu_count() or 1, _MOST_MOVERS)
+        places = None if self.order is None else self._places()
+        start, moving = 0, deque[Future[None]]()
+        with ThreadPoolExecutor(n_movers) as pool:
+            for columns in batches:
+                end = start + len(columns[0])
+                if end > self.n_input:
+                    return False
+                if len(moving) == n_movers:  # more would only take memory
+                    moving.popleft().result()
+                moving.append(pool.submit(self._scatter, columns, start, places, out))
+                start = end
+            for moved in moving:
+                moved.result()
+        return start == self.n_input
+
+    def _scatter(self, columns: Sequence[np.ndarray], start: int, places: np.ndarray | None, out: np.ndarray) -> None:
+        n_rows = len(columns[0])
+        if places is None:
+            as_rows(columns, out[start : start + n_rows])
+            return
+        whole_row = np.dtype((np.void, out.strides[0]))
+        everything, block = out.view(whole_row)[:, 0], np.empty((min(n_rows, _TURN_ROWS), out.shape[1]), out.dtype)
+        for first in range(0, n_rows, _TURN_ROWS):
+            some = [column[first : first + _TURN_ROWS] for column in columns]
+            turned = block[: len(some[0])]
+            as_rows(some, turned)
+            rows, there = turned.view(whole_row)[:, 0], places[start + first : start + first + len(turned)]
+            if self.n_rows < self.n_input:
+                rows, there = rows[there >= 0], there[there >= 0]
+            np.put(everything, there, rows)
+
     def _places(self) -> np.ndarray:
         """Where each input row goes, -1 for those beyond the cap."""
         assert self.order is not None
-        places = np.full(self.n_input, -1, dtype=np.int64)
-        places[self.order] = np.arange(self.n_rows)
+        kind = np.int32 if self.n_input < 2**31 else np.int64
+        places = np.full(self.n_input, -1, kind)
+        places[self.order.astype(np.intp, copy=False)] = np.arange(self.n_rows, dtype=kind)
         return places
 
     def targets(self, source: np.ndarray | None) -> np.ndarray:
@@ -111,7 +138,10 @@ class Groups:
         """Identifier of each user, in the users' order."""
         firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
         if isinstance(users, (pa.Array, pa.ChunkedArray)):
-            return tuple(texts(users.take(pa.array(firsts))))
+            if isinstance(users, pa.ChunkedArray) and pa.types.is_dictionary(users.type):
+                users = users.unify_dictionaries()
+            found = users.take(pa.array(firsts))
+            return tuple(texts(found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found))
         listed = list(users)
         return tuple(listed[first] for first in firsts)
 
@@ -198,6 +228,10 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(NO_ROWS)
     if isinstance(users, range):
         return np.arange(n_rows), np.arange(n_rows)
+    codes = encode_dictionary(users)
+    if codes is not None:
+        starts = changes(codes)
+        return starts, codes[starts]
     # A list stays as it is: numpy would turn [1, "1"] into two equal strings.
     ids = arrow_ids(users)
     ids = ids if isinstance(ids, (list, tuple, pa.Array)) else np.asarray(ids)

@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 
-from userdp.data.schema import TEXT, Schema, Untyped, as_bytes, declared
+from userdp.data.schema import TEXT, Schema, Untyped, as_bytes, declared, ids
 
 KINDS = {
     ".parquet": "Parquet",
@@ -60,11 +60,12 @@ class TableFile:
         scan: Callable[[list[str], int | None], Iterable[pa.RecordBatch]] | None = None,
         count: Callable[[], int] | None = None,
         files: Callable[[], list[str]] | None = None,
+        read_distinct: Callable[[str], pa.ChunkedArray] | None = None,
     ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
         self._schema, self._read = schema, read
         self._scan = scan or (lambda names, _: read(names).to_batches(max_chunksize=_BATCH_ROWS))
-        self._count, self._files = count, files
+        self._count, self._files, self._read_distinct = count, files, read_distinct
         self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
         self._asked: dict[str, Any] = {}
 
@@ -72,6 +73,16 @@ class TableFile:
         if self.typed:
             return self._columns([name])[name]
         return self._kept[name] if name in self._kept else Untyped(self._columns([name], {name: pa.string()})[name])
+
+    def user_column(self, name: str) -> Any:
+        """A column of user ids, as `schema.ids` has them; text of Parquet as places in dictionaries, as it lies there.
+
+        That takes a third of the time, and less memory.
+        """
+        if self._read_distinct is not None and declared(self.without_cells(name)) == TEXT:
+            with contextlib.suppress(pa.ArrowException, OSError):  # too much text for a dictionary, or a broken file
+                return self._read_distinct(name)
+        return ids(self[name])
 
     def type_of(self, name: str) -> pa.DataType:
         """The type that the file declares for a column."""
@@ -231,6 +242,10 @@ def _open_parquet(path: Path) -> TableFile:
         with pyarrow.parquet.ParquetFile(path) as file:
             return file.read(columns=columns)
 
+    def read_distinct(name: str) -> pa.ChunkedArray:
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=[name]) as file:
+            return file.read(columns=[name])[name]
+
     def scan(columns: list[str], at_most: int | None) -> Iterator[pa.RecordBatch]:
         with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
             for batch in file.iter_batches(at_most or _BATCH_ROWS, columns=columns, use_threads=at_most is None):
@@ -239,7 +254,7 @@ def _open_parquet(path: Path) -> TableFile:
     def count() -> int:
         return int(pyarrow.parquet.read_metadata(path).num_rows)
 
-    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan, count=count)
+    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan, count=count, read_distinct=read_distinct)
 
 
 def _open_csv(path: Path) -> TableFile:

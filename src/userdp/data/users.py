@@ -331,7 +331,7 @@ class UserData:
         if isinstance(table, TableFile):
             table.prefetch(schema)
         kept_type = kept.float_type(np.dtype(np.float64))
-        owners = ids(table[schema.user])
+        owners = table.user_column(schema.user) if isinstance(table, TableFile) else ids(table[schema.user])
         groups = kept.groups(owners, len(owners))
 
         def column(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
@@ -347,14 +347,14 @@ class UserData:
         rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
         readers = {name: partial(numbers, f"column {name!r}") for name in schema.features}
         if isinstance(table, TableFile) and table.typed:
-            start = 0
-            for batch in table.batches(list(schema.features)):
-                found = [column(name, cells, readers[name]) for name, cells in zip(readers, batch, strict=True)]
-                if start + len(found[0]) > len(owners):
-                    raise ValueError(_CHANGED)
-                groups.scatter(found, start, rows)
-                start += len(found[0])
-            if start < len(owners):
+            batches = table.batches(list(schema.features))
+            if not groups.scatter(
+                (
+                    [column(*named, readers[named[0]]) for named in zip(readers, batch, strict=True)]
+                    for batch in batches
+                ),
+                rows,
+            ):
                 raise ValueError(_CHANGED)
         else:
             for position, (name, reader) in enumerate(readers.items()):
