@@ -174,7 +174,7 @@ class Exact:
         return np.append(statistic(self.data, users, self.n_groups).mean(axis=0), radius)
 
 
-def passes(problem, data, whitened, steps=(1.0, 0.3, 0.1, 0.03), n_groups=1):
+def passes(problem, data, whitened, steps=(1.0, 1.0, 1.0, 1.0, 0.3, 0.3, 0.1, 0.1, 0.03, 0.01), n_groups=1):
     """Weights after passes without noise, with the first step size in units of the plan's largest, and the curator."""
     curvature = problem.loss.curvature * (problem.n_features if whitened else problem.row_norm**2)
     phases = tuple(
@@ -219,12 +219,12 @@ def optimum(problem, data):
 @pytest.mark.parametrize("loss", [losses.logistic, losses.squared, losses.multinomial(4)], ids=lambda loss: loss.name)
 def test_without_noise_it_finds_the_penalised_optimum(loss, l2, whitened):
     kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
-    data = make_users(1500, 4, kind=kind)
+    data = make_users(300, 4, kind=kind)
     for intercept in (True, False):
         options = {"l2": l2, "intercept": intercept}
         penalised = Problem(loss, Ball(100.0), 4, 2.5, None if loss.classifies else 5.0, **options)
         best = optimum(penalised, data)
-        np.testing.assert_allclose(passes(penalised, data, whitened)[0], best, atol=0.02 * np.linalg.norm(best))
+        np.testing.assert_allclose(passes(penalised, data, whitened)[0], best, atol=0.03)
 
 
 @pytest.mark.parametrize("whitened", [False, True], ids=["plain", "whitened"])
