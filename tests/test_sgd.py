@@ -2,11 +2,12 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numba
 import numpy as np
 import pytest
-from cases import CLASSIFICATION, DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name
+from cases import CLASSIFICATION, DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name, python_custom
 
 from userdp import losses
 from userdp.data.users import UserData
@@ -36,7 +37,8 @@ def naive(statistic, data, users, n_groups):
             predictions = w.reshape(loss.n_outputs, -1) @ rows[row]
             slopes = np.atleast_1d(loss.slope(predictions if loss.n_outputs > 1 else predictions[0], targets[row]))
             step = statistic.step_size * (1 - t / len(rows) if statistic.decay else 1)
-            w = statistic.domain.project(w - step * np.outer(slopes, rows[row]).ravel())
+            penalty = 0.0 if statistic.penalty is None else statistic.penalty * w
+            w = statistic.domain.project(w - step * (np.outer(slopes, rows[row]).ravel() + penalty))
             iterates.append(w)
         kept = iterates[min(math.floor(statistic.average_from * len(iterates)), len(iterates) - 1) :]
         vectors.append(np.mean(kept, axis=0) - statistic.start if kept else np.full(len(w), np.nan))
@@ -78,6 +80,43 @@ def test_several_outputs_equal_a_naive_loop(domain):
         statistic = OnePassSGD(MULTINOMIAL, domain.project(np.zeros(12)), domain, 0.4, *options)
         expected = naive(statistic, data, np.arange(30), 7)
         np.testing.assert_allclose(statistic(data, np.arange(30), 7), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [losses.logistic, losses.absolute, MULTINOMIAL, python_custom], ids=name)
+@pytest.mark.parametrize("kind", ["small ball", "wide ball", "center", "box", "simplex"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_penalised_steps_equal_a_naive_loop(loss, kind, dtype):
+    size = 3 * loss.n_outputs
+    center = np.linspace(-1, 1, size)
+    domain = {
+        "small ball": Ball(0.3),
+        "wide ball": WIDE,
+        "center": Ball(0.6, center),
+        "box": Box(center - 0.3, center + 0.2),
+        "simplex": Simplex(2.0),
+    }[kind]
+    data = make_data(dtype=dtype)
+    basis = np.array([[1.0, 0.2, 0.0], [-0.3, 0.9, 0.1], [0.0, 0.4, 1.3]])
+    penalty = np.tile([0.7, 0.2, 0.0], loss.n_outputs)
+    tolerance = 1e-12 if dtype == np.float64 else 2e-5
+    for options in ((0.0, False, None), (0.5, True, basis), (1.0, True, None)):
+        statistic = OnePassSGD(loss, domain.project(np.full(size, 0.4)), domain, 0.4, *options, penalty)
+        expected = naive(statistic, data, np.arange(30), 7)
+        np.testing.assert_allclose(statistic(data, np.arange(30), 7), expected, rtol=tolerance, atol=tolerance)
+        assert not np.allclose(expected, replace(statistic, penalty=None)(data, np.arange(30), 7), atol=1e-3)
+
+
+def test_no_penalty_and_a_penalty_of_zeros_are_the_same():
+    data = make_data()
+    statistic = OnePassSGD(losses.logistic, np.full(3, 0.2), Ball(0.5), 0.4, 0.5, True)
+    found, expected = (replace(statistic, penalty=p)(data, np.arange(30), 7) for p in (np.zeros(3), None))
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("penalty", [[1.0, 1.0], [1.0, -0.1, 0.0], [1.0, 6.0, 0.0]])
+def test_penalties_are_checked(penalty):
+    with pytest.raises(ValueError, match=r"a penalty of 3 numbers >= 0.*step_size=0.1 times the largest is at most"):
+        OnePassSGD(losses.logistic, np.zeros(3), WIDE, 0.1, penalty=np.array(penalty))
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2, 7, 1000])

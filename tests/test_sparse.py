@@ -122,12 +122,40 @@ def test_one_pass_is_that_of_dense_rows(loss, kind, basis):
             assert close(found, expected)
 
 
+@pytest.mark.parametrize("loss", [losses.logistic, losses.multinomial(4), losses.hinge], ids=name)
+@pytest.mark.parametrize("kind", ["small ball", "large ball", "center", "box"])
+@pytest.mark.parametrize("free", [True, False], ids=["intercept", "all"])
+def test_penalised_passes_are_those_of_dense_rows(loss, kind, free):
+    size = loss.n_outputs * (D + 1)
+    center = np.random.default_rng(3).normal(size=size)
+    domain = {
+        "small ball": Ball(0.2),
+        "large ball": Ball(50.0),
+        "center": Ball(0.7, center),
+        "box": Box(np.full(size, -0.05), np.full(size, 0.1)),
+    }[kind]
+    X, y = made(ROWS, D, seed=4), np.random.default_rng(2).integers(0, 2, ROWS).astype(float)
+    penalty = np.full((loss.n_outputs, D + 1), 0.25)
+    penalty[:, -1] *= not free
+    for rows in (X, hostile(X, largest=1e100)):
+        sparse, dense = both(rows, y, USERS, fit_intercept=True)
+        for step, average_from, decay in ((0.05, 0.0, False), (2.0, 0.5, True), (0.5, 1.0, False)):
+            start = domain.project(np.full(size, 0.1))
+            statistic = OnePassSGD(loss, start, domain, step, average_from, decay, None, penalty.ravel())
+            with np.errstate(all="ignore"):
+                found, expected = (statistic(data, np.arange(60), 15) for data in (sparse, dense))
+            assert close(found, expected)
+
+
 def test_long_trajectories_are_written_out_and_stay_the_same():
     X = made(20_000, D, seed=6)
     y = np.random.default_rng(2).integers(0, 2, X.shape[0]).astype(float)
     sparse, dense = both(X, y, np.arange(X.shape[0]) // 100)
     statistic = OnePassSGD(losses.logistic, np.zeros(D), Ball(0.01), 5.0)  # hardly a step is not projected
     assert close(statistic(sparse, np.arange(200), 2), statistic(dense, np.arange(200), 2))
+    for domain in (Ball(0.01), Ball(50.0)):
+        statistic = OnePassSGD(losses.logistic, np.zeros(D), domain, 0.5, penalty=np.append(np.full(D - 1, 0.3), 0.0))
+        assert close(statistic(sparse, np.arange(200), 2), statistic(dense, np.arange(200), 2))
 
 
 @pytest.mark.parametrize("statistic", [case for case in STATISTICS if getattr(case.values[0], "sparse", False)])

@@ -67,7 +67,8 @@ def test_a_tiny_table(tmp_path, monkeypatch):
     assert "yard" not in risks["whitened-clip", "strongly convex"]
     assert "needs about" in risks["phased-sgd:paper", "logistic"]["refusal"]
     assert risks["whitened-clip", "strongly convex"]["excess"]["mean"] > 0
-    assert "l2" in risks["phased-sgd", "strongly convex"]["refusal"]
+    assert risks["phased-sgd", "strongly convex"]["excess"]["mean"] > 0
+    assert "l2" in risks["phased-sgd:paper", "strongly convex"]["refusal"]
     assert risks["phased-sgd", "hinge"]["assumptions"].endswith("a smooth loss; beta <= (L/R) sqrt(d m n eps)")
     assert risks["phased-sgd", "logistic"]["assumptions"].startswith("broken: n^(1-q) >= 100 ln(n/delta)")
     assert (tmp_path / "pictures" / "slopes.svg").exists()
@@ -75,7 +76,7 @@ def test_a_tiny_table(tmp_path, monkeypatch):
     assert head[1:] == ["smooth, n", "smooth, m", "smooth, beta", "non-smooth, n", "non-smooth, m"]
     assert {row[0]: row[1] for row in rows}["phased-sgd"] == "1.00 (1)"
     assert len(risk_rows(cells)[1]) == 3
-    assert any(line.startswith("phased-sgd: Expected l2") for line in refusals(cells))
+    assert any(line.startswith("phased-sgd:paper: Expected l2") for line in refusals(cells))
 
 
 def test_assumptions_follow_the_numbers():

@@ -4,12 +4,18 @@ import math
 
 import numpy as np
 import pytest
+import scipy
+from scipy.optimize import minimize as scipy_minimize
+from sklearn.linear_model import LogisticRegression
+from support_solvers import make_users
 
-from userdp import Ball, Budget, BudgetExceeded, losses
+from userdp import Affine, Ball, Box, Budget, BudgetExceeded, UserData, losses
 from userdp.privacy.accounting import epsilon_at, fits
 from userdp.solvers import phased_sgd as tight
-from userdp.solvers.base import run
+from userdp.solvers.base import Found, run
+from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem
+from userdp.vectors.sgd import OnePassSGD
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -149,3 +155,148 @@ def test_steps_fall_and_the_last_iterate_counts():
     statistic = curator.asked[-1][1]
     assert (statistic.decay, statistic.average_from) == (True, 1.0)
     assert statistic.basis.shape == (10, 10)
+
+
+# --- penalties --------------------------------------------------------------------------------------------------------
+
+
+class Exact:
+    """Answers with means of all users, without noise; all users take part in every phase."""
+
+    def __init__(self, data, n_groups=1):
+        self.data, self.n_groups, self.asked = data, n_groups, []
+
+    def release(self, label, statistic, radius):
+        self.asked.append(statistic)
+        users = np.arange(self.data.n_users)
+        if label == "second moment":
+            return statistic(self.data, users, self.data.n_users).mean(axis=0)
+        return np.append(statistic(self.data, users, self.n_groups).mean(axis=0), radius)
+
+
+def passes(problem, data, whitened, steps=(1.0, 1.0, 1.0, 1.0, 0.3, 0.3, 0.1, 0.1, 0.03, 0.01), n_groups=1):
+    """Weights after passes without noise, with the first step size in units of the plan's largest, and the curator."""
+    curvature = problem.loss.curvature * (problem.n_features if whitened else problem.row_norm**2)
+    phases = tuple(
+        tight.GroupPhase(f"phase {k}", data.n_users, 1.0, 1.0, n_groups=n_groups, step_size=step / curvature)
+        for k, step in enumerate(steps)
+    )
+    ridge = problem.l2 / problem.typical_curvature
+    schedule = tight.GroupPasses(phases, Preconditioner(1e-4, ridge, 50.0) if whitened else None)
+    found, curator = Found(problem.start, math.inf), Exact(data, n_groups)
+    drive(schedule.releases(problem, found), curator)
+    return found.weights, curator
+
+
+def drive(releases, curator):
+    request = next(releases)
+    try:
+        while True:
+            request = releases.send(curator.release(request.label, request.statistic, request.radius))
+    except StopIteration:
+        return
+
+
+def optimum(problem, data):
+    """The penalised optimum within the domain's ball, by scipy; dense, without intercepts in the penalty."""
+    X, y, k = data.dense().astype(float), data.targets, problem.loss.n_outputs
+
+    def objective(w):
+        predictions = X @ w.reshape(k, -1).T
+        values = [problem.loss.value(p if k > 1 else p[0], t) for p, t in zip(predictions, y, strict=True)]
+        slopes = [
+            np.atleast_1d(problem.loss.slope(p if k > 1 else p[0], t)) for p, t in zip(predictions, y, strict=True)
+        ]
+        kept = problem.penalised(w)
+        gradient = (np.array(slopes).T @ X / len(X)).ravel() + problem.l2 * kept
+        return np.mean(values) + problem.l2 / 2 * kept @ kept, gradient
+
+    return scipy_minimize(objective, np.zeros(problem.dimension), jac=True, method="L-BFGS-B", tol=1e-14).x
+
+
+@pytest.mark.parametrize("whitened", [False, True], ids=["plain", "whitened"])
+@pytest.mark.parametrize("l2", [0.03, 1.0])
+@pytest.mark.parametrize("loss", [losses.logistic, losses.squared, losses.multinomial(4)], ids=lambda loss: loss.name)
+def test_without_noise_it_finds_the_penalised_optimum(loss, l2, whitened):
+    kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
+    data = make_users(300, 4, kind=kind)
+    for intercept in (True, False):
+        options = {"l2": l2, "intercept": intercept}
+        penalised = Problem(loss, Ball(100.0), 4, 2.5, None if loss.classifies else 5.0, **options)
+        best = optimum(penalised, data)
+        np.testing.assert_allclose(passes(penalised, data, whitened)[0], best, atol=0.03)
+
+
+@pytest.mark.parametrize("whitened", [False, True], ids=["plain", "whitened"])
+def test_the_intercept_is_not_penalised(whitened):
+    """As scikit-learn has it: a rare class keeps its intercept, whatever the penalty."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 3))
+    y = rng.random(20_000) < 1 / (1 + np.exp(2.5 - X[:, 0]))
+    data = UserData.from_arrays(X, y, np.repeat(np.arange(4000), 5), fit_intercept=True)
+    usual = LogisticRegression(C=1 / (20_000 * 0.3), tol=1e-8, max_iter=1000).fit(X, y)
+    penalised = Problem(losses.logistic, Ball(100.0), 4, 2.5, l2=0.3, intercept=True)
+    weights, _ = passes(penalised, data, whitened)
+    np.testing.assert_allclose(weights, [*usual.coef_[0], *usual.intercept_], atol=0.02)
+    assert weights[-1] < -1.5
+
+
+def test_penalised_passes_of_sparse_rows_are_those_of_dense_ones():
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.random_array((3000, 30), density=0.1, rng=rng, format="csr")
+    y, users = rng.random(3000) < 0.4, np.arange(3000) // 10
+    penalised = Problem(losses.logistic, Ball(100.0), 31, 2.5, l2=0.1, intercept=True)
+    found, expected = (
+        passes(penalised, UserData.from_arrays(rows, y, users, fit_intercept=True), False, n_groups=7)[0]
+        for rows in (X, X.toarray())
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        Ball(0.4),
+        Ball(0.5, np.full(4, 0.5)),
+        Box(np.full(4, -0.1), np.full(4, 0.3)),
+        Affine([[1.0, 1, 0, 0]], [0.1], 0.5),
+    ],
+)
+@pytest.mark.parametrize("whitened", [False, True], ids=["plain", "whitened"])
+def test_penalised_weights_stay_inside_the_domain(domain, whitened):
+    penalised = Problem(losses.logistic, domain, 4, 2.5, l2=0.5, intercept=True)
+    weights, curator = passes(penalised, make_users(300, 4), whitened)
+    assert domain.contains(weights)
+    assert all(s.penalty is not None for s in curator.asked if isinstance(s, OnePassSGD))
+
+
+def test_turned_axes_carry_the_same_penalty_and_rows():
+    """Whitened, the penalty along the axes of the pass is that of the weights it stands for."""
+    penalised = problem(n_features=5, l2=0.7, intercept=True)
+    rng = np.random.default_rng(0)
+    basis, start = rng.normal(size=(5, 5)), rng.normal(size=5)
+    statistic, axes = tight.GroupPasses(())._one_pass(penalised, start, Ball(50.0, np.ones(5)), 1e-3, basis)
+    u = rng.normal(size=5)
+    w = basis @ u
+    turned = tight._turned(u, axes)
+    np.testing.assert_allclose(statistic.penalty @ turned**2, 0.7 * w[:-1] @ w[:-1])
+    np.testing.assert_allclose(statistic.basis @ turned, w)
+    np.testing.assert_allclose(tight._turned(turned, axes.T), u)
+    np.testing.assert_allclose(statistic.basis @ statistic.start, basis @ start)
+
+
+@pytest.mark.parametrize("loss", [losses.logistic, losses.hinge, losses.squared], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("l2", [1e-4, 0.1, 10.0, 1e4])
+def test_steps_of_penalised_plans_contract(loss, l2):
+    for radius in (1.0, 100.0):
+        made = plan(loss=loss, l2=l2, radius=radius)
+        if made.schedule.preconditioner is None:
+            assert all(phase.step_size * l2 <= 0.5 for phase in made.phases)
+        assert math.isfinite(made.bound)
+
+
+def test_a_tiny_penalty_changes_a_plan_by_little():
+    for loss in (losses.logistic, losses.hinge):
+        penalised, plain = plan(loss=loss, l2=1e-9), plan(loss=loss)
+        assert penalised.bound == pytest.approx(plain.bound, rel=1e-3)
+        assert penalised.certified == plain.certified

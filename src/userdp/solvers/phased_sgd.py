@@ -15,6 +15,11 @@ point, L^2 a bound on a gradient's mean square, T steps per group, C groups and 
     noise          sigma = multiplier * sensitivity(C, slack, radius)
     end            + curvature/2 sigma^2 E|x|^2, or (largest slope) sigma sqrt(E|x|^2) if that is less
 
+A penalty l2/2 |w|^2 adds its gradient l2 w to every step, for all weights but intercepts. It adds no scatter, so radius
+and noise stay. L becomes L + l2 |w| in a phase's bound: in a ball about 0, SGD keeps |w| within max(|start|, L / l2).
+l2/2 sigma^2 k is added at the end. Whitened, l2 / curvature is added to the second moment: the penalty is then no
+steeper than the loss, and counted as if it were as steep.
+
 Without preconditioning D is the reach of the domain and E|x|^2 = row_norm^2; with it D is the typical size of a
 prediction plus what the moment's error adds, and E|x|^2 the number of features.
 
@@ -31,6 +36,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
+from userdp.domains import Ball, Domain
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
@@ -96,14 +102,41 @@ class GroupPasses:
             start, radius = coordinates.from_weights(found.weights), phase.radius
             if isinstance(coordinates, Whitening):
                 start = domain.project(start)  # inside already, up to rounding
-            kind = (1.0, True) if self.falling else (0.0, False)
-            statistic = sgd.OnePassSGD(problem.loss, start, domain, phase.step_size, *kind, coordinates.basis)
+            statistic, axes = self._one_pass(problem, start, domain, phase.step_size, coordinates.basis)
             offset = yield Request(phase.label, statistic, radius)
             if self.falling:
                 offset, radius = offset[:-1], float(offset[-1])
+            offset = _turned(offset, None if axes is None else axes.T)
             found.weights = coordinates.project(problem.domain, coordinates.to_weights(start + offset))
-            found.phases.append(phase.summary(radius, groups=phase.n_groups, step_size=phase.step_size))
+            found.phases.append(phase.summary(radius, groups=phase.n_groups, step_size=statistic.step_size))
             found.stands = f"the weights of phase {number}"
+
+    def _one_pass(
+        self, problem: Problem, start: np.ndarray, domain: Domain, step_size: float, basis: np.ndarray | None
+    ) -> tuple[sgd.OnePassSGD, np.ndarray | None]:
+        """What the groups do, and the axes (of each output) that it is done along; None for the coordinates' own.
+
+        Whitened, where the domain is a ball, they are turned to the penalty's axes: along each it is a number.
+        Steps are shortened where a penalty along released axes is so steep that they would jump.
+        """
+        kind = (1.0, True) if self.falling else (0.0, False)
+        if not problem.l2:
+            return sgd.OnePassSGD(problem.loss, start, domain, step_size, *kind, basis), None
+        penalty, axes = problem.l2 * problem.penalised(np.ones(problem.dimension)), None
+        if basis is not None:
+            values, axes = np.linalg.eigh((basis.T * penalty[: problem.n_features]) @ basis)
+            penalty, basis = np.tile(np.maximum(values, 0.0), problem.loss.n_outputs), basis @ axes
+            assert isinstance(domain, Ball)
+            assert domain.center is not None
+            domain = Ball(domain.radius, _turned(domain.center, axes))
+            start = domain.project(_turned(start, axes))  # inside already, up to rounding
+        step_size = min(step_size, sgd.MOST_PULL * (1 - 1e-9) / max(float(penalty.max()), 1e-300))
+        return sgd.OnePassSGD(problem.loss, start, domain, step_size, *kind, basis, penalty), axes
+
+
+def _turned(weights: np.ndarray, axes: np.ndarray | None) -> np.ndarray:
+    """The components of each output's weights along the axes (columns)."""
+    return weights if axes is None else np.asarray((weights.reshape(-1, len(axes)) @ axes).ravel())
 
 
 @dataclass(frozen=True)
@@ -118,13 +151,18 @@ class _Mechanism:
 
 @dataclass(frozen=True)
 class _Setting:
-    """Scales of the problem, whitened or not: D, L, E|x|^2; and the Gaussian budget of the moment and of the rest."""
+    """Scales of the problem, whitened or not; and the Gaussian budget of the moment and of the rest.
+
+    D, L, E|x|^2, the penalty's curvature, and its largest gradient.
+    """
 
     moment_mu_squared: float
     distance: float
     lipschitz: float
     row_square: float
     mu_squared: float
+    penalty: float = 0.0
+    pull: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -200,18 +238,27 @@ def _best(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) ->
 def _settings(problem: Problem, n_users: int, mu_squared: float) -> list[_Setting]:
     """Without preconditioning, and with it at several fractions of the budget."""
     slope, settings = problem.typical_slope, []
+    ridge = problem.l2 / problem.typical_curvature
     for fraction in _MOMENT_FRACTIONS:
         if fraction == 0:
-            plain = _Setting(0.0, problem.reach, slope * problem.row_norm, problem.row_norm**2, mu_squared)
-            settings.append(plain)
+            lipschitz, square, moment, rest = slope * problem.row_norm, problem.row_norm**2, 0.0, mu_squared
+            distance, penalty = problem.reach, problem.l2
         elif problem.n_features <= MOST_FEATURES:
-            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(fraction * mu_squared))
-            distance = whitened_distance(problem, error)
-            root = math.sqrt(problem.n_features)
-            settings.append(
-                _Setting(fraction * mu_squared, distance, slope * root, root**2, (1 - fraction) * mu_squared)
-            )
+            moment, rest = fraction * mu_squared, (1 - fraction) * mu_squared
+            error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment))
+            lipschitz, square = slope * math.sqrt(problem.n_features), float(problem.n_features)
+            distance, penalty = whitened_distance(problem, error, ridge), problem.typical_curvature if ridge else 0.0
+        else:
+            continue
+        pull = _pull(problem, lipschitz)
+        settings.append(_Setting(moment, distance, lipschitz, square, rest, penalty, pull))
     return settings
+
+
+def _pull(problem: Problem, lipschitz: float) -> float:
+    """How long the penalty's gradient gets: steps pull weights in as soon as l2 |w| is more than L."""
+    start = float(np.linalg.norm(problem.start))
+    return min(problem.l2 * problem.domain.largest_norm, max(problem.l2 * start, lipschitz)) if problem.l2 else 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -253,9 +300,11 @@ def _outliers(n_groups: int) -> int:
 
 
 def _step_size(problem: Problem, setting: _Setting, distance: float, n_steps: float) -> float:
-    """2 D / (L sqrt(T)), at most where the mean step still contracts: 1 / (curvature E|x|^2)."""
-    wanted = _BOLDNESS * distance / (setting.lipschitz * math.sqrt(n_steps))
-    return min(wanted, 1 / (problem.loss.curvature * setting.row_square)) if problem.loss.smooth else wanted
+    """2 D / (L sqrt(T)), at most where the mean step contracts: 1 / (curvature E|x|^2 + 2 penalty)."""
+    wanted = _BOLDNESS * distance / ((setting.lipschitz + setting.pull) * math.sqrt(n_steps))
+    curvature = problem.loss.curvature * setting.row_square if problem.loss.smooth else 0.0
+    curvature += setting.penalty / sgd.MOST_PULL
+    return min(wanted, 1 / curvature) if curvature else wanted
 
 
 def _expected_radius(setting: _Setting, step_size: float, n_steps: float) -> float:
@@ -270,14 +319,14 @@ def _bound(
     for n_phase in users:
         n_steps = n_phase * rows_per_user / n_groups
         step_size = _step_size(problem, setting, distance, n_steps)
-        total += distance**2 / (2 * step_size * n_steps) + step_size * setting.lipschitz**2 / 2
+        total += distance**2 / (2 * step_size * n_steps) + step_size * (setting.lipschitz + setting.pull) ** 2 / 2
         noise = noise_ratio * _expected_radius(setting, step_size, n_steps)
         distance = math.sqrt(problem.dimension) * noise
     largest_slope = problem.lipschitz / problem.row_norm
     end = largest_slope * noise * math.sqrt(setting.row_square)
     if problem.loss.smooth:
         end = min(end, problem.loss.curvature / 2 * noise**2 * setting.row_square)
-    return total + end
+    return total + end + setting.penalty / 2 * noise**2 * problem.dimension
 
 
 def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:
@@ -309,7 +358,8 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         multiplier = 1 / math.sqrt(setting.moment_mu_squared) * (1 + 1e-9)
         steps.insert(0, moment_step(n_users, problem.n_features, multiplier))
         error = moment_error(n_users, problem.n_features, multiplier)
-        preconditioner = Preconditioner(error, progress=_progress(problem, phases[0], rows_per_user))
+        ridge = problem.l2 / problem.typical_curvature
+        preconditioner = Preconditioner(error, ridge, _progress(problem, phases[0], rows_per_user))
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
     return SolverPlan(plan, GroupPasses(tuple(phases), preconditioner), n_users * rows_per_user, choice.bound)

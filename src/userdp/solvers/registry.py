@@ -54,7 +54,7 @@ SOLVERS = {
     ("whitened-clip", "tight"): Solver(
         "solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
     ),
-    ("phased-sgd", "tight"): Solver("solvers.phased_sgd:plan_phased_sgd"),
+    ("phased-sgd", "tight"): Solver("solvers.phased_sgd:plan_phased_sgd", penalizes=True),
     ("asi-liu", "tight"): _baseline("asi_liu:plan_asi_liu", fits_gradients=True),
     ("example-level", "tight"): _baseline("example_level:plan_example_level", fits_gradients=True),
     ("dp-fedavg", "tight"): _baseline("fedavg:plan_fedavg", fits_gradients=True),

@@ -1,9 +1,9 @@
 """One-pass SGD: each group of users goes once through its rows, in mixed order, and gives an iterate.
 
-A step is w <- project(w - step * slope(<w, x>, y) x). Rows of one person resemble each other, so a group's rows are
-visited in a mixed order: taken user after user, each user drags the iterate along (on real data
-that cost more accuracy than privacy did). They are copied ahead, a window at a time, and on the way expressed in
-another basis, if one is given.
+A step is w <- project(w - step * (slope(<w, x>, y) x + penalty * w)). Rows of one person resemble each other, so a
+group's rows are visited in a mixed order: taken user after user, each user drags the iterate along (on real data that
+cost more accuracy than privacy did). They are copied ahead, a window at a time, and on the way expressed in another
+basis, if one is given.
 
 Groups are independent, so a thread computes four trajectories side by side: the chain dot product -> slope -> update of
 one hides behind the others, and one call of the loss serves all four. Each lane does the same operations whatever the
@@ -38,6 +38,7 @@ _LANES = 4
 _WINDOW = 1 << 19  # entries copied ahead: how many rows a user has must not decide how much memory is needed
 _REFRESH = 64  # steps after which the tracked squared norm is computed anew, before its rounding adds up
 _SMALLEST_SCALE = 1e-3  # of sparse iterates, before they are written out
+MOST_PULL = 0.5  # of a weight that the penalty may take away in a step
 
 Region = tuple[np.ndarray, float, np.ndarray, np.ndarray]  # center and radius of a ball; or radius -1, a box's ends
 
@@ -46,7 +47,8 @@ Region = tuple[np.ndarray, float, np.ndarray, np.ndarray]  # center and radius o
 class OnePassSGD:
     """Iterate of one pass of projected SGD over each group's rows, less the point it starts from.
 
-    w <- project(w - step * slope(<w, x>, y) x) over the rows of the group's users, all in mixed order. The step is
+    w <- project(w - step * (slope(<w, x>, y) x + penalty * w)) over the rows of the group's users, all in mixed order;
+    `penalty` has an entry per weight (of the basis), none for none: the gradient of sum penalty/2 w^2. The step is
     `step_size`, or with `decay` falls linearly from it to 0. The vector is the average of the iterates after each
     step, without the first `average_from` of them; `average_from` = 1 is the last iterate. With a `basis` (d x d)
     every row enters as x @ basis, so w are weights in that basis. With several outputs the weights are a flattened
@@ -67,6 +69,7 @@ class OnePassSGD:
     average_from: float = 0.0
     decay: bool = False
     basis: np.ndarray | None = None
+    penalty: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_loss(self.loss)
@@ -80,6 +83,17 @@ class OnePassSGD:
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
         object.__setattr__(self, "basis", square_basis(self.basis))
+        if self.penalty is not None:
+            object.__setattr__(self, "penalty", self._checked_penalty(self.penalty))
+
+    def _checked_penalty(self, given: npt.ArrayLike) -> np.ndarray:
+        penalty = weights_vector(given)
+        if penalty.shape != self.start.shape or not np.all((penalty >= 0) & (self.step_size * penalty <= MOST_PULL)):
+            raise ValueError(
+                f"Expected a penalty of {self.start.size} numbers >= 0, one per weight, of which step_size="
+                f"{self.step_size} times the largest is at most {MOST_PULL}: take smaller steps."
+            )
+        return penalty
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = checked_users(data, users)
@@ -100,19 +114,30 @@ class OnePassSGD:
         region = region_of(self.domain, self.start.size)
         start = kernels.read_only(self.start - region[0])
         slopes = kernels.block_slopes(self.loss.slope, self.loss.n_outputs, self.loss.may_raise)
-        steps = (start, region, self.step_size, self.decay, self.average_from, slopes)
+        penalty = kernels.read_only(np.empty(0) if self.penalty is None else self.penalty)
+        by_entries = isinstance(data.rows, SparseRows) and self.basis is None and self._scales_alike(region)
+        steps = (start, region, self.step_size, self.decay, self.average_from, penalty, slopes)
         out = np.empty((len(edges) - 1, start.size))
 
         def run(fours: slice) -> None:
             groups = slice(_LANES * fours.start, min(_LANES * fours.stop, len(out)))
             part = kernels.read_only(edges[groups.start : groups.stop + 1])  # one more edge than groups
-            if isinstance(data.rows, SparseRows) and self.basis is None:
+            if by_entries:
                 _sparse_iterates(arrays, users, part, *steps, out[groups])
             else:
                 _iterates(arrays, users, part, kernels.read_only(basis), *steps, out[groups])
 
         kernels.over_chunks(run, -(-len(out) // _LANES), data.rows.size)
         return out
+
+    def _scales_alike(self, region: Region) -> bool:
+        """Whether the penalty multiplies all weights by one number, but for intercepts, which it leaves."""
+        if self.penalty is None:
+            return True
+        center, radius, _, _ = region
+        kept = self.penalty[self.penalty > 0]
+        few = self.penalty.size - kept.size <= self.loss.n_outputs
+        return bool(radius >= 0 and not center.any() and few and np.all(kept == self.penalty.max()))
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         generated = generated_data(n_features, dtype)
@@ -136,7 +161,10 @@ class OnePassSGD:
                     step = self.step_size * (1 - t / len(rows) if self.decay else 1)
                     predictions = w.reshape(self.loss.n_outputs, -1) @ rows[row]
                     slopes = self.loss.slope(predictions if several else float(predictions[0]), float(targets[row]))
-                    w = self.domain.project(w - step * np.outer(slopes, rows[row]).ravel())
+                    gradient = np.outer(slopes, rows[row]).ravel()
+                    if self.penalty is not None:
+                        gradient = gradient + self.penalty * w
+                    w = self.domain.project(w - step * gradient)
                     total = total + w * (t >= n_left_out)
                 vector: np.ndarray = total / (len(rows) - n_left_out) - self.start
                 return vector
@@ -218,6 +246,14 @@ def _move(w: np.ndarray, x: np.ndarray, a: float, shrink: float, low: np.ndarray
 
 
 @kernels.compiled
+def _pull(w: np.ndarray, center: np.ndarray, penalty: np.ndarray, step: float) -> float:
+    """A step along the penalty's gradient, of w relative to the center; returns its squared norm."""
+    for k in range(len(w)):
+        w[k] -= step * penalty[k] * (w[k] + center[k])
+    return kernels.square_norm(w)
+
+
+@kernels.compiled
 def _count_rows(offsets: np.ndarray, members: np.ndarray) -> int:
     n_rows = 0
     for user in members:
@@ -236,6 +272,7 @@ def _iterates(
     step_size: float,
     decay: bool,
     average_from: float,
+    penalty: np.ndarray,
     slopes: Any,
     out: np.ndarray,
 ) -> None:
@@ -243,7 +280,7 @@ def _iterates(
 
     Weights are flat, one block of features per output. The iterate w and `start` are relative to the ball's center.
     |w|^2 is tracked, so that the factor of the projection onto a ball is known before the update: one pass over a row
-    to predict, one to move.
+    to predict, one to move. A penalty costs three more: it is taken off before the row's own move.
     """
     rows, _, offsets = data
     center, radius, low, high = region
@@ -289,6 +326,11 @@ def _iterates(
                 if t < n_rows[lane]:
                     step = step_size * (1.0 - t / n_rows[lane]) if decay else step_size
                     shrink = 1.0
+                    if penalty.size:
+                        squares[lane] = _pull(w[lane], center, penalty, step)
+                        for c in range(n_outputs):
+                            block = slice(c * n_features, (c + 1) * n_features)
+                            products[lane * n_outputs + c] = kernels.dot(w[lane, block], buffer[lane, at])
                     if radius >= 0.0:
                         square = squares[lane]
                         for c in range(lane * n_outputs, (lane + 1) * n_outputs):
@@ -344,13 +386,15 @@ def _sparse_iterates(
     step_size: float,
     decay: bool,
     average_from: float,
+    penalty: np.ndarray,
     slopes: Any,
     out: np.ndarray,
 ) -> None:
     """`_iterates` of sparse rows in their own coordinates: a step costs its row's entries, not all weights.
 
     The iterate is w = scale * v: projecting onto a ball changes the scale alone. The sum of the iterates is
-    age * v - late with age the sum of the scales: what moves by x at an age was missing x that many times before.
+    age * v - late with age the sum of the scales: what moves by x at an age was missing x that many times before. A
+    penalty also changes the scale alone, but for intercepts, which it leaves: they are divided by what it takes.
 
     Differs: a row whose squared length overflows makes the vector NaN; of dense rows it may stay finite.
     """
@@ -361,6 +405,8 @@ def _sparse_iterates(
     total, late = np.empty(n_weights), np.empty(n_weights)
     spread = np.zeros(n_features, kernels.kind(rows))  # as dense rows are: in their own type
     predictions, products, one = np.empty(n_outputs), np.empty(n_outputs), np.empty(1)
+    strength = penalty.max() if penalty.size else 0.0
+    free = np.flatnonzero(penalty == 0.0)
     for group in range(len(out)):
         visits = _visits(offsets, users[edges[group] : edges[group + 1]])
         longest = 0
@@ -383,6 +429,19 @@ def _sparse_iterates(
                 predictions[c] = products[c] + off
             slopes(predictions, one, 1)
             step, shrink = step_size * (1.0 - t / len(visits)) if decay else step_size, 1.0
+            if strength > 0.0:
+                kept = 1.0 - step * strength  # of weights: at least 1 - MOST_PULL
+                square *= kept * kept
+                for e in free:
+                    square += (1.0 - kept * kept) * (scale * v[e]) ** 2
+                    late[e] += age * (v[e] / kept - v[e])
+                    v[e] /= kept
+                scale *= kept
+                for c in range(n_outputs):
+                    product = 0.0
+                    for k in range(n):
+                        product += v[c * n_features + columns[k]] * x[k]
+                    products[c] = scale * product
             for c in range(n_outputs):
                 a = -step * predictions[c]
                 square += 2.0 * a * products[c] + a * a * length
