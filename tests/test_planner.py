@@ -126,8 +126,9 @@ def test_auto_takes_one_solver_for_all_numbers_and_says_what_is_missing():
 
 def test_penalties_and_limits_rule_solvers_out():
     penalised = public_problem("logistic", 5, l2=0.1)
+    without_intercept = public_problem("logistic", 5, l2=0.1, intercept=False)
     for solver, mode in SOLVERS:
-        option = consider(solver, mode, penalised, 10**6, 20, Budget(1.0, 1e-6), max_gradients=10**9)
+        option = consider(solver, mode, without_intercept, 10**6, 20, Budget(1.0, 1e-6), max_gradients=10**9)
         refused = isinstance(option.refusal, ValueError) and "l2=0.1 to be 0" in str(option.refusal)
         assert refused == (SOLVERS[solver, mode].baseline or (solver, mode) == ("phased-sgd", "paper"))
     assert choose(penalised, 5000, 20, Budget(1.0, 1e-6)).solver == "whitened-clip"

@@ -18,7 +18,7 @@ point, L^2 a bound on a gradient's mean square, T steps per group, C groups and 
 A penalty l2/2 |w|^2 adds its gradient l2 w to every step, for all weights but intercepts. It adds no scatter, so radius
 and noise stay. L becomes L + l2 |w| in a phase's bound: in a ball about 0, SGD keeps |w| within max(|start|, L / l2).
 l2/2 sigma^2 k is added at the end. Whitened, l2 / curvature is added to the second moment: the penalty is then no
-steeper than the loss, and counted as if it were as steep.
+steeper than the loss, and counted as it is along directions that vary by no more than the moment's error.
 
 Without preconditioning D is the reach of the domain and E|x|^2 = row_norm^2; with it D is the typical size of a
 prediction plus what the moment's error adds, and E|x|^2 the number of features.
@@ -247,7 +247,8 @@ def _settings(problem: Problem, n_users: int, mu_squared: float) -> list[_Settin
             moment, rest = fraction * mu_squared, (1 - fraction) * mu_squared
             error = moment_error(n_users, problem.n_features, 1 / math.sqrt(moment))
             lipschitz, square = slope * math.sqrt(problem.n_features), float(problem.n_features)
-            distance, penalty = whitened_distance(problem, error, ridge), problem.typical_curvature if ridge else 0.0
+            distance = whitened_distance(problem, error, ridge)
+            penalty = problem.l2 / (error * problem.row_norm**2 + ridge)
         else:
             continue
         pull = _pull(problem, lipschitz)
