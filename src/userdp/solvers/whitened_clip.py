@@ -395,14 +395,13 @@ class _Descent:
         released = (yield Request(label, statistic, radius)) + 0.5
         measured = scale * float(released[0])
         self.inverse_rows = min(max(float(released[1]) - radius * ratio, 0.0), 1.0)
-        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
         usual = self.curvature / self.loss.curvature
         if self.loss.usual_curvature is not None:  # far below the largest it is known but for a factor
-            trust = usual**2 / (usual**2 + (scale * radius * ratio) ** 2)
-            fraction = min(max(trust * measured + (1 - trust) * usual, usual * _FOLLOWED[0]), usual * _FOLLOWED[1])
+            fraction = usual * _likely_factor(measured / usual, scale * radius * ratio / usual)
             self.followed *= fraction / usual
             self._follow()
             return
+        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
 
@@ -580,6 +579,16 @@ def _smooth(problem: Problem, phase: ClippedPhase) -> Loss:
         return problem.loss
     width = min(max(phase.noise_ratio, 0.02), 0.2) * problem.typical_prediction
     return smoothed(problem.loss, width)
+
+
+def _likely_factor(measured: float, noise: float) -> float:
+    """The mean of a positive factor, given what was measured of it with noise; before, all sizes are as likely.
+
+    Where noise is as large as the factor, measured ones may be near 0 or below: steps over such a curvature diverge.
+    """
+    factors = np.geomspace(*_FOLLOWED, 61)
+    exponents = -0.5 * ((measured - factors) / noise) ** 2
+    return float(np.average(factors, weights=np.exp(exponents - exponents.max())))
 
 
 def _shrunk(found: np.ndarray, noise: float, walk: float, coordinates: Coordinates) -> np.ndarray:
