@@ -60,7 +60,7 @@ from userdp.solvers.layout import (
     n_recalibrated,
 )
 from userdp.solvers.problem import Problem, alike
-from userdp.solvers.quantiles import located, recovered
+from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
@@ -151,6 +151,9 @@ def plan_whitened_clip(
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""
+    if layout.located:
+        last = phases[-1]
+        caution = coverage_advice(problem, n_users, last.n_steps, last.noise_ratio, layout.pure)
     counted = {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in means}
     schedule = WhitenedClip(
         phases, {label: of for label, of in counted.items() if label != RECALIBRATION}, tuple(first)
