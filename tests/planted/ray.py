@@ -2,6 +2,17 @@
 
 from planted.mutant import Mutant
 
+_SCATTERED = " ".join(
+    f"privacy/test_scattered.py::{test}"
+    for test in (
+        "test_the_same_as_of_gathered_vectors",
+        "test_never_anything_else_for_any_vectors",
+        "test_bounds_from_moments_hold_where_they_are_tight",
+        "test_a_session_releases_the_same",
+        "test_vectors_too_long_for_their_radius_are_like_no_other",
+    )
+)
+
 MUTANTS = [
     Mutant(
         "a user may be asked twice",
@@ -57,41 +68,41 @@ MUTANTS = [
         "scattered.Settled.__call__",
         "np.count_nonzero(distant <= size - enough)",
         "np.count_nonzero(distant <= size - min(whole, enough))",
-        "privacy/test_scattered.py",
+        _SCATTERED,
     ),
     Mutant(
         "ambiguous vectors get weight 1",
         "Concentrated.mean",
         "ramp.weights(self.counts)",
         "np.ones(len(self.counts))",
-        "privacy/test_scattered.py",
+        _SCATTERED,
     ),
     Mutant(
         "vectors that are like no other are counted",
         "scattered._measured",
         "c.comparable(vectors, radius)",
         "np.ascontiguousarray(vectors)",
-        "privacy/test_scattered.py",
+        _SCATTERED,
     ),
     Mutant(
         "an empty shell ends the bounds",
         "capped_counts.most_distant",
         "if edges[shell + 1] <= sure[row]:",
         "if edges[shell + 1] <= max(edges[shell], sure[row]):",
-        "privacy/test_scattered.py",
+        _SCATTERED,
     ),
     Mutant(
         "a shell is taken to end before its vectors do",
         "scattered.Settled._distant",
         "squares, tops = measured.upper**2, self.marks",
         "squares, tops = measured.upper**2, np.append(0, self.marks[:-1])",
-        "privacy/test_scattered.py",
+        _SCATTERED,
     ),
     Mutant(
         "ambiguous vectors are counted in one part only",
         "scattered._about",
         "np.sum(vectors.mapped(asked), axis=0)",
         "vectors.mapped(asked)[0]",
-        "privacy/test_scattered.py",
+        _SCATTERED,
     ),
 ]

@@ -250,6 +250,18 @@ def test_with_much_noise_such_columns_do_not_walk_away(column):
     assert np.abs(weights).max() < 1.5  # tens, if they did
 
 
+@given(measured=st.floats(-5, 5), noise=st.floats(0.01, 10))
+def test_a_curvature_that_noise_hides_is_not_taken_for_none(measured, noise):
+    lowest, highest = whitened_clip._FOLLOWED
+    factor = whitened_clip._likely_factor(measured, noise)
+    assert lowest <= factor <= highest
+    assert whitened_clip._likely_factor(measured + noise, noise) >= factor * (1 - 1e-9)
+    if 2 * lowest < measured < highest / 1.2 and noise < 0.05 * measured:
+        assert factor == pytest.approx(measured, rel=0.1)
+    if noise >= 0.5 and measured >= 0.3 - 2 * noise:  # two deviations below a usual one
+        assert factor > 1.5 * lowest
+
+
 def test_few_users_are_not_hurried_however_many_rows():
     """A part of them may have nobody of a rare class who has a rare level."""
     problem = Problem(losses.logistic, ANYWHERE, 12, 3.0, intercept=True)

@@ -25,6 +25,7 @@ _NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none
 _CLEAR = 2.0  # standard deviations by which counts must differ
 _NEAR, _ENOUGH = 0.6, 3  # up to which part of what is beyond the quantile counts are near it; how many make a line
 _FLATTEST = 0.25  # how dense targets are at least / before it is seen
+_SEARCH, _WORTH_SAYING = 4.0, 0.015  # what noise costs more while the quantile is looked for; the error that is told
 _FARTHEST = 0.5  # how far the intercept moves at a time where nothing is known yet, in units of the targets' spread
 
 
@@ -90,6 +91,23 @@ class Counts:
         slope = (off @ covered[near] + certain * usual) / (off @ off + certain)
         found = float(places[near].mean() - covered[near].mean() / max(slope, _FLATTEST * usual))
         return found if places[near].min() <= found <= places[near].max() else between
+
+
+def coverage_advice(problem: Problem, n_users: int, n_counts: int, ratio: float, pure: bool) -> str:
+    """What to expect of coverage, where its error is not small, from public numbers; empty elsewhere.
+
+    An estimate: noise of the counts' mean, the more the fewer of them are near the quantile, and what n users tell.
+    """
+    level = float(problem.loss.level or 0.5)
+    std = Counts(problem, problem.start, "", ratio, pure).std
+    noise = std / math.sqrt(n_counts) * (1 + _SEARCH * std / min(level, 1 - level))
+    error = math.hypot(noise, math.sqrt(level * (1 - level) / n_users))
+    if error < _WORTH_SAYING:
+        return ""
+    return (
+        f"Noise is likely to move what the quantile covers: {level:g} by about {min(error, 0.5):.2g} (standard error, "
+        "estimated). Have more users, a larger epsilon, or a quantile nearer to the median."
+    )
 
 
 @dataclass(frozen=True)

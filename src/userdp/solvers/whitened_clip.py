@@ -60,7 +60,7 @@ from userdp.solvers.layout import (
     n_recalibrated,
 )
 from userdp.solvers.problem import Problem, alike
-from userdp.solvers.quantiles import located, recovered
+from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
@@ -151,6 +151,9 @@ def plan_whitened_clip(
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
     estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""
+    if layout.located:
+        last = phases[-1]
+        caution = coverage_advice(problem, n_users, last.n_steps, last.noise_ratio, layout.pure)
     counted = {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in means}
     schedule = WhitenedClip(
         phases, {label: of for label, of in counted.items() if label != RECALIBRATION}, tuple(first)
@@ -395,14 +398,13 @@ class _Descent:
         released = (yield Request(label, statistic, radius)) + 0.5
         measured = scale * float(released[0])
         self.inverse_rows = min(max(float(released[1]) - radius * ratio, 0.0), 1.0)
-        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
         usual = self.curvature / self.loss.curvature
         if self.loss.usual_curvature is not None:  # far below the largest it is known but for a factor
-            trust = usual**2 / (usual**2 + (scale * radius * ratio) ** 2)
-            fraction = min(max(trust * measured + (1 - trust) * usual, usual * _FOLLOWED[0]), usual * _FOLLOWED[1])
+            fraction = usual * _likely_factor(measured / usual, scale * radius * ratio / usual)
             self.followed *= fraction / usual
             self._follow()
             return
+        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
 
@@ -580,6 +582,16 @@ def _smooth(problem: Problem, phase: ClippedPhase) -> Loss:
         return problem.loss
     width = min(max(phase.noise_ratio, 0.02), 0.2) * problem.typical_prediction
     return smoothed(problem.loss, width)
+
+
+def _likely_factor(measured: float, noise: float) -> float:
+    """The mean of a positive factor, given what was measured of it with noise; before, all sizes are as likely.
+
+    Where noise is as large as the factor, measured ones may be near 0 or below: steps over such a curvature diverge.
+    """
+    factors = np.geomspace(*_FOLLOWED, 61)
+    exponents = -0.5 * ((measured - factors) / noise) ** 2
+    return float(np.average(factors, weights=np.exp(exponents - exponents.max())))
 
 
 def _shrunk(found: np.ndarray, noise: float, walk: float, coordinates: Coordinates) -> np.ndarray:
