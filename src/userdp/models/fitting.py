@@ -146,8 +146,9 @@ def minimize(
             if isinstance(data, Preparation):
                 curator.prepare(data.prepared(curator, certified))
             result = solvers.run(problem, option.plan, curator, tell)
-    message = result.message or ("" if problem.loss.level is None else option.plan.caution)
-    if message in ("", CLIPPED_ADVICE, option.plan.caution) and noise_dominated(problem, option, result.bound):
+    caution = "" if problem.loss.level is None or result.aborted else option.plan.caution
+    message = result.message or caution
+    if message in ("", CLIPPED_ADVICE, caution) and noise_dominated(problem, option, result.bound):
         message = NOISE_ADVICE
     guarantee = statement(certified, curator.budget, ledger, seed)
     bound = result.bound if option.refined else option.bound

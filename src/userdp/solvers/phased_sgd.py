@@ -363,7 +363,9 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         preconditioner = Preconditioner(error, ridge, _progress(problem, phases[0], rows_per_user))
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
-    return SolverPlan(plan, GroupPasses(tuple(phases), preconditioner), n_users * rows_per_user, choice.bound)
+    beyond = ("how steep l2 is in whitened coordinates is estimated",) if problem.l2 and preconditioner else ()
+    schedule = GroupPasses(tuple(phases), preconditioner)
+    return SolverPlan(plan, schedule, n_users * rows_per_user, choice.bound, outside=beyond)
 
 
 def _progress(problem: Problem, phase: GroupPhase, rows_per_user: int) -> float:
