@@ -55,6 +55,7 @@ from userdp.solvers.preconditioning import (
 )
 from userdp.solvers.problem import Problem
 from userdp.vectors import sgd
+from userdp.vectors.gradients import MOST_PULL
 
 _MOMENT_FRACTIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
 _TEST_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves
@@ -130,7 +131,7 @@ class GroupPasses:
             assert domain.center is not None
             domain = Ball(domain.radius, _turned(domain.center, axes))
             start = domain.project(_turned(start, axes))  # inside already, up to rounding
-        step_size = min(step_size, sgd.MOST_PULL * (1 - 1e-9) / max(float(penalty.max()), 1e-300))
+        step_size = min(step_size, MOST_PULL * (1 - 1e-9) / max(float(penalty.max()), 1e-300))
         return sgd.OnePassSGD(problem.loss, start, domain, step_size, *kind, basis, penalty), axes
 
 
@@ -304,7 +305,7 @@ def _step_size(problem: Problem, setting: _Setting, distance: float, n_steps: fl
     """2 D / (L sqrt(T)), at most where the mean step contracts: 1 / (curvature E|x|^2 + 2 penalty)."""
     wanted = _BOLDNESS * distance / ((setting.lipschitz + setting.pull) * math.sqrt(n_steps))
     curvature = problem.loss.curvature * setting.row_square if problem.loss.smooth else 0.0
-    curvature += setting.penalty / sgd.MOST_PULL
+    curvature += setting.penalty / MOST_PULL
     return min(wanted, 1 / curvature) if curvature else wanted
 
 

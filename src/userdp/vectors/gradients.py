@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from userdp.vectors.entries import EntryVectors
 
 N_SIZES = 12
+MOST_PULL = 0.5  # of a weight, that a penalty may take away in a step of one-pass SGD
 _QUANTILES = 4097
 
 

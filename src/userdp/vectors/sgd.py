@@ -26,6 +26,7 @@ from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss
 from userdp.vectors import kernels, sparse
 from userdp.vectors.gradients import (
+    MOST_PULL,
     check_loss,
     check_sizes,
     checked_users,
@@ -38,7 +39,6 @@ _LANES = 4
 _WINDOW = 1 << 19  # entries copied ahead: how many rows a user has must not decide how much memory is needed
 _REFRESH = 64  # steps after which the tracked squared norm is computed anew, before its rounding adds up
 _SMALLEST_SCALE = 1e-3  # of sparse iterates, before they are written out
-MOST_PULL = 0.5  # of a weight that the penalty may take away in a step
 
 Region = tuple[np.ndarray, float, np.ndarray, np.ndarray]  # center and radius of a ball; or radius -1, a box's ends
 
