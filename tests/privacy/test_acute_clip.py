@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from support_acute import all_of, inner, neighbouring_users, users_of
 from support_curator import BUDGET, RecordingEngine
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
+from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -161,12 +163,12 @@ def test_rounding_to_a_coarse_grid_is_paid_for():
 def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_shape(monkeypatch):
     assert kernels._MOST_TURNED == 2.0**34
     monkeypatch.setattr(kernels, "_MOST_TURNED", 4.0)  # two rows of four features
-    rows, offsets = np.eye(4)[[0, 1, 0, 1, 2]], np.array([0, 2, 5])
-    nothing = None, np.zeros(0)
-    for basis, others in ((np.zeros(0), 0.0), (np.ones(4), 1.0)):
-        out, turned = np.empty((2, 4 if basis.size else 10)), kernels.turned_by(np.eye(4), rows.dtype)
-        kernels.moment_shapes.py_func((rows, None, offsets), np.arange(2), basis, turned, *nothing, out, np.zeros(0))
-        np.testing.assert_allclose(np.linalg.norm(out, axis=1), [1.0, others])
+    compiled_so = numba.njit(kernels.moment_shapes.py_func, **kernels._OPTIONS)
+    monkeypatch.setattr(kernels, "moment_shapes", compiled_so)
+    data = UserData(np.eye(4)[[0, 1, 0, 1, 2]], np.zeros(5), np.array([0, 2, 5]))
+    for basis, others in ((np.eye(4), 0.0), (np.ones(4), 1.0)):
+        shapes = MomentShape(basis).vectors(data, np.arange(2))
+        np.testing.assert_allclose(np.linalg.norm(shapes, axis=1), [1.0, others])
 
 
 # --- cost and noise ---------------------------------------------------------------------------------------------------

@@ -34,9 +34,6 @@ _MOST_SCALED = 1000  # features; scales of more would take long to draw noise fo
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
 _NEAR = (0.25, 2.0)  # sizes of rows are told up to a factor of 2, and noise hides some of their directions
 _RIDGE = 1e-3  # of the moment's size, added in all directions
-# What noise makes of a direction in which rows do not vary, in each stage, over what is added there; and the most of a
-# usual direction's moment that all stages together are taken to make of nothing.
-_MADE_OF_NOTHING, _MOST_OF_NOTHING = 1.5, 0.05
 _FREQUENT = 0.5  # of the users, who have that scale
 
 
@@ -78,9 +75,8 @@ class Coordinates:
     """Weights are basis @ u, for each output; rows x @ basis have about unit second moment.
 
     `basis` is d x d, or a vector for a diagonal one. `scales` are the columns' (None if unknown), and `ridge` what was
-    added to the moment in units of these (of 1 if unknown), and what noise may have made of nothing. `row_scale`: a
-    feature's root mean square before it was brought to 1, where that was asked for; far above 1 if noise hid a constant
-    1 among far larger columns.
+    added to the moment in units of these (of 1 if unknown). `row_scale`: a feature's root mean square before it was
+    brought to 1, where that was asked for; far above 1 if noise hid a constant 1 among far larger columns.
     """
 
     basis: np.ndarray
@@ -155,7 +151,7 @@ def public_coordinates(moment: np.ndarray) -> Coordinates:
 def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: bool = False) -> Releases[Coordinates]:
     """Carry out the releases of `whitening_steps`."""
     full = n_features <= MOST_FEATURES
-    basis, scales, row_scale, made = np.eye(n_features) if full else np.ones(n_features), None, 1.0, 1.0
+    basis, scales, row_scale = np.eye(n_features) if full else np.ones(n_features), None, 1.0
     for step in steps:
         mechanism = step.mechanism
         assert isinstance(mechanism, Clip)
@@ -183,27 +179,24 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
             )  # any rotation of these coordinates whitens as well; products take half the time
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
-        made *= _MADE_OF_NOTHING * noise * n_features / (1 + noise * n_features)
         basis = _constant_of_one(basis)
-    return replace(_bounded(basis, scales, min(made, _MOST_OF_NOTHING)), row_scale=row_scale)
+    return replace(_bounded(basis, scales), row_scale=row_scale)
 
 
-def _bounded(basis: np.ndarray, scales: np.ndarray | None, made: float = 0.0) -> Coordinates:
+def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
     """Coordinates for the moment, in units of the columns' scales, + a fraction of its size in all directions.
 
     A direction in which rows do not vary at all (a column that is 0, or a copy of another) grows by every stage's
     noise: without this a weight of mere noise would be enormous there. It is no penalty: the objective stays the same.
-    `made` is what noise made of such a direction, about, over a usual one's moment: shrinkage counts it as unknown.
     """
     moment, units = Coordinates(basis).moment, np.ones(len(basis)) if scales is None else scales
     if basis.ndim == 1:
         moment = moment / units**2
         return Coordinates(1 / np.sqrt(moment + _RIDGE * np.median(moment)) / units)
     moment = moment / np.outer(units, units)
-    usual = float(np.median(np.diag(moment)))
+    ridge = _RIDGE * float(np.median(np.diag(moment)))
     values, axes = np.linalg.eigh(moment)
-    basis = axes / np.sqrt(np.maximum(values, 0.0) + _RIDGE * usual) / units[:, None]
-    return Coordinates(basis, scales, (_RIDGE + made) * usual)
+    return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / units[:, None], scales, ridge)
 
 
 def _constant_of_one(basis: np.ndarray) -> np.ndarray:

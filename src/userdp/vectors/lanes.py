@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -212,3 +213,17 @@ def _generate_read_ahead(context: Any, builder: Any, signature: Any, values: Any
         reading, second_level, data = (ir.Constant(number, value) for value in (0, 2, 1))
         builder.call(prefetch, [builder.bitcast(rows.place(entry), address), reading, second_level, data])
     return context.get_dummy_value()
+
+
+def _plain_dot(rows: np.ndarray, i: int, weights: np.ndarray, c: int) -> float:
+    held = rows.shape[1]
+    product: float = np.dot(rows[i].astype(np.float64), weights[c, :held])
+    return product + float(weights[c, held:].sum())
+
+
+def _plain_whole(number: float) -> np.int64:
+    return np.int64(number)
+
+
+if config.DISABLE_JIT:  # intrinsics are machine code alone: the same for kernels that run as plain Python
+    dot, whole = _plain_dot, _plain_whole
