@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp import OutlierRemoval
+from userdp import Budget, Curator, Ledger, OutlierRemoval, Plan, RadiusSearch, Step, UserData
+from userdp.engines.local import LocalEngine
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import scattered as s
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import noise_source
+from userdp.vectors.moments import UserMean
 
 
 class Parts:
@@ -180,3 +182,58 @@ def test_bounds_from_moments_hold_where_they_are_tight(own, others, share):
     assert far[-1] == beyond
     assert np.all(bound >= far)
     assert bound[-1] < n - 1, "of the one whose neighbours are many they tell something"
+
+
+def test_many_features_or_ambiguous_vectors_are_gathered(monkeypatch):
+    """Where moments would be too large to travel, and where a part has more ambiguous vectors than it names."""
+    wide = crowd(600, 80)
+    assert s.concentrated(Parts(wide, 2), 1.1 * radius_of(wide, 0.97), 570, 560, None) is None
+    vectors = crowd(4000, 12, far=4)
+    asked = 1.35 * radius_of(vectors, 0.97), int(0.9675 * 4000), int(0.95 * 4000), None
+    assert s.concentrated(Parts(vectors, 3), *asked) is not None
+    monkeypatch.setattr(s, "_MOST_AMBIGUOUS", 0)
+    assert s.concentrated(Parts(vectors, 3), *asked) is None
+
+
+def test_a_search_finds_the_same_radius():
+    vectors = crowd(1500)
+    radii = tuple(radius_of(vectors, 0.97) * 1.3 ** np.arange(-8, 8))
+    found = [
+        RadiusSearch(1500, radii, 1440, 4.0).start(noise_source(4)).release(given_as, 1.0)
+        for given_as in (vectors, Parts(vectors, 3))
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_weighted_sum_compiled_or_not():
+    vectors, weights = np.array([[1.0, 2.0], [np.nan, 0.0], [3.0, 5.0]]), np.array([0.5, 0.0, 1.0])
+    for add in (c._add_weighted, c._add_weighted.py_func):
+        total = np.zeros(2)
+        add(vectors, weights, np.array([1.0, 1.0]), total)
+        assert total.tolist() == [2.0, 4.5]
+
+
+class Elsewhere(LocalEngine):
+    """An engine whose vectors stay in parts; `failing` raises what only a mechanism may."""
+
+    failing = False
+
+    def scattered(self, statistic, data, users):
+        if self.failing:
+            raise Aborted
+        return Parts(self.vectors(statistic, data, users, len(users)), 3)
+
+
+def test_a_curator_hands_on_vectors_that_stay_elsewhere(monkeypatch):
+    rows = crowd(1500)
+    record = OutlierRemoval(1500, 5.0, 1.0, 1e-6, rounds=2, outliers=60)
+    means = []
+    for engine in (None, Elsewhere()):
+        data, ledger = UserData(rows, np.zeros(1500), np.arange(1501)), Ledger(Budget(8.0, 1e-5))
+        plan = Plan(1500, (Step("means", 0, 1500, record),))
+        curator = Curator(data, plan, ledger, engine=engine, insecure_seed=3)
+        means.append(curator.release("means", UserMean(), 2 * radius_of(rows, 0.97)))
+    np.testing.assert_allclose(means[0], means[1], rtol=1e-9)
+    monkeypatch.setattr(Elsewhere, "failing", True)
+    with pytest.raises(RuntimeError, match="failed on the data"):
+        curator.release("means", UserMean(), 2 * radius_of(rows, 0.97))

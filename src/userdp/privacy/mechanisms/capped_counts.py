@@ -103,8 +103,8 @@ def _deficit(batch: _Sorted, most: int, size: int, pool: ThreadPoolExecutor) -> 
     """`least_deficit` of `size` vectors, of which those that are not finite are distant from all others."""
     count = len(batch.order)
     rows = np.arange(max(0, count - 2 * most), count)
-    distant, last, found = np.full(len(rows), size - count, dtype=np.int64), count, min(size - count, most)
-    while last > 0:
+    distant, last = np.full(len(rows), size - count, dtype=np.int64), count
+    while True:
         first = max(0, last - _FEWEST_COLUMNS)
         asked = np.flatnonzero(distant < most)
         distant[asked] += (last - first) - _hits(batch, rows[asked], first, last, pool)
@@ -112,10 +112,9 @@ def _deficit(batch: _Sorted, most: int, size: int, pool: ThreadPoolExecutor) -> 
         falling = np.append(np.full(size - count, size - 1), np.sort(distant)[::-1])
         found = min(most, int(np.count_nonzero(falling >= np.arange(1, len(falling) + 1))))
         reachable = np.count_nonzero(distant * (count / (count - first)) >= most) + size - count >= most
-        if found == most or not reachable:  # inner vectors are distant from fewer
-            break
+        if found == most or not reachable or first == 0:  # inner vectors are distant from fewer
+            return found
         last = first
-    return found
 
 
 def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floats | None) -> Counts | None:
