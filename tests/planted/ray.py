@@ -36,32 +36,11 @@ MUTANTS = [
         "engines/test_ray.py::test_capped_rows_are_the_same_after_a_restart",
     ),
     Mutant(
-        "a worker answers with whatever it finds when it is started anew",
-        "Partition._has",
-        "return self._loaded()[1] == mark",
-        "return bool(self._loaded()[1]) or not mark",
-        "engines/test_ray.py::test_a_worker_that_finds_other_files_answers_nothing",
-    ),
-    Mutant(
-        "the mark of a partition leaves out who its users are",
-        "Loaded.mark",
-        "self.n_users, self.digest, self.ends, self.sources",
-        "self.n_users, self.ends, self.sources",
-        "engines/test_ray.py::test_a_worker_that_finds_other_files_answers_nothing",
-    ),
-    Mutant(
         "partitions may be of different versions of a file",
         "RayEngine._started",
         "len({said.sources for said in facts}) > 1",
         "False",
         "engines/test_ray.py::test_partitions_that_find_different_files_are_refused",
-    ),
-    Mutant(
-        "users who fill up a partition are counted",
-        "Partition.total",
-        "_numbers(users, self._n_users)",
-        "_numbers(users, data.n_users)",
-        "engines/test_ray.py::test_one_user_may_fill_the_row_groups_of_partitions",
     ),
     Mutant(
         "vectors that no bound shows to have enough neighbours count as if",
