@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from userdp import Ball, Budget, Clip, Curator, Ledger, Plan, Step, UserData, mi
 from userdp.cli import app
 from userdp.data.schema import Schema
 from userdp.engines import EngineLost, LocalEngine, engine_of
+from userdp.engines.local import ComputedAnew
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.privacy.noise import noise_source
 from userdp.solvers.registry import SOLVERS
@@ -30,6 +32,7 @@ from userdp.vectors.sgd import OnePassSGD
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
 from userdp.engines.ray import RayEngine, RayVectors  # noqa: E402 - needs Ray
 from userdp.engines.ray_loaders import ParquetUsers  # noqa: E402
+from userdp.engines.ray_pages import completed  # noqa: E402
 
 ENGINE = RayEngine(n_partitions=2)
 
@@ -225,6 +228,83 @@ def test_outlier_removal_gathers_few_vectors_and_finds_the_same(monkeypatch):
     assert bytes_per_release[0] == bytes_per_release[1]
     assert gathered
     assert max(gathered) <= 10
+
+
+def test_answers_about_vectors_that_were_computed_anew_are_not_mixed(monkeypatch):
+    """On another processor, or by code that was compiled anew, they may differ in their last digits."""
+    X, y, owners = people(2000, rows=4)
+    data = UserData.from_arrays(X, y, owners)
+    users, record, gathered = np.arange(2000), userdp.OutlierRemoval(2000, 5.0, 1.0, 1e-4, outliers=100), []
+    vectors = ENGINE.scattered(UserMean(), ENGINE.place(data), users)
+    placed, mapped, whole = vectors._data, RayVectors.mapped, RayVectors.gathered
+    first = vectors.mapped(ClippedTotal(1.0, 40, 100))
+    start_anew(placed.actors[1])
+    with pytest.raises(ComputedAnew):
+        vectors.some(np.array([1999]))
+    assert all(map(np.array_equal, vectors.mapped(ClippedTotal(1.0, 40, 100)), first)), "a round of its own"
+
+    def and_killed(self, reduction):
+        answers = mapped(self, reduction)
+        if not gathered and type(reduction).__name__ == "Distances":
+            start_anew(placed.actors[1])
+        return answers
+
+    monkeypatch.setattr(RayVectors, "mapped", and_killed)
+    monkeypatch.setattr(RayVectors, "gathered", lambda self: gathered.append(1) or whole(self))
+    given = (LocalEngine().vectors(UserMean(), data, users, 2000), vectors)
+    np.testing.assert_allclose(*(record.start(noise_source(1)).release(each, 4.0) for each in given), rtol=1e-9)
+    assert gathered == [1]
+
+
+def test_rows_of_groups_go_from_partition_to_partition_and_not_through_the_object_store(tmp_path):
+    """In pages; one user's rows are more than a page. Where all partitions map the rows, none travel."""
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(900), np.append(rng.integers(1, 20, 899), 4000))
+    table = {"user": owners, "y": rng.random(len(owners))} | {f"x{k}": rng.normal(size=len(owners)) for k in range(4)}
+    pq.write_table(pa.table(table), tmp_path / "people.parquet")
+    columns = {"user": "user", "features": "x*", "target": "y"}
+    here = UserData.from_parquet(tmp_path / "people.parquet", **columns)
+    there = ENGINE.from_parquet(tmp_path / "people.parquet", **columns)
+    assert not there.mapped_by_all
+    assert ENGINE.place(here).mapped_by_all
+    sgd, users = OnePassSGD(userdp.losses.squared, np.zeros(4), Ball(3.0), 0.1), rng.permutation(900)
+    halved = there.mapped(lambda data: replace(data, rows=data.rows / 2))
+    assert np.array_equal(ENGINE.vectors(sgd, there, users, 30), LocalEngine().vectors(sgd, here, users, 30))
+    assert np.array_equal(
+        ENGINE.vectors(sgd, halved, users[:99], 1),
+        LocalEngine().vectors(sgd, replace(here, rows=here.rows / 2), users[:99], 1),
+    )
+    actor, own = there.actors[1], np.arange(450, dtype="<u4")
+    references = [actor.rows.remote(there.marks[1], ray.cloudpickle.dumps(()), own)]
+    first = ray.get(references[0])
+    assert first.n_pages > 2
+    references += [actor.page.remote(first.incarnation, first.number, page) for page in range(1, first.n_pages)]
+    sent = pickle.loads(b"".join([first.page, *ray.get(references[1:])]))
+    assert np.array_equal(sent.rows, here.part(450, 900).rows)
+    assert not any(map(is_stored, references))
+    assert is_stored(ray.put(np.zeros(10**6)))
+    assert ray.get(actor.page.remote(first.incarnation, first.number, 1)) is None, "nothing is held after the last"
+
+
+def is_stored(reference):
+    """Whether it is in an object store."""
+    return len(ray.experimental.get_object_locations([reference])[reference]["node_ids"]) > 0
+
+
+def test_an_answer_whose_later_pages_were_lost_is_asked_for_again(monkeypatch):
+    """As when its worker is killed in between; totals of many weights have several pages."""
+    data = UserData.from_arrays(np.ones((6, 20_000)), np.zeros(6), np.arange(6) // 2)
+    placed, lost = ENGINE.place(data), []
+    asked = (UserMean(), ClippedTotal(5.0, 40, 100))
+
+    def losing(some):
+        lost.append(len(some))
+        return [None] * len(some) if len(lost) == 1 else completed(some)
+
+    monkeypatch.setattr("userdp.engines.ray_calls.completed", losing)
+    found = ENGINE.total(*asked, placed, np.arange(3))
+    assert np.array_equal(found, LocalEngine().total(*asked, data, np.arange(3)))
+    assert lost == [1] * (placed.n_partitions + 1)
 
 
 def test_a_matrix_is_sent_once_and_again_where_it_is_not_known():

@@ -90,17 +90,29 @@ class Counting(RayEngine):
 ASKED = []
 
 
+def columns_of(X, y, owners):
+    return {"user": owners, "y": y} | {f"x{k}": X[:, k] for k in range(X.shape[1])}
+
+
 @pytest.mark.parametrize("solver", ["whitened-clip", "phased-sgd", "accelerated"])
 def test_killed_workers_change_nothing(solver, tmp_path):
-    X, y, owners = people()
-    data = UserData.from_arrays(X, y, owners)
+    """Workers of phased-sgd read files, so that rows of groups travel between them."""
+    pq.write_table(pa.table(columns_of(*people())), tmp_path / "people.parquet")
+    read = {"user": "user", "features": "x*", "target": "y"}
+    data = UserData.from_parquet(tmp_path / "people.parquet", **read)
     fit = {"rows_per_user": 20, "row_norm": 2.5, "solver": solver, "insecure_seed": 7}
     if solver == "whitened-clip":
         fit["max_gradients"] = 40 * data.n_users * 20
     expected = minimize("logistic", data, Ball(10.0), 4.0, 1e-5, **fit)
     engine = Counting(n_partitions=2)
+
+    def users():
+        if solver == "phased-sgd":
+            return engine.from_parquet(tmp_path / "people.parquet", **read)
+        return engine.place(data)
+
     ASKED.clear()
-    calm = minimize("logistic", data, Ball(10.0), 4.0, 1e-5, engine=engine, **fit)  # starts Ray
+    calm = minimize("logistic", users(), Ball(10.0), 4.0, 1e-5, **fit)  # starts Ray
     assert same(calm.weights, expected.weights)
     asked_of, killed, fits = list(ASKED), 0, 0
     while killed < KILLS:
@@ -108,7 +120,7 @@ def test_killed_workers_change_nothing(solver, tmp_path):
         killer = Killer(KILLS - killed, 2.0)
         killer.start()
         ASKED.clear()
-        found = minimize("logistic", data, Ball(10.0), 4.0, 1e-5, engine=engine, ledger=ledger, **fit)
+        found = minimize("logistic", users(), Ball(10.0), 4.0, 1e-5, ledger=ledger, **fit)
         killer.done.set()
         killer.join()
         killed, fits = killed + killer.killed, fits + 1
@@ -122,8 +134,7 @@ def test_a_node_is_lost(tmp_path):
     """Two nodes with partitions on both; rows are read from files, and one node is killed."""
     X, y, owners = people(2000)
     path = tmp_path / "people.parquet"
-    columns = {"user": owners, "y": y} | {f"x{k}": X[:, k] for k in range(X.shape[1])}
-    pq.write_table(pa.table(columns), path, row_group_size=2000)
+    pq.write_table(pa.table(columns_of(X, y, owners)), path, row_group_size=2000)
     read = {"user": "user", "features": "x*", "target": "y", "fit_intercept": True}
     model = userdp.LogisticRegression(4.0, 1e-5, classes=[0, 1], max_rows_per_user=40, insecure_seed=3)
     expected = model.fit_users(UserData.from_parquet(path, **read)).coef_
@@ -155,8 +166,7 @@ def test_a_node_is_lost(tmp_path):
 def test_a_dataset_of_ray_is_sorted_once(tmp_path):
     X, y, owners = people(500)
     order = np.random.default_rng(3).permutation(len(owners))
-    columns = {"user": owners, "y": y} | {f"x{k}": X[:, k] for k in range(X.shape[1])}
-    table = pa.table({name: values[order] for name, values in columns.items()})
+    table = pa.table({name: values[order] for name, values in columns_of(X, y, owners).items()})
     engine = RayEngine(n_partitions=2)
     engine.place(UserData.from_arrays(X, y, owners))  # starts Ray
     dataset = ray.data.from_arrow([table.slice(k, 3000) for k in range(0, len(table), 3000)])
@@ -169,9 +179,7 @@ def test_a_dataset_of_ray_is_sorted_once(tmp_path):
 
 
 def test_the_driver_is_killed_and_goes_on(tmp_path):
-    X, y, owners = people(3000)
-    columns = {"user": owners, "y": y} | {f"x{k}": X[:, k] for k in range(X.shape[1])}
-    pq.write_table(pa.table(columns), tmp_path / "people.parquet")
+    pq.write_table(pa.table(columns_of(*people(3000))), tmp_path / "people.parquet")
     words = [*("fit", tmp_path / "people.parquet", "--user-column", "user", "--target", "y", "--features", "x*")]
     words += ["--classes", "0,1", "--epsilon", 4, "--delta", 1e-5, "--insecure-seed", 5, "--engine", "ray"]
     words += ["--workers", 2, "--ledger", tmp_path / "ledger.db", "--ledger-budget", "100,0.01", "--json"]

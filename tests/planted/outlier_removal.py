@@ -4,6 +4,13 @@ from planted.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "radius search: other numbers of vectors than were priced",
+        "_SearchSession.release",
+        "len(vectors) != record.n_vectors",
+        "False",
+        "privacy/test_radius.py::test_a_search_is_among_as_many_vectors_as_it_was_priced_for",
+    ),
+    Mutant(
         "user sampled twice",
         "_SampledSession.choose",
         "users[taking_part]",

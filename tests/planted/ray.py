@@ -43,6 +43,13 @@ MUTANTS = [
         "engines/test_ray.py::test_partitions_that_find_different_files_are_refused",
     ),
     Mutant(
+        "sums over vectors that were computed anew are mixed with others",
+        "ray_calls.answers_to",
+        "raise ComputedAnew",
+        "pass",
+        "engines/test_ray.py::test_answers_about_vectors_that_were_computed_anew_are_not_mixed",
+    ),
+    Mutant(
         "vectors that no bound shows to have enough neighbours count as if",
         "scattered.Settled.__call__",
         "np.count_nonzero(distant <= size - enough)",

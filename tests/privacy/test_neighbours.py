@@ -212,7 +212,7 @@ def test_band_covers_the_exact_error(single: bool, offset: float) -> None:
     vectors[3:, 0] += offset
     pivot = vectors.mean(axis=0)
     norms = neighbours.squared_norms(vectors, pivot, scale)
-    tiles = neighbours._Tiles(vectors, np.arange(7), norms, pivot, neighbours.Ruler(scale, radius * scale, limit))
+    tiles = neighbours.Tiles(vectors, np.arange(7), norms, pivot, neighbours.Ruler(scale, radius * scale, limit))
     products = tiles._products(0, 7, 0, 7, single)
     dtype = np.float32 if single else np.float64
     bias = (norms / 2 - limit / 4).astype(dtype)

@@ -61,6 +61,15 @@ def test_a_search_is_made_once():
         session.release(spread(100), 1.0)
 
 
+def test_a_search_is_among_as_many_vectors_as_it_was_priced_for():
+    for n_vectors in (99, 101):
+        session = search().start(SilentNoise())
+        with pytest.raises(ValueError, match="Expected 100 vectors, as was priced"):
+            session.release(spread(n_vectors), 1.0)
+        with pytest.raises(RuntimeError, match="once"):
+            session.release(spread(100), 1.0)
+
+
 def test_everyone_takes_part():
     users = np.arange(5)
     assert search().start(SilentNoise()).choose(users) is users

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp import Budget, Curator, Ledger, OutlierRemoval, Plan, RadiusSearch, Step, UserData
-from userdp.engines.local import LocalEngine
+from userdp.engines.local import ComputedAnew, LocalEngine
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import scattered as s
 from userdp.privacy.mechanisms.base import Aborted
@@ -149,6 +149,32 @@ def test_a_session_releases_the_same(far):
     assert (outcomes[0].size == 1) == (far == 400)
 
 
+class ComputedTwice(Parts):
+    """Vectors that are computed anew, with other last digits, before the answer with a given number."""
+
+    def __init__(self, vectors, n_parts, number):
+        super().__init__(vectors, n_parts)
+        self._number = number
+
+    def mapped(self, reduction):
+        if len(self.asked) == self._number:
+            self._number = -1
+            raise ComputedAnew
+        return super().mapped(reduction)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_sums_over_vectors_that_were_computed_anew_are_not_used(number):
+    vectors = crowd(1500, far=30, away=60)
+    radius = 1.6 * radius_of(crowd(1500), 0.97)
+    record = OutlierRemoval(1500, 5.0, 1.0, 1e-6, outliers=60)
+    parts = ComputedTwice(vectors, 3, number)
+    here, there = (record.start(noise_source(4)).release(given, radius) for given in (vectors, parts))
+    assert np.array_equal(here, there), "of the gathered ones, to the last bit"
+    assert len(parts.asked) == number
+    assert parts.n_gathered == 1500
+
+
 def test_vectors_too_long_for_their_radius_are_like_no_other():
     """Though they are close together: what is 2^20 radii long is nobody's neighbour, as for gathered vectors."""
     vectors = crowd(1000, 2)
@@ -171,7 +197,7 @@ def test_bounds_from_moments_hold_where_they_are_tight(own, others, share):
     pivot, radius = np.zeros(2), 1.0
     parts = Parts(vectors, 2)
     bins = np.sum(parts.mapped(s.Distances(radius, pivot)), axis=0)
-    shells = s._shells(bins, 2)
+    shells = s._shells(bins, 2, 0)
     marks = np.append(s._marks(radius)[shells - 1], np.inf)
     sizes = np.diff([0, *np.cumsum(bins)[shells - 1], n])
     moments = np.sum(parts.mapped(s.Moments(radius, pivot, marks)), axis=0)
@@ -182,6 +208,24 @@ def test_bounds_from_moments_hold_where_they_are_tight(own, others, share):
     assert far[-1] == beyond
     assert np.all(bound >= far)
     assert bound[-1] < n - 1, "of the one whose neighbours are many they tell something"
+
+
+def test_of_many_vectors_moments_of_many_features_are_worth_it(monkeypatch):
+    """They have fewer bytes than the vectors themselves, but are too many for a page."""
+    vectors = crowd(5000, 60)
+    asked = 1.25 * radius_of(vectors, 0.97), int(0.9675 * 5000), int(0.95 * 5000), 2
+    found = agrees(vectors, *asked)
+    assert found is not None
+    assert found.n_gathered < 0.05 * 5000
+    assert found.sent < vectors.nbytes
+    monkeypatch.setattr(s, "_WORTH_MOMENTS", 100)
+    assert agrees(vectors, *asked) is None
+
+
+def test_moments_are_used_up_to_where_their_errors_are_bounded():
+    bins = np.full(s._BINS, 100)
+    for dimension, used in ((128, True), (129, False)):
+        assert (s._shells(bins, dimension, 10**9) is not None) == used
 
 
 def test_many_features_or_ambiguous_vectors_are_gathered(monkeypatch):

@@ -37,6 +37,10 @@ class EngineLost(RuntimeError):
         )
 
 
+class ComputedAnew(Exception):
+    """Vectors that are elsewhere were computed anew, where their last digits may differ, after other answers."""
+
+
 class Contribution(Protocol):
     """What vectors add to a mechanism's total, wherever they are computed: picklable, of public numbers."""
 
@@ -53,7 +57,11 @@ class Contribution(Protocol):
 
 
 class Scattered(Protocol):
-    """One vector of each of some users, where they are: in parts, each in the order of storage."""
+    """One vector of each of some users, where they are: in parts, each in the order of storage.
+
+    What `mapped` and `some` answer is of the same vectors, to the last bit; or else they raise `ComputedAnew`, and what
+    was answered before must not be used with what is answered later.
+    """
 
     starts: np.ndarray  # the number of each part's first vector, of all of them
 

@@ -34,12 +34,12 @@ from userdp.engines.local import Contribution, LocalEngine
 from userdp.engines.ray_calls import Asked, Call, GroupsCall, RayUsers, Request, Traffic, answers_to, same_memory
 from userdp.engines.ray_cluster import connect
 from userdp.engines.ray_loaders import STORED, Loader, ParquetUsers, Part, SharedMemory, Shipped, StoredUsers
-from userdp.engines.ray_partition import Facts, Partition, array_of
+from userdp.engines.ray_pages import INLINE, pieces
+from userdp.engines.ray_partition import SENDING, Facts, Partition, array_of
 from userdp.vectors.gradients import RowStatistic, Statistic, generated_data
 
-_INLINE = 90_000  # bytes of an answer that travels by itself: larger ones (from 100 KiB on) go through the object store
 _REDUCTIONS, _REDUCTION_BYTES = 3, 3 * 4096  # that a concentrated batch takes, and what is in them beside vectors
-_GATHERED_USERS = 4096  # of groups, whose rows are in the object store at a time, for each partition
+_GATHERED_USERS = 4096  # of groups, whose rows a partition brings together at a time
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ class RayEngine:
 
     def _started(self, loaders: Sequence[Loader], seed: int | None, digest: str | None, keeps: Any) -> RayUsers:
         """Actors that have loaded, and what is public of their users."""
-        kind = ray.remote(max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD")(Partition)
+        threads = {"concurrency_groups": {SENDING: 1}}
+        kind = ray.remote(max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD", **threads)(Partition)
         actors = tuple(kind.remote(loader) for loader in loaders)
         try:
             facts: list[Facts] = ray.get([actor.facts.remote() for actor in actors], timeout=self.timeout)
@@ -202,6 +203,7 @@ class RayEngine:
             tuple(said.mark for said in facts),
             known=[set() for _ in actors],
             keeps=keeps,
+            mapped_by_all=all(isinstance(loader, Part) for loader in loaders),
         )
 
     # --- what a curator asks for
@@ -210,7 +212,7 @@ class RayEngine:
         """What the users' vectors contribute, added up; each partition adds up its own users'."""
         request = Request(data, statistic, contribution)
         lists = data.asked.lists(users, data.bounds)
-        calls = [Call(part, "total", (own,), request) for part, own in lists.items()]
+        calls = [Call(part, "total", tuple(pieces(own)), request) for part, own in lists.items()]
         answers = answers_to(data, calls)
         if len({len(answer) for answer in answers}) > 1:
             raise ValueError("Expected totals of one length.")
@@ -220,7 +222,7 @@ class RayEngine:
         return total
 
     def vectors(self, statistic: Statistic, data: RayUsers, users: np.ndarray, n_groups: int) -> np.ndarray:
-        """One vector per group: of single users where they live, of groups where their rows are brought together."""
+        """One vector per group: of single users where they live, of groups where their rows come together."""
         if n_groups != len(users):
             return self._of_groups(statistic, data, users, n_groups)
         found, everyone, request = _of_users(statistic, data, users)
@@ -232,16 +234,18 @@ class RayEngine:
         return RayVectors(statistic, data, users)
 
     def _of_groups(self, statistic: Statistic, data: RayUsers, users: np.ndarray, n_groups: int) -> np.ndarray:
-        """Rows of some groups at a time go through the object store to the partition that computes their vectors."""
+        """Partitions take groups in turns, some at a time; rows that they do not map other partitions send them.
+
+        Rows of a group are visited in one mixed order, so that an iterate would have to travel with almost every row.
+        """
         request = Request(data, statistic)
         sizes = np.full(n_groups, len(users) // n_groups) + (np.arange(n_groups) < len(users) % n_groups)
         together = max(1, _GATHERED_USERS // int(sizes[0]))
         edges, calls, found = np.concatenate([[0], np.cumsum(sizes)]), [], []
-        parts = np.searchsorted(data.bounds, users, side="right") - 1
         for number, first in enumerate(range(0, n_groups, together)):
             last = min(first + together, n_groups)
-            some = slice(edges[first], edges[last])
-            calls.append(GroupsCall(number % data.n_partitions, request, last - first, users[some], parts[some]))
+            some = users[edges[first] : edges[last]]
+            calls.append(GroupsCall(number % data.n_partitions, request, last - first, some))
         for first in range(0, len(calls), data.n_partitions):
             found += answers_to(data, calls[first : first + data.n_partitions])
         data.traffic.count(len(calls) * request.n_bytes + sum(map(len, found)), request, data.n_partitions)
@@ -257,6 +261,7 @@ class RayVectors:
         self._order = np.sort(users)
         self.starts = np.searchsorted(self._order, data.bounds[list(self._lists)])
         self._gathered: np.ndarray | None = None
+        self._incarnations: dict[int, str] = {}
         width = _width(statistic, data)
         # Counted is what concentrated vectors take: what more travels depends on them.
         reductions = _REDUCTIONS * (self._request.n_bytes + 16 * width) + _REDUCTION_BYTES
@@ -267,13 +272,15 @@ class RayVectors:
 
     def mapped(self, reduction: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
         """What a picklable function makes of each partition's vectors: something that travels by itself."""
-        asked = cloudpickle.dumps(reduction)
-        calls = [Call(part, "reduced", (own, asked), self._request) for part, own in self._lists.items()]
-        return [array_of(answer) for answer in answers_to(self._data, calls)]
+        asked, calls = pieces(cloudpickle.dumps(reduction)), []
+        for part, own in self._lists.items():
+            users = pieces(own)
+            calls.append(Call(part, "reduced", (len(users), *users, *asked), self._request))
+        return [array_of(answer) for answer in answers_to(self._data, calls, self._incarnations)]
 
     def some(self, numbers: np.ndarray) -> np.ndarray:
         """The vectors with these numbers, in order of storage."""
-        return _of_users(self._statistic, self._data, self._order[numbers])[0]
+        return _of_users(self._statistic, self._data, self._order[numbers], self._incarnations)[0]
 
     def gathered(self) -> np.ndarray:
         """All vectors, in the order in which users were asked for."""
@@ -288,7 +295,9 @@ def _width(statistic: Any, data: RayUsers) -> int:
     return int(LocalEngine().vectors(statistic, generated, np.arange(generated.n_users), generated.n_users).shape[1])
 
 
-def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[np.ndarray, int, Request]:
+def _of_users(
+    statistic: Statistic, data: RayUsers, users: np.ndarray, incarnations: dict[int, str] | None = None
+) -> tuple[np.ndarray, int, Request]:
     """Vectors in answers that are small enough to travel by themselves; what bytes everyone's would take; a request."""
     kept = getattr(statistic, "kept", None) if isinstance(statistic, RowStatistic) else None
 
@@ -299,7 +308,7 @@ def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[
     tried = statistic if kept is None else keeping(np.ones((n_tried, 1), dtype=bool))
     width, whole = _width(tried, data), Request(data, tried)
     parts = np.searchsorted(data.bounds, users, side="right") - 1
-    block, places, calls = max(1, _INLINE // (8 * width)), [], []
+    block, places, calls = max(1, INLINE // (8 * width)), [], []
     for part in range(data.n_partitions):
         own = np.flatnonzero(parts == part)
         for first in range(0, len(own), block):
@@ -308,6 +317,6 @@ def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[
             places.append(some)
             calls.append(Call(part, "vectors", ((users[some] - data.bounds[part]).astype("<u4"),), request))
     out = np.empty((len(users), width))
-    for some, answer in zip(places, answers_to(data, calls), strict=True):
+    for some, answer in zip(places, answers_to(data, calls, incarnations), strict=True):
         out[some] = np.frombuffer(answer).reshape(len(some), width)
     return out, 8 * width * data.n_users + -(-data.n_users // block) * whole.n_bytes, whole

@@ -14,9 +14,10 @@ import ray
 from ray import cloudpickle
 
 from userdp.data.users import RemoteUsers, UserData
-from userdp.engines.local import EngineLost
+from userdp.engines.local import ComputedAnew, EngineLost
 from userdp.engines.ray_loaders import MARK_BYTES
-from userdp.engines.ray_partition import CHANGED, DONE, FAILED, RequestPickler, list_of
+from userdp.engines.ray_pages import CHANGED, DONE, FAILED, LOST, Answer, completed
+from userdp.engines.ray_partition import RequestPickler, Sender, list_of
 
 _ATTEMPTS, _PAUSE = 8, 1.0  # before a cluster counts as lost; Ray itself restarts actors without end
 
@@ -82,6 +83,7 @@ class RayUsers(RemoteUsers):
     asked: Asked = field(default_factory=Asked)
     known: list[set[bytes]] = field(default_factory=list)  # matrices that each partition was sent
     keeps: Any = None  # what must live as long as the partitions may load
+    mapped_by_all: bool = False  # whether every partition maps the rows of all users
 
     @property
     def n_partitions(self) -> int:
@@ -135,29 +137,38 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class GroupsCall:
-    """A question about groups, for which other partitions send rows."""
+    """A question about groups, whose rows the partition maps, or other partitions send it."""
 
     part: int
     request: Request
     n_groups: int
     users: np.ndarray
-    parts: np.ndarray
 
     def submit(self, data: RayUsers, matrices: dict[bytes, np.ndarray]) -> Any:
-        rows: list[Any] = []
-        places = np.empty((2, len(self.users)), dtype=np.int64)
-        for part in np.unique(self.parts):
-            own = np.flatnonzero(self.parts == part)
-            places[0, own] = len(rows)
-            places[1, own] = np.arange(len(own))
-            asked = self.users[own] - data.bounds[part]
-            rows.append(data.actors[part].rows.remote(data.marks[part], self.request.transforms, asked))
         asked_of, mark = data.actors[self.part], data.marks[self.part]
-        return asked_of.groups.remote(mark, self.request.body, matrices, self.n_groups, places, *rows)
+        senders = [] if data.mapped_by_all else self._senders(data)
+        return asked_of.groups.remote(
+            mark, self.request.body, matrices, self.n_groups, self.users.astype("<u4"), senders
+        )
+
+    def _senders(self, data: RayUsers) -> list[Sender]:
+        users = np.sort(self.users)
+        edges, senders = np.searchsorted(users, data.bounds), []
+        for part, (first, last) in enumerate(pairwise(edges)):
+            if first < last:
+                actor = None if part == self.part else data.actors[part]
+                own = (users[first:last] - data.bounds[part]).astype("<u4")
+                senders.append(Sender(actor, data.marks[part], own))
+        return senders
 
 
-def answers_to(data: RayUsers, calls: Sequence[Call | GroupsCall]) -> list[bytes]:
-    """What partitions answer, in order. What was lost is asked again: nothing in it is drawn, so nothing changes."""
+def answers_to(
+    data: RayUsers, calls: Sequence[Call | GroupsCall], incarnations: dict[int, str] | None = None
+) -> list[bytes]:
+    """What partitions answer, in order. What was lost is asked again: nothing in it is drawn, so nothing changes.
+
+    incarnations: of partitions that gave earlier answers, which others must not continue.
+    """
     answers: dict[int, bytes] = {}
     lost = 0
     submitted = [call.submit(data, call.request.matrices_for(data.known[call.part])) for call in calls]
@@ -165,22 +176,35 @@ def answers_to(data: RayUsers, calls: Sequence[Call | GroupsCall]) -> list[bytes
     while pending:
         again = []
         for number, reference in pending.items():
-            try:
-                code, answer = ray.get(reference)
-            except ray.exceptions.RayError:
-                code, answer = None, b""
+            part = calls[number].part
+            code, answer, incarnation = _answered(data.actors[part], reference)
             if code == FAILED:
                 raise ValueError("Expected the statistic to give one vector per group.")
             if code == CHANGED:
                 raise EngineLost(changed=True)
             if code == DONE:
                 answers[number] = answer
+                if incarnations is not None and incarnations.setdefault(part, incarnation) != incarnation:
+                    incarnations.clear()
+                    raise ComputedAnew
             else:
                 again.append(number)
-                lost += code is None
+                lost += code == LOST
         if lost > _ATTEMPTS * len(calls):
             raise EngineLost
         if again and lost:
             time.sleep(_PAUSE)
         pending = {number: calls[number].submit(data, calls[number].request.matrices) for number in again}
     return [answers[number] for number in range(len(calls))]
+
+
+def _answered(actor: Any, reference: Any) -> tuple[int, bytes, str]:
+    """How a call went, the whole answer, and of which incarnation it is."""
+    try:
+        first: Answer = ray.get(reference)
+    except ray.exceptions.RayError:
+        return LOST, b"", ""
+    if first.code != DONE:
+        return first.code, b"", ""
+    (whole,) = completed([(actor, first)])
+    return (LOST, b"", "") if whole is None else (DONE, whole, first.incarnation)

@@ -38,7 +38,8 @@ class Loaded(NamedTuple):
     """Users, and what they are known by.
 
     n_users: how many there are; data of fewer than two is filled up with users without rows, who come last;
-    digest: their fingerprint, of files with ids; ends: of sorted files, the ids of the first and the last one.
+    digest: their fingerprint, of files with ids; ends: of sorted files, the ids of the first and the last one;
+    everyone: the users of all partitions, where every process maps the same arrays.
     """
 
     data: UserData
@@ -46,6 +47,7 @@ class Loaded(NamedTuple):
     digest: str
     ends: tuple[Any, ...] = ()
     sources: Sources = ()
+    everyone: UserData | None = None
 
     @classmethod
     def of(cls, data: UserData, sources: Sources = ()) -> Loaded:
@@ -95,7 +97,7 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the users that another loader has."""
+    """Some of the users that another loader maps."""
 
     whole: Loader
     first: int
@@ -103,7 +105,7 @@ class Part:
 
     def load(self) -> Loaded:
         whole = self.whole.load()
-        return Loaded.of(whole.data.part(self.first, self.last), whole.sources)
+        return Loaded.of(whole.data.part(self.first, self.last), whole.sources)._replace(everyone=whole.data)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ Singles = NDArray[np.float32]
 
 # Performance only.
 _SMALL = 2**27  # pairs times coordinates: below, all pairs are looked at
-_MOST_COORDINATES = 128  # above, a matrix product is faster than the loop here
+MOST_COORDINATES = 128  # what errors of moments are bounded for; above, a matrix product is faster than the loop
 _MOST_PAIRS = 0.25  # of all: above, looking at each pair once is faster
 _SHELLS = 24  # of the vectors by distance from the pivot, up to 1.2 radii
 _FEWEST_COLUMNS = 1024  # looked at together: shells are joined
@@ -75,7 +75,7 @@ def capped_counts(
     so replacing one row changes every other min(c_j, whole), and the h-index, by at most one.
     """
     size, dimension = vectors.shape
-    if size * size * dimension > _SMALL and dimension <= _MOST_COORDINATES:
+    if size * size * dimension > _SMALL and dimension <= MOST_COORDINATES:
         with np.errstate(all="ignore"):
             counts = _capped(np.ascontiguousarray(vectors), radius, enough, enough if whole is None else whole, pivot)
         if counts is not None:
@@ -92,7 +92,7 @@ def least_deficit(vectors: Floats, radius: float, most: int) -> int:
     Guarantee: Q <= K - (what is returned), for every input. What is returned may be less than there is to find.
     """
     size, dimension = vectors.shape
-    if size * size * dimension <= _SMALL or dimension > _MOST_COORDINATES or not 0 < most <= size:
+    if size * size * dimension <= _SMALL or dimension > MOST_COORDINATES or not 0 < most <= size:
         return 0
     with np.errstate(all="ignore"), ThreadPoolExecutor() as pool:
         batch = _sorted(np.ascontiguousarray(vectors), radius, None)

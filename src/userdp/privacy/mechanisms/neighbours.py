@@ -129,7 +129,7 @@ def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks,
     if farthest + farthest <= near:
         return np.full(size, size, dtype=np.int64)
     if size * size * dimension <= blocks.direct:
-        return _Tiles(vectors, np.arange(size), norms, pivot, ruler).decide_directly(0, size, 0, size)[0]
+        return Tiles(vectors, np.arange(size), norms, pivot, ruler).decide_directly(0, size, 0, size)[0]
     for _ in range(2):  # Outliers drag the mean: a centre of the bulk certifies more pairs.
         closest = np.zeros(size)
         closest[np.argpartition(norms, (size - 1) // 2)[: (size + 1) // 2]] = 1.0
@@ -156,12 +156,12 @@ def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks,
                 rest[start:stop] = False
     order, upper, lower = order[rest], upper[rest], lower[rest]
     if len(order) > 0:
-        tiles = _Tiles(vectors, order, norms[order], pivot, ruler)
+        tiles = Tiles(vectors, order, norms[order], pivot, ruler)
         counts[order] = _sweep(tiles, upper, lower, near, far, blocks)
     return counts
 
 
-def _sweep(tiles: "_Tiles", upper: Floats, lower: Floats, near: float, far: float, blocks: _Blocks) -> Counts:
+def _sweep(tiles: "Tiles", upper: Floats, lower: Floats, near: float, far: float, blocks: _Blocks) -> Counts:
     """Counts in sorted order. For each block of rows the later columns are first close, then unsure, then far.
 
     d_j + d_k <= r certifies close and d_k - d_j > r certifies far; both are monotone along the sorted columns,
@@ -187,7 +187,7 @@ def _sweep(tiles: "_Tiles", upper: Floats, lower: Floats, near: float, far: floa
     return counts
 
 
-class _Tiles:
+class Tiles:
     """Decides tiles of pairs of sorted rows: float32 GEMM, else float64 GEMM, else the canonical predicate."""
 
     def __init__(self, vectors: Floats, order: NDArray[np.intp], norms: Floats, pivot: Floats, ruler: Ruler) -> None:

@@ -484,6 +484,8 @@ class _SearchSession(Session):
             raise RuntimeError("This search was made and paid for once.")
         self._open = False
         record, radii = self._record, [radius * factor for factor in self._record.radii]
+        if len(vectors) != record.n_vectors:
+            raise ValueError(f"Expected {record.n_vectors} vectors, as was priced.")
 
         def passes(number: int) -> bool:
             known = _known(vectors, radii[number], record.enough, 1)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from userdp.engines.local import Scattered
+from userdp.engines.local import ComputedAnew, Scattered
 from userdp.privacy.mechanisms import capped_counts as bounds
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import neighbours as exact
@@ -34,10 +34,12 @@ from userdp.privacy.mechanisms.clip import ClippedTotal, grid_bits, mean_of
 _BINS = 512  # shells up to a radius from the pivot; the last one is what is beyond
 _SHELLS = 24  # with second moments, at most
 _FEWEST_SHELLS = 4
-_MOMENT_BYTES = 80_000  # of all second moments: so that they travel by themselves
+_MOMENT_BYTES = 80_000, 410_000  # of all second moments of a part, at most: of few vectors, and of many
+_WORTH_MOMENTS = 4  # times fewer bytes than all vectors have, there and back again
 _INSIDE = 0.05  # of the vectors: the first shell with second moments
 _MOST_AMBIGUOUS = 10_000  # of one part
-_PAGE = 80_000  # bytes of ambiguous vectors that are counted in one question
+_PAGE = 400_000  # bytes of ambiguous vectors that are counted in one question
+_COLUMNS = 4096  # vectors that ambiguous ones are compared with at a time
 _LARGEST = 2.0**20  # radii: what a vector is clipped to for the first centre
 
 
@@ -62,11 +64,18 @@ class Concentrated(NamedTuple):
 def concentrated(
     vectors: Scattered, radius: float, enough: int, whole: int, pivot: Vectors | None
 ) -> Concentrated | None:
-    """The batch by reductions; None if it must be gathered."""
-    for guess in (pivot, None) if pivot is not None else (None,):
-        found = _about(vectors, radius, enough, whole, _centre(vectors, radius) if guess is None else guess)
-        if found is not None:
-            return found
+    """The batch by reductions; None if it must be gathered.
+
+    So it must if vectors were computed anew meanwhile: sums over different ones would be of no batch. Nothing is drawn
+    here, and of what was learned before nothing is used.
+    """
+    try:
+        for guess in (pivot, None) if pivot is not None else (None,):
+            found = _about(vectors, radius, enough, whole, _centre(vectors, radius) if guess is None else guess)
+            if found is not None:
+                return found
+    except ComputedAnew:
+        pass
     return None
 
 
@@ -87,7 +96,7 @@ def _about(vectors: Scattered, radius: float, enough: int, whole: int, pivot: Ve
     bits = grid_bits(len(vectors))
     marks, sizes, moments = _marks(radius), bins, None
     if _certain(bins, radius, len(pivot), enough) < enough:
-        shells = _shells(bins, len(pivot))
+        shells = _shells(bins, len(pivot), len(vectors) * 8 * len(pivot) // len(vectors.starts))
         if shells is None:
             return None
         marks, sizes = np.append(marks[shells - 1], np.inf), np.diff([0, *np.cumsum(bins)[shells - 1], size])
@@ -129,10 +138,15 @@ def _certain(bins: Integers, radius: float, dimension: int, enough: int) -> int:
     return int(bins[sure >= enough].sum())
 
 
-def _shells(bins: Integers, dimension: int) -> Integers | None:
-    """How many bins lie within each shell that gets second moments; None if these would be too large."""
-    most = min(_SHELLS, _MOMENT_BYTES // (4 * (dimension + 1) * (dimension + 2)))
-    if most < _FEWEST_SHELLS:
+def _shells(bins: Integers, dimension: int, n_bytes: int) -> Integers | None:
+    """How many bins lie within each shell that gets second moments; None if these would be too large.
+
+    n_bytes: of a part's vectors, which would else be gathered.
+    """
+    few, many = _MOMENT_BYTES
+    room = min(max(few, n_bytes // _WORTH_MOMENTS), many)
+    most = min(_SHELLS, room // (4 * (dimension + 1) * (dimension + 2)))
+    if most < _FEWEST_SHELLS or dimension > bounds.MOST_COORDINATES:
         return None
     first = int(np.searchsorted(np.cumsum(bins), _INSIDE * bins.sum())) + 1
     return np.unique(np.linspace(min(first, _BINS - 1), _BINS - 1, most).astype(np.int64))
@@ -262,8 +276,13 @@ class Hits:
         measured, asked = _measured(vectors, self.radius, self.pivot), _measured(self.rows, self.radius, self.pivot)
         ruler, slack = exact.ruler_of(self.radius), exact.slack_of(len(self.pivot))
         close = measured.upper <= ruler.radius * (1 - slack) - asked.upper.max(initial=0.0)
-        together = np.concatenate([self.rows, measured.rows[measured.finite[~close]]])
-        hits, columns = np.full(len(self.rows), np.count_nonzero(close)), np.arange(len(self.rows), len(together))
-        numbers, ignored = np.arange(len(self.rows)), np.zeros(len(columns), dtype=np.int64)
-        exact.count_directly(together, numbers, columns, ruler.scale, ruler.limit, hits, ignored)
+        others, n_asked = measured.rows[measured.finite[~close]], len(self.rows)
+        norms = [exact.squared_norms(rows, self.pivot, ruler.scale) for rows in (self.rows, others)]
+        by_norm = [np.argsort(each) for each in norms]  # as tiles have them: the asked ones first, then the others
+        order = np.concatenate([by_norm[0], n_asked + by_norm[1]])
+        together = np.concatenate([self.rows, others])
+        tiles = exact.Tiles(together, order, np.concatenate(norms)[order], self.pivot, ruler)
+        hits = np.full(n_asked, np.count_nonzero(close))
+        for first in range(n_asked, len(together), _COLUMNS):
+            hits[by_norm[0]] += tiles.decide(0, n_asked, first, min(first + _COLUMNS, len(together)))[0]
         return hits
