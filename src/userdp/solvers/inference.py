@@ -1,0 +1,321 @@
+"""Standard errors: one Newton step from what whitened-clip found, whose noise and spread are known.
+
+What the solver finds is shrunk, clipped and perhaps not at the optimum: fine for predictions, not for intervals. So a
+fraction of the budget is kept for a few releases, in the coordinates u that the solver whitened (weights are B u):
+
+1. Curvature: how long users' matrices of the loss's second derivative are, then their mean H at the found point u0.
+2. Gradient: the mean g of users' gradients there, with a clip that hardly ever acts, and how many it acted on; and once
+   more at u1 = u0 - H^-1 g. Weights become the mean of both u - H^-1 g, by their precision: to second order in the
+   distance from the optimum they do not depend on where u0 was. Noise of both is that of one release; what is wrong
+   with H counts less, because u1 is nearer.
+3. Spread: the mean over users of the squares of their gradients at the new point, the "meat" M of a sandwich by users.
+
+The covariance of B^-1 weights is H^-1 (s^2 I + E) H^-1, from noise, and H^-1 M H^-1 / n, from sampling users. s is the
+noise of the gradient, exactly known; E = t/2 (|v|^2 I + v v') what noise of variance t in H adds to the mean step v; a
+clip that acted adds what it may have cost. Noisy matrices are drawn towards what they are expected to be, the identity
+and a multiple of H, the more the noisier they are (James and Stein), and are positive: eigenvalues are raised, never
+lowered.
+
+docs/intervals.md has the coverage that was measured, docs/proofs.md, section 31, what is proven.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from userdp.losses import Loss, known
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.plan import Plan, Step
+from userdp.solvers.base import Found, Releases, Request
+from userdp.solvers.choose import AUTO, Option
+from userdp.solvers.mean_plans import enough_users
+from userdp.solvers.preconditioning import block_of, symmetric
+from userdp.solvers.problem import Problem
+from userdp.solvers.uncertainty import Uncertainty
+from userdp.solvers.whitened_clip import Fitted, WhitenedClip
+from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
+
+SIZE, CURVATURE, SPREAD = "interval curvature size", "interval curvature", "interval spread"
+GRADIENTS = ("interval gradient 1", "interval gradient 2")
+DEFAULT_FRACTION = 0.5  # of the budget: the rest is for coming near
+_PARTS = {SIZE: 0.03, CURVATURE: 0.27, GRADIENTS[0]: 0.15, GRADIENTS[1]: 0.4, SPREAD: 0.15}  # how the releases share it
+_LOSSES = ("logistic", "squared", "poisson")  # those whose coverage was measured
+_MOST_WEIGHTS = 200
+_MOST_ROUGH = 0.4  # relative error of the curvature's eigenvalues, about, from which on intervals missed
+_MUCH_ROUGHER = 1.5  # than that, from which on it is said after the run
+_PLANNED_INVERSE_ROWS = 0.2  # mean over users of 1 / rows that is planned for, however many rows are kept
+_SIMILARITY = 0.1  # how alike a user's rows are taken to be, for the length of curvature matrices
+_SHARE = 0.5  # of a matrix's usual length that its trace gets as a number of its own
+_WIDE = 2.5  # longest curvature matrix / usual one, before it is known
+_SEEN, _RARE = 4.0, 0.003  # of sizes of matrices: deviations of noise, and fraction of users, that count as there
+_BEYOND = 1.4  # longest matrix that is not clipped / the largest size that is seen
+_ROOM = 3.5  # by which rows may be longer than usual, in whitened coordinates, before they count less
+_TAIL = 0.5  # users that the gradient's clip may act on, about, in units of the noise of such a count
+_MARK = 0.3
+_LEAST_CURVATURE = 0.05  # least eigenvalue / mean one
+_SHORT = 0.5  # mean fraction of its length that a clipped gradient may have lost
+_TRIES, _LESS = 20, 1 - 1e-6
+
+ROUGH_ADVICE = (
+    "Standard errors are rough: users' rows are fewer, or more alike, than was planned for. Have more users, a larger "
+    "epsilon, fewer features or a larger inference fraction."
+)
+CUT_ADVICE = "There are no standard errors: the weights reached the limit of domain_radius. Raise it, or leave it out."
+
+
+@dataclass(frozen=True)
+class IntervalSteps:
+    """The releases of the module, of all users."""
+
+    size: Clip
+    curvature: Clip
+    gradients: tuple[Clip, Clip]
+    spread: Clip
+
+    @staticmethod
+    def of(n_users: int, n_features: int, mu_squared: float) -> IntervalSteps:
+        """Those that together cost this mu^2."""
+        block = block_of(n_features * (n_features + 1) // 2 + 1)
+        of = {label: math.sqrt(1 / (part * mu_squared)) for label, part in _PARTS.items()}
+        acute = (SIZE, CURVATURE, SPREAD)
+        size, curvature, spread = (Clip(n_users, of[label], block=block, acute=True) for label in acute)
+        first, second = (Clip(n_users, of[label]) for label in GRADIENTS)
+        return IntervalSteps(size, curvature, (first, second), spread)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        mechanisms = {
+            SIZE: self.size,
+            CURVATURE: self.curvature,
+            **dict(zip(GRADIENTS, self.gradients, strict=True)),
+            SPREAD: self.spread,
+        }
+        return tuple(Step(label, 0, one.n_vectors, one) for label, one in mechanisms.items())
+
+    def roughness(self, n_features: int, inverse_rows: float) -> float:
+        """Relative error of the curvature's eigenvalues by noise, about, if the mean of 1 / rows per user is this."""
+        usual = _usual_length(n_features, inverse_rows)
+        entries = n_features * (n_features + 1) // 2 + 1
+        return self.curvature.noise_std(_WIDE * math.hypot(1, _SHARE) * usual, entries) * math.sqrt(n_features)
+
+    def refine(self, problem: Problem, fitted: Fitted, found: Found) -> Releases[None]:
+        """Replace what was found by the Newton step from it, with its uncertainty."""
+        weighing = RowWeights(fitted.coordinates.basis, math.sqrt(problem.n_features) + _ROOM)
+        curved, error, rough = yield from self._curvature(problem, fitted, weighing)
+        total = curved + _penalty(problem, fitted)
+        point = fitted.coordinates.from_weights(fitted.weights)
+        clip = self._clip(problem, fitted, weighing.longest)
+        found_points, steps, noises, cuts = [], [], [], []
+        for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
+            weights = fitted.coordinates.to_weights(point)
+            gradient, noise, cut = yield from _gradient(label, mechanism, problem, _at(fitted, weights, weighing), clip)
+            pull = fitted.coordinates.of_gradient(problem.l2 * problem.penalised(weights))
+            steps.append(np.linalg.solve(total, gradient + pull))
+            point = point - steps[-1]
+            found_points.append(point)
+            noises.append(noise)
+            cuts.append(cut)
+        parts = np.array(noises) ** -2.0 / np.sum(np.array(noises) ** -2.0)
+        weights, step = fitted.coordinates.to_weights(parts @ found_points), parts @ steps
+        known = 1 / float(np.sum(np.array(noises) ** -2.0))  # variance of the mean gradient's noise
+        meat = yield from self._spread(_at(fitted, weights, weighing), clip, curved)
+        around = known + float(parts @ cuts) ** 2 + error**2 / 2 * float(step @ step)
+        noisy = around * np.eye(len(step)) + error**2 / 2 * np.outer(step, step)
+        back = fitted.coordinates.basis @ np.linalg.inv(total)
+        uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(back)
+        if not problem.domain.contains(weights):
+            found.weights = fitted.coordinates.project(problem.domain, weights)
+            found.message = found.message or CUT_ADVICE
+            return
+        found.weights = weights
+        found.uncertainty = replace(uncertainty, gradient_noise=known * fitted.coordinates.moment)
+        if rough > _MUCH_ROUGHER * _MOST_ROUGH:
+            found.message = found.message or ROUGH_ADVICE
+
+    def _curvature(
+        self, problem: Problem, fitted: Fitted, weighing: RowWeights
+    ) -> Releases[tuple[np.ndarray, float, float]]:
+        """The loss's curvature in these coordinates, the std of the error of its entries, and its roughness."""
+        size, usual = problem.n_features, _usual_length(problem.n_features, fitted.inverse_rows)
+        statistic = CurvatureMatrix(_at(fitted, fitted.weights, weighing), _SHARE * usual / size, fitted.step)
+        reference = math.hypot(1, _SHARE) * usual * fitted.curvature
+        frequencies = yield Request(SIZE, CurvatureSize(statistic, reference), 1.0)
+        seen = frequencies > max(_SEEN * self.size.noise_std(1.0, frequencies.size), _RARE)
+        largest = int(np.flatnonzero(seen)[-1]) if seen.any() else int(np.argmax(frequencies))
+        radius = _BEYOND * reference * float(CurvatureSize.SIZES[largest])
+        released = yield Request(CURVATURE, statistic, radius)
+        noise = self.curvature.noise_std(radius, released.size)
+        matrix, trace = _with_trace(released, size, statistic.share)
+        mean = max(trace / size, noise)
+        matrix, rough = matrix + (mean - np.trace(matrix) / size) * np.eye(size), noise * math.sqrt(size) / mean
+        drawn, kept = _drawn(matrix, mean * np.eye(size), noise, least=1 / (1 + rough**2))
+        return _raised(drawn, _LEAST_CURVATURE * mean), noise * math.sqrt(kept), rough
+
+    def _spread(self, gradient: MeanGradient, clip: float, curved: np.ndarray) -> Releases[np.ndarray]:
+        """The mean square of users' gradients, positive semi-definite."""
+        radius = clip**2 * math.hypot(1, _SHARE)
+        released = yield Request(SPREAD, GradientSquare(gradient, _SHARE), radius)
+        noise = self.spread.noise_std(radius, released.size)
+        matrix, trace = _with_trace(released, len(curved), _SHARE)
+        trace = max(trace, noise)
+        target = trace / np.trace(curved) * curved
+        matrix = matrix + (trace - np.trace(matrix)) / len(curved) * np.eye(len(curved))
+        drawn, _ = _drawn(matrix, target, noise, least=1 / (1 + (noise * len(curved) / trace) ** 2))
+        return _raised(drawn, 0.0)
+
+    def _clip(self, problem: Problem, fitted: Fitted, longest: float) -> float:
+        """A length that few gradients exceed: fewer than noise lets be counted; none, if slopes are bounded so."""
+        multiplier = sum(one.noise_multiplier**-2 for one in self.gradients) ** -0.5
+        rare = min(_TAIL * multiplier / self.spread.n_vectors, 0.05)
+        multiple = math.sqrt(2 * math.log(2 / rare)) * (1 + 1 / problem.n_features)
+        return min(multiple * fitted.gradient_size, longest * fitted.largest_slope)
+
+
+def _usual_length(n_features: int, inverse_rows: float) -> float:
+    """Frobenius norm of a user's second moment in whitened coordinates, root mean square, about."""
+    together = inverse_rows + _SIMILARITY * (1 - inverse_rows)
+    return n_features * math.sqrt(1 / n_features + together)
+
+
+def _at(fitted: Fitted, weights: np.ndarray, weighing: RowWeights) -> MeanGradient:
+    return MeanGradient(fitted.loss, weights, fitted.coordinates.basis, row_weights=weighing)
+
+
+def _gradient(
+    label: str, mechanism: Clip, problem: Problem, gradient: MeanGradient, clip: float
+) -> Releases[tuple[np.ndarray, float, float]]:
+    """The loss's gradient, the std of its noise, and what the clip may have taken off it."""
+    statistic = ClippedGradient(gradient, clip, 2 * clip, _MARK * clip)
+    released = yield Request(label, statistic, statistic.radius)
+    noise = mechanism.noise_std(statistic.radius, released.size)
+    clipped = (float(released[problem.n_features]) - 2 * noise) / (_MARK * clip)  # users beyond the clip, less noise
+    return released[: problem.n_features], noise, _SHORT * max(0.0, clipped) * clip
+
+
+def _penalty(problem: Problem, fitted: Fitted) -> np.ndarray:
+    """Curvature of the penalty in these coordinates."""
+    kept = problem.l2 * problem.penalised(np.ones(problem.n_features))
+    basis = fitted.coordinates.basis
+    return np.asarray((basis.T * kept) @ basis)
+
+
+def _with_trace(released: np.ndarray, size: int, share: float) -> tuple[np.ndarray, float]:
+    """A released matrix, and its trace by both of what was told of it, each by its precision."""
+    matrix, alone = symmetric(released[:-1], size), float(released[-1]) / share
+    of_matrix = 1 / (1 + size * share**2)
+    return matrix, of_matrix * float(np.trace(matrix)) + (1 - of_matrix) * alone
+
+
+def _drawn(matrix: np.ndarray, target: np.ndarray, noise: float, least: float) -> tuple[np.ndarray, float]:
+    """A noisy matrix drawn towards a target of the same trace, and which part of the difference, at `least`, was kept.
+
+    Entries have noise of this std on the diagonal, over sqrt(2) beside it: in the Frobenius norm that is as many
+    numbers as the upper triangle has, less the trace.
+    """
+    numbers = len(matrix) * (len(matrix) + 1) // 2 - 1
+    apart = float(np.sum((matrix - target) ** 2))
+    kept = max(least, 1 - max(numbers - 2, 0) * noise**2 / apart) if apart > 0 else 1.0
+    return target + kept * (matrix - target), kept
+
+
+def _raised(matrix: np.ndarray, least: float) -> np.ndarray:
+    """The same with eigenvalues of at least this."""
+    values, axes = np.linalg.eigh(matrix)
+    return np.asarray((axes * np.maximum(values, least)) @ axes.T)
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+def with_intervals(
+    problem: Problem,
+    n_users: int,
+    rows_per_user: int,
+    budget: Budget,
+    fraction: float,
+    choose: Callable[[Budget], Option],
+) -> Option:
+    """The option that `choose` finds for the rest of the budget, with a fraction of it for standard errors.
+
+    All of it is one plan, certified for the budget. Refuses, before anything is spent, what intervals were not measured
+    to cover: other solvers and losses, no delta, and too few users, with a number that would do.
+    """
+    _check_loss(problem.loss)
+    if problem.n_features > _MOST_WEIGHTS:
+        raise ValueError(
+            f"Expected at most {_MOST_WEIGHTS} weights for standard errors, got {problem.n_features}: leave inference "
+            "out, or features. Nothing was spent."
+        )
+    if budget.delta == 0:
+        raise BudgetExceeded(
+            "Expected delta > 0 for standard errors: leave inference or delta=0 out. Nothing was spent."
+        )
+    planned = _steps(problem, n_users, budget, fraction)
+    if _too_rough(problem, planned, rows_per_user):
+        raise _too_few(problem, n_users, rows_per_user, budget, fraction)
+    left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * _mu_squared(budget)), budget.delta), budget.delta)
+    for _ in range(_TRIES):
+        option = choose(left)
+        if (option.solver, option.mode) != (AUTO, "tight"):
+            raise ValueError(
+                f'Expected solver="auto" for standard errors, got {option.solver!r}, mode={option.mode!r}: leave them, '
+                "or inference, out. Nothing was spent."
+            )
+        plan = Plan(n_users, (*option.plan.certified.steps, *planned.steps))
+        try:
+            plan.certify(budget)
+        except BudgetExceeded:  # samples compose a little worse than Gaussian noise does
+            left = Budget(_LESS * left.epsilon, left.delta)
+            continue
+        return _extended(option, plan, planned, n_users * rows_per_user)
+    raise BudgetExceeded(
+        "Expected a budget with room for standard errors besides samples of users: leave max_gradients out. Nothing "
+        "was spent."
+    )
+
+
+def _extended(option: Option, plan: Plan, planned: IntervalSteps, n_rows: int) -> Option:
+    solver_plan = option.plan
+    assert isinstance(solver_plan.schedule, WhitenedClip)
+    schedule = replace(solver_plan.schedule, intervals=planned)
+    n_gradients = solver_plan.n_gradients + len(_PARTS) * n_rows
+    longer = replace(solver_plan, certified=plan, schedule=schedule, n_gradients=n_gradients)
+    return replace(option, planned=longer, n_gradients=n_gradients, n_releases=longer.n_releases)
+
+
+def _check_loss(loss: Loss) -> None:
+    plain = loss.unweighted or loss
+    if plain.name.split("(")[0] not in _LOSSES or known(plain) is None:
+        raise ValueError(
+            f"Expected the logistic loss of two classes, squared errors or counts for standard errors, got the "
+            f"{loss.name} loss: leave inference out. Nothing was spent."
+        )
+
+
+def _mu_squared(budget: Budget) -> float:
+    return float((1 - 1e-8) / gaussian_multiplier(budget) ** 2)
+
+
+def _steps(problem: Problem, n_users: int, budget: Budget, fraction: float) -> IntervalSteps:
+    return IntervalSteps.of(n_users, problem.n_features, fraction * _mu_squared(budget))
+
+
+def _too_rough(problem: Problem, planned: IntervalSteps, rows_per_user: int) -> bool:
+    return planned.roughness(problem.n_features, max(1 / rows_per_user, _PLANNED_INVERSE_ROWS)) > _MOST_ROUGH
+
+
+def _too_few(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, fraction: float) -> BudgetExceeded:
+    more = enough_users(lambda n: not _too_rough(problem, _steps(problem, n, budget, fraction), rows_per_user), n_users)
+    remedy = "far more users" if more is None else f"about {more:,} users would do"
+    return BudgetExceeded(
+        f"Expected more than n_users={n_users} for standard errors of {problem.n_features} weights at "
+        f"epsilon={budget.epsilon:g}: intervals would not cover what they should. {remedy[0].upper()}{remedy[1:]}, or "
+        "a larger epsilon, fewer features or a larger inference fraction. Nothing was spent.",
+        enough_users=more,
+    )

@@ -1,0 +1,116 @@
+"""Matrices of users, for standard errors: how curved the loss is along their rows, and squares of their gradients.
+
+Both are sums of y y' with weights >= 0, so positive semi-definite: no two users' vectors point apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from userdp.data.users import UserData
+from userdp.vectors import matrices
+from userdp.vectors.gradients import MeanGradient, PerUser
+
+_EXTREME = 400  # powers of 2 beyond which a trace counts as 0, as in `MomentShape`
+
+
+@dataclass(frozen=True, eq=False)
+class CurvatureMatrix(PerUser):
+    """Second derivative of each user's mean loss in a basis, and `share` times its trace.
+
+    H_u = (1/m_u) sum of weight * slope' * (B'x)(B'x)', slope' being a difference over `step` around the prediction,
+    at least 0; weights, basis and row weights are the gradient's. The upper triangle row by row, off-diagonal entries
+    times sqrt(2). Zeros for a user without rows, or whose trace is not finite or extreme. For compiled losses of one
+    output.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters, and no two vectors point apart:
+    tr(H_u H_v) >= 0 for positive semi-definite matrices, whose traces are >= 0 (docs/proofs.md, section 31).
+    """
+
+    needs_targets: ClassVar[bool] = True
+    gradient: MeanGradient
+    share: float
+    step: float
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        rows, basis = self.gradient.row_weights, self.gradient.basis
+        if type(self.gradient) is not MeanGradient:  # a subclass could compute something else that points apart
+            raise ValueError("Expected a MeanGradient itself, no subclass.")
+        if rows is None or basis is None or basis.ndim != 2 or self.gradient.loss.n_outputs != 1:
+            raise ValueError("Expected a gradient of one output with row_weights and a square basis.")
+        width = len(basis) * (len(basis) + 1) // 2 + 1
+        parameters = (rows.for_kernels(data), self.step, np.ascontiguousarray(basis), self.share)
+        return self.gradient.run(matrices.curvature_matrices, data, users, width, *parameters)
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.gradient.check(n_features, dtype)
+        self.on_generated(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class CurvatureSize(PerUser):
+    """Which power of sqrt(2), times `reference`, each user's `CurvatureMatrix` is nearest to in length: a 1 among 0s.
+
+    Zeros for a user whose matrix is 0.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters; entries are 0 but for at most one
+    1, so that no two vectors point apart.
+    """
+
+    SIZES: ClassVar[np.ndarray] = 2.0 ** (np.arange(-24, 25) / 2)
+    needs_targets: ClassVar[bool] = True
+    curvature: CurvatureMatrix
+    reference: float
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        matrices = self.curvature.vectors(data, users)
+        squares = np.zeros(len(matrices))
+        for k in range(matrices.shape[1]):  # in a fixed order: the same wherever a user stands
+            squares += matrices[:, k] * matrices[:, k]
+        out = np.zeros((len(squares), self.SIZES.size))
+        # Comparisons alone, whose result is the same on every machine.
+        places = np.searchsorted(self.reference**2 * self.SIZES[:-1] * self.SIZES[1:], squares)
+        known = (squares > 0) & np.isfinite(squares)
+        out[known, places[known]] = 1.0
+        return out
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.curvature.check(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSquare(PerUser):
+    """Square g g' of each user's gradient, and `share` times its trace |g|^2; as `CurvatureMatrix` has it.
+
+    Clipped to c^2 sqrt(1 + share^2) it is that of a gradient clipped to c.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters, and no two vectors point apart:
+    <g g', h h'> = <g, h>^2 >= 0 (docs/proofs.md, section 31).
+    """
+
+    needs_targets: ClassVar[bool] = True
+    gradient: MeanGradient
+    share: float
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        gradients = self.gradient.vectors(data, users)
+        size = gradients.shape[1]
+        out = np.empty((len(gradients), size * (size + 1) // 2 + 1))
+        with np.errstate(all="ignore"):  # single numbers in a fixed order: the same wherever a user stands
+            trace, position = np.zeros(len(gradients)), 0
+            for a in range(size):
+                trace += gradients[:, a] * gradients[:, a]
+                for b in range(a, size):
+                    out[:, position] = gradients[:, a] * gradients[:, b] * (1.0 if a == b else math.sqrt(2.0))
+                    position += 1
+            out[:, -1] = self.share * trace
+            out[~((trace > 2.0**-_EXTREME) & (trace < 2.0**_EXTREME))] = 0.0
+        return out
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.gradient.check(n_features, dtype)

@@ -1,0 +1,287 @@
+"""Standard errors: what the plan keeps for them, what they cover, where they are told, and where they are refused."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy.special import expit, logit, ndtr
+from typer.testing import CliRunner
+
+from userdp import (
+    Ball,
+    Budget,
+    BudgetExceeded,
+    Category,
+    Columns,
+    HuberRegressor,
+    Ledger,
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    Number,
+    PoissonRegressor,
+    QuantileRegressor,
+    UserData,
+    load_model,
+    losses,
+    save_model,
+)
+from userdp.cli import app
+from userdp.data.tables import write_table
+from userdp.models.files import model_of
+from userdp.models.fitting import minimize
+from userdp.privacy.accounting import epsilon_at
+from userdp.report import report_html
+from userdp.solvers import inference
+
+TRUTH = np.array([1.0, -0.5, 0.3])
+
+
+def people(n_users=4000, rows=3, seed=0, alike=0.5):
+    """Two features, log-odds of TRUTH, users whose rows' errors go together."""
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(n_users), rows)
+    X = rng.normal(size=(len(users), 2))
+    error = np.sqrt(alike) * rng.normal(size=n_users)[users] + np.sqrt(1 - alike) * rng.normal(size=len(users))
+    return X, X @ TRUTH[:2] + TRUTH[2], error, users
+
+
+def classes(z, error):
+    return (z + logit(ndtr(error)) > 0).astype(int)
+
+
+OPTIONS = {"epsilon": 4.0, "max_rows_per_user": 3, "inference": True}
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, z, error, users = people()
+    table = pd.DataFrame(X, columns=["age", "income"])
+    return LogisticRegression(classes=[0, 1], insecure_seed=1, **OPTIONS).fit(table, classes(z, error), groups=users)
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_intervals_of_each_coefficient_and_the_intercept_last(model):
+    ends = model.conf_int()
+    assert ends.shape == (3, 2)
+    weights = np.append(model.coef_[0], model.intercept_)
+    np.testing.assert_allclose(ends.mean(axis=1), weights)
+    assert np.all(np.abs(weights - TRUTH) < 4 * np.sqrt(np.diag(model.cov_)))
+    assert np.all(np.linalg.eigvalsh(model.cov_) > 0)
+    wider = model.conf_int(0.99)
+    assert np.all(wider[:, 0] < ends[:, 0])
+    assert np.all(wider[:, 1] > ends[:, 1])
+    np.testing.assert_allclose((ends[:, 1] - ends[:, 0]) / 2, 1.959964 * np.sqrt(np.diag(model.cov_)), rtol=1e-6)
+    for level in (0, 1, 95, "0.95"):
+        with pytest.raises(ValueError, match="level"):
+            model.conf_int(level)
+
+
+def test_the_table_tells_all_of_it(model):
+    found = model.summary()
+    assert found.names == ("age", "income", "(intercept)")
+    np.testing.assert_allclose(found.z, found.coef / found.std_err)
+    assert np.all((found.noise_share > 0) & (found.noise_share < 1))
+    lines = str(found).splitlines()
+    assert "LogisticRegression, 4,000 users, epsilon 4" in lines[0]
+    assert re.search(r"coef +std err +z +\[0.025 +0.975\] +noise +sampling", lines[2])
+    assert [line.split()[0] for line in lines[4:7]] == ["age", "income", "(intercept)"]
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_saved_model_keeps_them_and_damaged_ones_are_refused(model, tmp_path):
+    again = load_model(save_model(model, tmp_path / "m.json"))
+    np.testing.assert_array_equal(again.cov_, model.cov_)
+    assert str(again.summary()) == str(model.summary())
+    record = model.to_dict()
+    for wrong in (
+        {},
+        {"noise": [[1.0]], "sampling": [[1.0]]},
+        [1],
+        {**record["uncertainty"], "noise": [["a"] * 3] * 3},
+    ):
+        with pytest.raises(ValueError, match="damaged"):
+            model_of(record | {"uncertainty": wrong})
+    negative = {**record["uncertainty"], "noise": (-np.eye(3)).tolist()}
+    with pytest.raises(ValueError, match="damaged"):
+        model_of(record | {"uncertainty": negative})
+    del record["uncertainty"]  # as in older files
+    with pytest.raises(ValueError, match="inference=True"):
+        model_of(record).conf_int()
+
+
+def test_the_report_shows_them(model):
+    page = report_html(model.to_dict())
+    assert "95% intervals" in page
+    assert "std err" in page
+    record = model.to_dict()
+    assert "95% intervals" not in report_html(record | {"uncertainty": None})
+    for wrong in ({"noise": [[1.0]]}, "all", {"noise": [[1.0]], "sampling": [[1.0]]}):
+        with pytest.raises((TypeError, ValueError), match="uncertainty"):
+            report_html(record | {"uncertainty": wrong})
+
+
+def test_without_inference_there_are_none():
+    X, z, error, users = people(n_users=500)
+    model = LogisticRegression(4.0, classes=[0, 1], insecure_seed=1).fit(X, classes(z, error), groups=users)
+    assert model.uncertainty_ is None
+    assert not hasattr(model, "cov_")
+    with pytest.raises(ValueError, match="inference=True"):
+        model.summary()
+
+
+# --- one plan, one charge ---------------------------------------------------------------------------------------------
+
+
+def test_one_plan_within_the_budget_and_one_charge():
+    X, z, error, users = people()
+    for fraction in (True, 0.2):
+        ledger = Ledger(Budget(4.0, 1e-6))
+        model = LogisticRegression(
+            4.0, 1e-6, classes=[0, 1], max_rows_per_user=3, inference=fraction, ledger=ledger
+        ).fit(X, classes(z, error), groups=users)
+        (charge,) = ledger.charges()
+        assert 3.99 < max(epsilon_at(cost, 1e-6) for cost in charge.costs) <= 4.0
+        labels = (inference.SIZE, inference.CURVATURE, *inference.GRADIENTS, inference.SPREAD)
+        told = {part.step: part.fraction for part in model.privacy_.parts}
+        spent = sum(told[label] for label in labels)
+        assert spent == pytest.approx(0.5 if fraction is True else 0.2, rel=1e-3)
+        assert model.privacy_.epsilon == 4.0
+
+
+def test_learned_columns_have_them_too():
+    X, z, error, users = people()
+    table = pd.DataFrame({"age": 40 + 10 * X[:, 0], "city": np.where(X[:, 1] > 0, "Lyon", "Paris")})
+    columns = Columns({"age": Number(range="private"), "city": Category(levels="private", max_levels=4)})
+    model = LogisticRegression(classes=[0, 1], columns=columns, insecure_seed=1, **OPTIONS)
+    model.fit(table, classes(z, error), groups=users)
+    assert len(model.conf_int()) == len(model.feature_names_in_) + 1
+
+
+# --- coverage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "truth"),
+    [
+        (losses.logistic, classes, TRUTH),
+        (losses.squared, lambda z, error: 0.1 * z + 0.1 * error, 0.1 * TRUTH),
+    ],
+    ids=["logistic", "squared"],
+)
+def test_errors_are_as_large_as_the_standard_errors_say(loss, targets, truth):
+    """40 runs of three weights: root mean square of error / standard error, and coverage; users' rows go together."""
+    relative, parts = [], []
+    for seed in range(40):
+        X, z, error, users = people(rows=4, seed=seed)
+        data = UserData.from_arrays(X, targets(z, error), users, fit_intercept=True)
+        bound = None if loss.classifies else 1.0
+        options = {"target_bound": bound, "insecure_seed": seed, "inference": 0.5, "progress": False}
+        result = minimize(loss, data, Ball(1e9), 8.0, 1e-6, rows_per_user=4, **options)
+        found = result.uncertainty
+        relative.append((result.weights - truth) / np.sqrt(np.diag(found.covariance)))
+        parts.append(np.diag(found.noise) / np.diag(found.covariance))
+    assert 0.8 < np.sqrt(np.mean(np.square(relative))) < 1.2
+    assert np.mean(np.abs(relative) < 1.96) > 0.9
+    assert 0.02 < np.mean(parts) < 0.9, "neither part would be missed otherwise"
+    assert np.sqrt(np.mean(np.square(relative), axis=0))[-1] < 1.3, "the intercept, along which users differ most"
+
+
+def test_a_penalty_moves_what_is_covered():
+    X, z, error, users = people()
+    y = 10 * z + 5 * error
+    model = LinearRegression(target_range=(-60, 60), l2=0.5, insecure_seed=1, **OPTIONS).fit(X, y, groups=users)
+    centred = X - X.mean(axis=0)
+    best = np.linalg.solve(centred.T @ centred / len(X) + 0.5 * np.eye(2), centred.T @ (y - y.mean()) / len(X))
+    assert np.all(np.abs(model.coef_ - best) < 4 * np.sqrt(np.diag(model.cov_)[:2]))
+    assert np.all(np.abs(model.coef_ - 10 * TRUTH[:2]) > 4 * np.sqrt(np.diag(model.cov_)[:2]))
+
+
+def test_counts_with_exposure_and_units_of_the_target():
+    X, z, _, users = people()
+    rng = np.random.default_rng(0)
+    exposure = rng.uniform(0.5, 1.0, len(z))
+    model = PoissonRegressor(max_count=20, max_exposure=1.0, insecure_seed=1, **OPTIONS)
+    model.fit(X, rng.poisson(exposure * np.exp(0.5 * z)), groups=users, exposure=exposure)
+    weights = np.append(model.coef_, model.intercept_)
+    assert np.all(np.abs(weights - 0.5 * TRUTH) < 4 * np.sqrt(np.diag(model.cov_)))
+    wide = LinearRegression(target_range=(-600, 600), fit_intercept=False, insecure_seed=1, **OPTIONS)
+    wide.fit(X, 100 * z, groups=users)
+    assert wide.conf_int().shape == (2, 2)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [
+        (QuantileRegressor(target_range=(-60, 60)), "quantile"),
+        (HuberRegressor(target_range=(-60, 60)), "huber"),
+        (LinearSVC(classes=[0, 1]), "squared_hinge"),
+        (LogisticRegression(classes=[0, 1, 2]), "multinomial"),
+        (LogisticRegression(classes=[0, 1], delta=0.0), "delta > 0"),
+        (LogisticRegression(classes=[0, 1], solver="phased-sgd", row_norm=3.0), 'solver="auto"'),
+        (LogisticRegression(classes=[0, 1], epsilon=0.05), "users would do"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_was_not_measured_to_cover_is_refused_before_anything_is_charged(model, match):
+    X, z, error, users = people(n_users=1000)
+    ledger = Ledger(Budget(100, 1e-3))
+    epsilon = model.epsilon if model.epsilon < 1 else 4.0
+    model.set_params(epsilon=epsilon, inference=True, ledger=ledger, max_rows_per_user=3)
+    with pytest.raises(ValueError, match=match) as refused:
+        model.fit(X, classes(z, error), groups=users)
+    assert "Nothing was spent" in str(refused.value)
+    assert ledger.charges() == ()
+
+
+def test_the_number_of_users_that_would_do_does():
+    few = UserData.from_arrays(np.ones((300, 4)), np.zeros(300), np.arange(300))
+    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "progress": False}
+    with pytest.raises(BudgetExceeded, match="standard errors of 4 weights") as refused:
+        minimize(losses.logistic, few, Ball(1e9), 1.0, 1e-6, **options)
+    enough = refused.value.enough_users
+    assert 300 < enough < 10_000
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(enough, 4))
+    many = UserData.from_arrays(X, (rng.random(enough) < expit(X[:, 0])).astype(float), np.arange(enough))
+    assert minimize(losses.logistic, many, Ball(1e9), 1.0, 1e-6, **options).uncertainty is not None
+
+
+@pytest.mark.parametrize("wrong", [0, 1, -0.1, "yes", None, 2])
+def test_fractions_that_are_none_are_refused(wrong):
+    X, z, error, users = people(n_users=100)
+    with pytest.raises(ValueError, match="inference"):
+        LogisticRegression(classes=[0, 1], inference=wrong).fit(X, classes(z, error), groups=users)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_prints_the_table_in_the_columns_own_units(tmp_path):
+    X, z, error, users = people()
+    table = pa.table({"user": users, "age": 50 + 10 * X[:, 0], "income": 3 * X[:, 1], "y": classes(z, error)})
+    write_table(table, tmp_path / "t.parquet")
+    asked = [
+        *("fit", tmp_path / "t.parquet", "--user-column", "user", "--target", "y", "--classes", "0,1"),
+        *("--features", "age,income", "--epsilon", 4, "--max-rows-per-user", 3, "--insecure-seed", 1, "--inference"),
+    ]
+    found = []
+    for ranges in ([], ["--feature-range", "age=0:100,income=-15:15"]):
+        words = [*asked, *ranges, "-o", tmp_path / "m.json"]
+        result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        assert re.search(r"coef +std err +z", result.output)
+        found.append(load_model(tmp_path / "m.json"))
+    plain, ranged = found
+    np.testing.assert_allclose(np.sqrt(np.diag(ranged.cov_)), np.sqrt(np.diag(plain.cov_)), rtol=0.5)
+    truth = np.array([0.1, -0.5 / 3, TRUTH[2] - 5])
+    for model in found:
+        weights = np.append(model.coef_[0], model.intercept_)
+        assert np.all(np.abs(weights - truth) < 4 * np.sqrt(np.diag(model.cov_)))
