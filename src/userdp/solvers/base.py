@@ -21,6 +21,7 @@ from userdp.privacy.guarantee import Statement
 from userdp.privacy.mechanisms.base import Aborted, check_counts
 from userdp.privacy.plan import Plan
 from userdp.solvers.problem import Problem
+from userdp.solvers.uncertainty import Uncertainty
 from userdp.vectors.gradients import Statistic
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class Found:
     stands: str = "the start"
     message: str = ""
     aborted: bool = False
+    uncertainty: Uncertainty | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ class Result:
     solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`);
     bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, without who takes
     part (a sample's size is secret); where vectors are compared, of the fixed reductions alone (how many vectors are
-    gathered beside is secret); set by `minimize`, too.
+    gathered beside is secret); set by `minimize`, too;
+    uncertainty: covariance of the weights, where standard errors were asked for.
     """
 
     weights: np.ndarray
@@ -155,6 +158,7 @@ class Result:
     mode: str = ""
     privacy: Statement | None = None
     bytes_per_release: float = 0.0
+    uncertainty: Uncertainty | None = None
 
     @property
     def bound_is_estimate(self) -> bool:
@@ -179,7 +183,7 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
         groups = any(step.n_groups is not None for step in plan.certified.steps)
         found.aborted, found.message = True, _abort_advice(groups, found.stands)
     told = (found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
-    return Result(*told, outside=plan.outside)
+    return Result(*told, outside=plan.outside, uncertainty=found.uncertainty)
 
 
 def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:

@@ -8,8 +8,8 @@
    with a rare class, the mean of 1 / rows per user says how long gradients may be that noise hides.
 4. Steps: their points are averaged, and the average gradient, over the curvature, is subtracted from the average: one
    correction that costs nothing. Noise of T averaged steps is that of one release with all of their budget.
-5. Shrinkage: the noise in the average is known, so that directions with little signal are shrunk by Gaussian
-   empirical Bayes in the axes of the columns' correlation matrix.
+5. Shrinkage (`shrinkage`): the noise in the average is known, so that directions with little signal are shrunk, all
+   but the intercept by one measure, and the intercept is moved to where the mean prediction stays the same.
 6. Recalibration: clipping still biases the scale of predictions, and the intercept, where gradients are skewed: few
    rows per user, a rare class. A run of the same steps in those few directions alone is nearly free of noise, and so
    can do with a clip that hardly ever acts.
@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -61,8 +62,12 @@ from userdp.solvers.layout import (
 )
 from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
+from userdp.solvers.shrinkage import Axes, told_curvature
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
+
+if TYPE_CHECKING:
+    from userdp.solvers.inference import IntervalSteps
 
 _MARK = 0.3  # a size's mark / clip: sizes raise the gradients' noise by 4%
 # Momentum, and a step in units of the inverse curvature; with it they lead 1.25 and 1.3 of these. The latter shrink
@@ -84,6 +89,7 @@ _LOPSIDED = {STEPS: 0.15, RECALIBRATION: 0.3}  # least clip / longest, times how
 # The part of the budget for averaged steps, about; the exact one has jumps where noise calls for another layout, and
 # what is spent there is gained elsewhere: with it the estimate could rise with epsilon.
 _USUAL_FRACTION, _USUAL_FRACTION_OF_PUBLIC = 0.5, 0.65
+_CLIPPING = 0.3  # by how much clipping may change the scale of predictions or the intercept / typical predictions
 _FORGET = 0.85  # of what earlier steps told about sizes
 _UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is aborted; standard deviations
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
@@ -341,6 +347,8 @@ class _Descent:
     passed: int = 0
     inverse_rows: float = 0.0  # mean over users of 1 / rows
     followed: float = 1.0  # curvature / what the loss tells of it
+    axes: Axes | None = None  # where the spread of predictions is wanted
+    spread: float = 0.0  # variance of predictions, of rows and of the averaged points
 
     def __post_init__(self) -> None:
         self.longest = self.phase.longest * _slope_scale(self.problem)
@@ -391,8 +399,7 @@ class _Descent:
         """Set the curvature to what is released, as far as that can be told from noise, if the loss is compiled."""
         if not self.loss.compiled:
             return
-        step = 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
-        statistic = MeanCurvature(self._gradient(), step, self.loss.curvature)
+        statistic = MeanCurvature(self._gradient(), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
         radius = 1.0 if self.phase.pure else statistic.radius
         released = (yield Request(label, statistic, radius)) + 0.5
@@ -408,6 +415,29 @@ class _Descent:
         fraction = trust * measured + (1 - trust) * usual
         self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
 
+    def settle(self, point: np.ndarray) -> None:
+        """Have the curvature, and noise, be what the loss's mean tells of predictions there, if that is more curved.
+
+        A rare class is rarer where the curvature was measured, and the directions that tell it from the other are more
+        curved than most: with more noise than there is, shrinkage would take signal for noise.
+        """
+        if self.axes is None or not self.axes.level or self.loss.mean is None or self.loss.usual_curvature is not None:
+            return
+        told = told_curvature(self.loss.mean, self.axes.mean_and_square(point)[0], self.spread)
+        told = min(max(told, self.curvature), self.loss.curvature)
+        self.curvature, self.noise = told, self.noise * self.curvature / told
+
+    @property
+    def difference(self) -> float:
+        """Of predictions, over which the slope's derivative is told."""
+        return 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
+
+    @property
+    def gradient_size(self) -> float:
+        """Root mean square of users' gradients, about, if no row counted less for its length."""
+        usual = math.sqrt(self.problem.n_features)
+        return self.sizes.rms * self.longest * max(1.0, usual / self.phase.longest)
+
     def _follow(self) -> None:
         """Have the curvature be that of this point, if the loss tells it: coordinates tell mean and mean square of
         rows' predictions.
@@ -416,20 +446,21 @@ class _Descent:
             return
         u, mean = self._whitened(), 0.0
         if self.problem.intercept:
-            constant = np.zeros(self.problem.n_features)
-            constant[-1] = 1.0
-            mean = float(self.coordinates.from_weights(constant) @ u)
+            mean = float(self.coordinates.constant @ u)
         self.curvature = self.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
 
     def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
         """So many steps; the average of the points less that of the gradients over the curvature."""
         points = gradients = np.zeros_like(self.point)
+        moments = np.zeros(2)  # of predictions
         long = self.phase.hurried or self.phase.pure
         noise, (momentum, step) = 0.0, self._pace
         for number in range(n_steps):
             gradient, std, steep = yield from self._release(label, ratio)
             over = self._over_curvature(gradient, steep)
             points, gradients = points + self.point / n_steps, gradients + over / n_steps
+            if self.axes is not None and self.loss.mean is not None:
+                moments += self.axes.mean_and_square(self.point) / n_steps
             noise += (std / steep / n_steps) ** 2
             length = step / steep * (1.0 if long else math.sqrt(4 / (4 + number + self.passed)))
             most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
@@ -441,6 +472,7 @@ class _Descent:
             self._follow()
         self.passed += n_steps
         self.noise = math.sqrt(noise)
+        self.spread = moments[1] - moments[0] ** 2
         return np.asarray(points - gradients)
 
     def _release(self, label: str, ratio: float) -> Releases[tuple[np.ndarray, float, float]]:
@@ -504,15 +536,30 @@ class _Descent:
         return float(mean - _RARE / math.sqrt(weights.sum()))
 
 
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a run found, for standard errors (`inference`); in the coordinates that it whitened."""
+
+    coordinates: Coordinates
+    loss: Loss
+    weights: np.ndarray
+    curvature: float
+    inverse_rows: float
+    gradient_size: float  # root mean square
+    largest_slope: float
+    step: float  # of predictions, to tell the slope's derivative
+
+
 @dataclass(frozen=True)
 class WhitenedClip:
     """The module's steps: of each label, in order, how many, and their noise std / radius, but for recalibration;
-    `whitening` releases coordinates.
+    `whitening` releases coordinates, `intervals` standard errors, if they are asked for.
     """
 
     phases: tuple[ClippedPhase, ...]
     parts: Mapping[str, tuple[int, float]] = field(hash=False)
     whitening: tuple[Step, ...]
+    intervals: IntervalSteps | None = None
 
     def releases(self, problem: Problem, found: Found) -> Releases[None]:
         phase, *recalibration = self.phases
@@ -528,15 +575,19 @@ class WhitenedClip:
         start = coordinates.from_weights(problem.start)
         usual = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
         curvature = usual if curvature is None else min(curvature, loss.curvature)
-        descent = _Descent(problem, loss, coordinates, phase, start, curvature)
+        axes = Axes.of(coordinates, problem.intercept)
+        descent = _Descent(problem, loss, coordinates, phase, start, curvature, axes=axes)
         point = start
         for label, (n_steps, ratio) in self.parts.items():
             if label in (EARLY_CURVATURE, CURVATURE):
                 yield from descent.measure_curvature(label, ratio)
             elif label != LOCATION and (label not in IF_FLAT or descent.flat):
                 point = yield from descent.steps(label, n_steps, ratio)
+        descent.settle(point)
         uncertain = math.hypot(descent.noise, _sampling_error(descent, phase.n_users))
-        point = start + _shrunk(point - start, uncertain, math.sqrt(descent.walk), coordinates)
+        before, point = point, start + axes.shrunk(point - start, uncertain, math.sqrt(descent.walk))
+        if loss.mean is not None:
+            point = axes.with_mean_of(point, loss.mean, descent.spread)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
         for one in recalibration:
             if LOCATION in self.parts:
@@ -544,7 +595,7 @@ class WhitenedClip:
                 counted = (one.label, one.n_steps, one.noise_ratio, one.pure)
                 point = coordinates.from_weights((yield from recovered(problem, weights, *counted)))
                 continue
-            point, last = yield from _recalibrated(descent, one, point)
+            point, last = yield from _recalibrated(descent, one, point, before - point, uncertain)
             found.phases.append(one.summary(last.clip, steps=one.n_steps, curvature=last.curvature))
         if descent.unusable_fraction > _UNUSABLE:
             found.aborted, found.message, found.bound = True, UNUSABLE_ADVICE, problem.loss_at_zero
@@ -553,8 +604,12 @@ class WhitenedClip:
         found.bound = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
         if problem.intercept and coordinates.row_scale > _HIDDEN:
             found.message = HIDDEN_ADVICE
-        elif _biased(problem, phase.s, descent.inverse_rows, phase.pure):
+        elif _biased(problem, phase.s, descent.inverse_rows, phase.pure) and self.intervals is None:
             found.message = CLIPPED_ADVICE
+        if self.intervals is not None:
+            largest = problem.lipschitz / problem.row_norm
+            told = (descent.curvature, descent.inverse_rows, descent.gradient_size, largest, descent.difference)
+            yield from self.intervals.refine(problem, Fitted(coordinates, loss, found.weights, *told), found)
 
 
 def _sampling_error(descent: _Descent, n_users: int) -> float:
@@ -594,38 +649,21 @@ def _likely_factor(measured: float, noise: float) -> float:
     return float(np.average(factors, weights=np.exp(exponents - exponents.max())))
 
 
-def _shrunk(found: np.ndarray, noise: float, walk: float, coordinates: Coordinates) -> np.ndarray:
-    """Empirical Bayes: entries z of a rotation are N(0, v) + N(0, noise^2), v = scale * (variance of rows)^power.
+def _recalibrated(
+    descent: _Descent, phase: ClippedPhase, found: np.ndarray, shrunk: np.ndarray, uncertain: float
+) -> Releases[tuple[np.ndarray, _Descent]]:
+    """The point moved along itself and along the intercepts, as far as the change stands out of its noise.
 
-    Scale and power are those of the largest likelihood. Along directions in which rows do not vary v is 0, and noise is
-    that of a random walk: no gradient leads back.
+    What was found is off by noise, `uncertain`, by what clipping does, at most a part of typical predictions, and by
+    what was `shrunk` too much: more is not expected of a change that has much noise itself.
     """
-    rotation, variances, known = coordinates.decorrelated()
-    entries = found.reshape(-1, len(variances))
-    entries = entries if rotation is None else entries @ rotation
-    errors = 1 + ((1 - known) * walk / noise) ** 2  # squared, in units of noise
-    best, factors = -math.inf, np.ones_like(variances)
-    for power in (0.0, 0.5, 1.0):
-        relative = known**4 * variances**power / np.mean(variances**power)
-        for scale in (0.0, *np.geomspace(1e-3, 1e6, 73)):
-            spread = scale * relative + errors
-            likelihood = -0.5 * float(np.sum(np.log(spread) + (entries / noise) ** 2 / spread))
-            if likelihood > best:
-                best, factors = likelihood, scale * relative / spread
-    shrunk = entries * factors
-    return np.asarray((shrunk if rotation is None else shrunk @ rotation.T).ravel())
-
-
-def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> Releases[tuple[np.ndarray, _Descent]]:
-    """The point moved along itself and along the intercepts, as far as the change stands out of its noise."""
     problem, coordinates = descent.problem, descent.coordinates
     columns = [found]
     if problem.intercept:
-        constant = np.zeros(problem.n_features)
-        constant[-1] = 1.0
-        along = coordinates.from_weights(constant)
-        columns = [*np.kron(np.eye(problem.loss.n_outputs), along), found]
-    directions, _ = np.linalg.qr(np.column_stack(columns))
+        columns = [*np.kron(np.eye(problem.loss.n_outputs), coordinates.constant), found]
+    directions, lengths = np.linalg.qr(np.column_stack(columns))
+    told = np.abs(np.diag(lengths)) > 1e-9 * np.linalg.norm(found)  # not where all but the intercept was shrunk to 0
+    directions = directions[:, told | (np.arange(len(told)) == 0)]
     start = directions.T @ found
     few = _Descent(
         problem,
@@ -641,5 +679,6 @@ def _recalibrated(descent: _Descent, phase: ClippedPhase, found: np.ndarray) -> 
     burn_in = phase.n_steps // 4
     yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)
     change = (yield from few.steps(RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)) - start
-    signal = np.maximum(change**2 - few.noise**2, 0.0)
+    expected = uncertain**2 + (_CLIPPING * problem.typical_prediction) ** 2 + (directions.T @ shrunk) ** 2
+    signal = np.minimum(np.maximum(change**2 - few.noise**2, 0.0), expected)
     return found + directions @ (change * signal / (signal + few.noise**2)), few

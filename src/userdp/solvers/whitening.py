@@ -107,23 +107,37 @@ class Coordinates:
         blocks = gradient.reshape(-1, len(self.basis))
         return np.asarray((blocks * self.basis if self.basis.ndim == 1 else blocks @ self.basis).ravel())
 
-    def decorrelated(self) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    @property
+    def constant(self) -> np.ndarray:
+        """What moves all predictions by 1, if the last feature is the constant 1."""
+        last = np.zeros(len(self.basis))
+        last[-1] = 1.0
+        return self.from_weights(last)
+
+    def decorrelated(self, centred: bool = False) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         """A rotation R (columns) of these coordinates, rows' variances along it, and which part of them is no ridge.
 
         The axes are those of the moment in units of the columns' scales, so that they do not depend on units; None for
-        no rotation.
+        no rotation. If `centred`, the last feature is the constant 1, the last axis is its own, and the others are
+        those of the moment about the mean: offsets do not turn them.
         """
         if self.basis.ndim == 1:
             return None, np.ones(len(self.basis)), np.ones(len(self.basis))
-        moment = self.moment
-        scales = np.ones(len(moment)) if self.scales is None else self.scales
-        units = np.sqrt(np.diag(moment)) if self.scales is None else scales
-        values, axes = np.linalg.eigh(moment / np.outer(units, units))
+        about, size = self.moment, len(self.basis) - centred
+        scales = np.ones(len(about)) if self.scales is None else self.scales
+        last = self.ridge * scales[-1] ** 2 / about[-1, -1]  # of the constant's moment, the part that is ridge
+        if centred:
+            about = about[:-1, :-1] - np.outer(about[-1, :-1], about[-1, :-1]) / about[-1, -1]
+        units = np.sqrt(np.maximum(np.diag(about), 1e-300)) if self.scales is None else scales[:size]
+        values, axes = np.linalg.eigh(about / np.outer(units, units))
         values = np.maximum(values, 1e-12)
-        # w = D^-1 E L^-1/2 z, and w = B u: z = R' u with R' = L^1/2 E' D B, a rotation.
-        rotation = ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis)).T
-        ridges = self.ridge * (scales / units) ** 2 @ axes**2
-        return rotation, values, np.maximum(1 - ridges / values, 1e-9)
+        # w = D^-1 E L^-1/2 z, and w = B u: z = R' u with R' = L^1/2 E' D B, a rotation; centred, of all w but the last.
+        rotation = ((axes * np.sqrt(values)).T @ (units[:, None] * self.basis[:size])).T
+        known = np.maximum(1 - self.ridge * (scales[:size] / units) ** 2 @ axes**2 / values, 1e-9)
+        if not centred:
+            return rotation, values, known
+        constant = self.constant / np.linalg.norm(self.constant)
+        return np.column_stack([rotation, constant]), np.append(values, 1.0), np.append(known, max(1 - last, 1e-9))
 
     def project(self, domain: Domain, w: np.ndarray) -> np.ndarray:
         """The point of the domain nearest to w when distance means difference of predictions."""

@@ -1,0 +1,96 @@
+"""Shrinkage by known noise: signal stays, noise goes, intercepts are apart, and the mean prediction stays."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from userdp import losses
+from userdp.solvers.shrinkage import Axes, same_mean
+from userdp.solvers.whitening import Coordinates
+
+
+def axes_of(basis, intercept=True, scales=None):
+    return Axes.of(Coordinates(basis, scales), intercept)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+@pytest.mark.parametrize("scales", [None, np.array([2.0, 1.0, 1.0])])
+def test_axes_are_those_of_the_features_about_their_mean(offset, scales):
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(2, 2))
+    covariance, mean = root @ root.T, offset * rng.normal(size=2)
+    moment = np.block([[covariance + np.outer(mean, mean), mean[:, None]], [mean[None], np.ones((1, 1))]])
+    coordinates = Coordinates(np.linalg.inv(np.linalg.cholesky(moment)).T, scales)
+    axes = Axes.of(coordinates, True)
+    np.testing.assert_allclose(axes.rotation.T @ axes.rotation, np.eye(3), atol=1e-8)
+    units = np.sqrt(np.diag(covariance)) if scales is None else scales[:2]
+    np.testing.assert_allclose(axes.variances[:2], np.linalg.eigvalsh(covariance / np.outer(units, units)), rtol=1e-6)
+    np.testing.assert_array_equal(axes.known, 1.0)
+    assert axes.level == pytest.approx(1.0)
+    np.testing.assert_allclose(axes.along(coordinates.constant)[0], [0.0, 0.0, 1.0], atol=1e-8)
+    weights = rng.normal(size=3)
+    predicted = mean @ weights[:2] + weights[2]
+    level, square = axes.mean_and_square(coordinates.from_weights(weights))
+    assert level == pytest.approx(predicted)
+    assert square - level**2 == pytest.approx(weights[:2] @ covariance @ weights[:2], rel=1e-6)
+    np.testing.assert_allclose(axes.back(axes.along(weights)), weights)
+
+
+@pytest.mark.parametrize("basis", [np.eye(21), np.ones(21)], ids=["full", "diagonal"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_rare_class_does_not_keep_noise_of_other_weights(basis, outputs):
+    """Its intercept is far from 0: that is no sign that the others are."""
+    found = 0.3 * np.random.default_rng(0).normal(size=(outputs, 21))
+    found[:, -1] = -4.0
+    shrunk = axes_of(basis).shrunk(found.ravel(), 0.3, 0.3).reshape(outputs, 21)
+    np.testing.assert_allclose(shrunk[:, -1], -4.0, rtol=0.02)
+    assert np.linalg.norm(shrunk[:, :-1]) < 0.4 * np.linalg.norm(found[:, :-1])
+    as_one = axes_of(basis, False).shrunk(found.ravel(), 0.3, 0.3).reshape(outputs, 21)
+    assert np.linalg.norm(as_one[:, :-1]) > 1.5 * np.linalg.norm(shrunk[:, :-1])
+
+
+def test_signal_is_hardly_shrunk_and_noise_is():
+    found = np.random.default_rng(0).normal(size=11)
+    for intercept in (True, False):
+        axes = axes_of(np.eye(11), intercept)
+        np.testing.assert_allclose(axes.shrunk(found, 0.01, 0.01), found, rtol=1e-2)
+        assert np.linalg.norm(axes.shrunk(found, 2.0, 2.0)) < 0.3 * np.linalg.norm(found)
+    alone = axes_of(np.eye(1)).shrunk(np.array([5.0]), 0.1, 0.1)
+    assert alone == pytest.approx([5.0], rel=0.01)
+
+
+@pytest.mark.parametrize("length", [0.0, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("n_weights", [7, 30])
+def test_it_is_never_expected_to_be_worse_than_what_was_found(length, n_weights):
+    rng = np.random.default_rng(1)
+    truth = np.full(n_weights, length / math.sqrt(n_weights))
+    axes, errors = axes_of(np.ones(n_weights), False), []
+    for _ in range(60):
+        noise = rng.normal(size=n_weights)
+        shrunk = axes.shrunk(truth + noise, 1.0, 1.0)
+        errors.append(np.sum((shrunk - truth) ** 2) - np.sum(noise**2))
+    assert np.mean(errors) < 2 * np.std(errors) / math.sqrt(60)
+
+
+@pytest.mark.parametrize(("mean", "level"), [(expit, -4.0), (expit, 0.0), (expit, 2.0), (np.exp, -3.0)])
+@pytest.mark.parametrize(("before", "after"), [(1.5, 0.0), (0.0, 1.5), (1.0, 1.0)])
+def test_the_mean_stays_where_predictions_spread_less(mean, level, before, after):
+    moved = same_mean(mean, level, before, after)
+    normal = np.random.default_rng(0).normal(size=400_000)
+    expected = np.mean(mean(level + math.sqrt(before) * normal))
+    assert np.mean(mean(moved + math.sqrt(after) * normal)) == pytest.approx(expected, rel=0.01)
+    axes = axes_of(np.eye(3))
+    point = axes.with_mean_of(np.array([math.sqrt(after), 0.0, level]), mean, before)
+    np.testing.assert_allclose(point, [math.sqrt(after), 0.0, moved], atol=1e-9)
+    without = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(axes_of(np.eye(3), False).with_mean_of(without, mean, before), without)
+
+
+@pytest.mark.parametrize("loss", [losses.logistic, losses.poisson(8.0)], ids=lambda loss: loss.name)
+def test_slopes_of_losses_with_a_mean_are_that_less_the_target(loss):
+    predictions = np.linspace(-30, 30, 61)
+    for target in (0.0, 1.0):
+        slopes = [loss.slope(prediction, target) for prediction in predictions]
+        np.testing.assert_allclose(slopes, loss.mean(predictions) - target, atol=1e-12)
