@@ -20,7 +20,7 @@ def test_a_table_and_its_files(tmp_path):
     assert record["holds"] is True
     assert record["secure_noise"] is False
     kinds = ("", ", 3 rounds", ", acute vectors", ", Laplace noise", ", Laplace noise, 3 rounds")
-    kinds += (", sampled", ", sampled, with its fraction")
+    kinds += (", sampled", ", sampled, with its fraction", ", curvature matrices", ", squares of gradients")
     assert {finding["what"] for finding in record["findings"]} == {f"Clip{kind}" for kind in kinds}
     assert re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}$", record["date"])
     assert "<svg" in (tmp_path / "a.svg").read_text()
@@ -46,7 +46,7 @@ def test_a_bound_above_its_claim_ends_with_exit_code_1(monkeypatch):
         (("--solver", "whitened-clip", "--mode", "paper"), "Expected a solver of"),
         (("--mechanism", "Clip", "--mode", "loose"), "tight"),
         (("--mechanism", "Clip", "--runs", "3"), "runs=3"),
-        (("--mechanism", "Clip", "--confidence", "2"), "confidence=2"),
+        (("--mechanism", "Clip", "--confidence", "2"), "--confidence 2"),
         (("--mechanism", "Clip", "--epsilon", "-1"), "--epsilon -1"),
         (("--mechanism", "Clip", "--plot", "a.txt"), "Expected --plot to end in .svg"),
         (("--mechanism", "Clip", "--json", "/nowhere/a.json"), "/nowhere"),

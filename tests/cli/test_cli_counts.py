@@ -63,7 +63,7 @@ def test_rates_are_learned_predicted_and_scored(folder, tmp_path, suffix, descri
     assert scores["model"]["D2"] > 0.2
     assert scores["constant"]["D2"] == 0
     private = json.loads(run(*asked, "--epsilon", "4").stdout)["scores"]
-    assert abs(private["MAE"]["value"] - scores["model"]["MAE"]) < 0.5
+    assert abs(private["mae"]["value"] - scores["model"]["MAE"]) < 0.5
     refused = run("evaluate", path, data, "--target", "visits")
     assert refused.exit_code == 1
     assert "Expected --exposure" in refused.stderr
@@ -89,6 +89,23 @@ def test_rows_of_weight_0_do_not_count(folder, tmp_path, suffix):
     assert load_model(tmp_path / "m.json").coef_[0, 0] > 2
     assert run("fit", folder / f"data.{suffix}", *asked).exit_code == 0
     assert abs(load_model(tmp_path / "m.json").coef_[0, 0]) < 0.5
+
+
+def test_scores_count_rows_by_their_weight(folder, tmp_path):
+    """Where the weight is 0 the model is wrong; users count once all the same."""
+    asked = (*ASKED, "--target", "bought", "--classes", "no,yes", "-o", tmp_path / "m.json", "--insecure-seed", "1")
+    assert run("fit", folder / "data.csv", *asked, "--weight", "weight", "--max-weight", "2").exit_code == 0
+    asked = ("evaluate", tmp_path / "m.json", folder / "data.csv", "--target", "bought", "--user-column", "user")
+    scores, weighted = (
+        json.loads(run(*asked, *more, "--json").stdout)["scores"] for more in ((), ("--weight", "weight"))
+    )
+    for who in ("rows", "users"):
+        assert scores[who]["model"]["accuracy"] == pytest.approx(0.5, abs=0.05)
+        assert weighted[who]["model"]["accuracy"] > 0.95
+    assert weighted["rows"]["model"] != weighted["users"]["model"]
+    assert "model, every row counted by weight" in run(*asked, "--weight", "weight").stdout
+    assert "Expected numbers >= 0 in column 'x', the weight" in run(*asked, "--weight", "x").stderr
+    assert "Expected no --weight with --epsilon" in run(*asked, "--weight", "weight", "--epsilon", "1").stderr
 
 
 def test_weights_of_classes(folder, tmp_path):

@@ -97,8 +97,13 @@ def test_open_and_private_scores(files, model, target, names):
     assert (private.exit_code, private.stderr) == (0, "")
     record = json.loads(private.stdout)
     assert record["private"] is True
-    for name, score in record["scores"].items():
-        assert score["value"] == pytest.approx(scores["users"]["model"][name], abs=5 * score["noise_std"] + 0.01)
+    known = {name.lower().replace(" ", "_"): value for name, value in scores["users"]["model"].items()}
+    shared = [name for name in record["scores"] if name in known]
+    assert len(shared) >= 2
+    for name in shared:
+        score = record["scores"][name]
+        assert score["value"] == pytest.approx(known[name], abs=5 * score["noise_std"] + 0.01)
+        assert score["low"] <= score["value"] <= score["high"]
     shown = run(*arguments, "--epsilon", "8", "--delta", "1e-6")
     assert "for each of 600 users" in shown.stdout
     assert shown.stderr == ""
@@ -125,9 +130,41 @@ def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
     assert "NOT PRIVATE" in seeded.stderr
 
 
+def test_private_scores_of_groups_and_rows(files, tmp_path):
+    asked = ("evaluate", files / "text.json", files / "data.parquet", "--target", "text", "--user-column", "user")
+    private = (*asked, "--epsilon", "8", "--delta", "1e-6", "--metrics", "accuracy,auc")
+    written = tmp_path / "scores.json"
+    shown = run(*private, "--by", "three=low,top", "--json", written)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    record = json.loads(written.read_text())
+    assert list(record["by"]) == ["low", "top"]
+    assert record["by"]["low"]["accuracy"]["value"] > 0.8
+    assert "top: accuracy" in shown.stdout
+    assert "95% interval" in shown.stdout
+    rows = run(*private, "--max-rows-per-user", "4", "--confidence", ".9")
+    assert "every row counted once" in rows.stdout
+    assert "90% interval" in rows.stdout
+
+
+def test_people_held_out_of_a_fit(files, tmp_path):
+    model, page = tmp_path / "m.json", tmp_path / "r.html"
+    fit = ("fit", files / "data.parquet", *COLUMNS, *BUDGET, "--target", "text", "--classes", "no,yes")
+    shown = run(*fit, "--evaluate", "0.5", "-o", model, "--report", page)
+    assert shown.exit_code == 0, shown.output
+    assert "Measured on 300 users who were kept from training" in shown.stdout
+    scores = json.loads(model.read_text())["scores"]
+    assert scores["scores"]["auc"]["low"] < scores["scores"]["auc"]["high"]
+    assert "300 people who were kept from training" in page.read_text()
+    assert "Expected 0 < --evaluate 2.0 < 1" in run(*fit, "--evaluate", "2", "-o", model).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--metrics", "auc"], "with --epsilon only"),
+        (["--user-column", "user", "--epsilon", "1", "--metrics", "r2"], "some of log_loss"),
+        (["--user-column", "user", "--epsilon", "1", "--by", "three"], "Expected --by three="),
+        (["--user-column", "user", "--epsilon", "1", "--by", "none=a,b"], "a column named 'none'"),
         (["--delta", "1e-6"], "with --epsilon only"),
         (["--epsilon", "1"], "Expected --user-column with --epsilon"),
         (["--epsilon", "1", "--delta", "1e-6"], "Expected --user-column with --epsilon"),

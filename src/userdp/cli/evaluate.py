@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,21 +12,18 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, spending
 from userdp.cli.predict import predicted
-from userdp.cli.tables import exposure_of, features_of, schema_of, targets_of
+from userdp.cli.tables import classes_of, exposure_of, features_of, pair_of, schema_of, targets_of, weights_of
 from userdp.data.grouping import Groups
-from userdp.data.schema import ids, require_column
+from userdp.data.schema import ids, positions, require_column
 from userdp.data.source import Source
 from userdp.data.tables import open_table
 from userdp.data.users import UserData
+from userdp.metrics.scoring import compared, finite
 from userdp.models.estimators import LinearModel, PoissonRegressor
+from userdp.models.evaluating import Evaluation, evaluate_users, evaluation_layout
 from userdp.models.files import load_estimator
-from userdp.models.private_mean import MeanResult, mean_of_users
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
-
-_LARGEST_LOG_LOSS = 4.0  # of a label that was given a chance of 1.8%
-_SPREAD = (1e-4, 2.0)  # of users' mean scores, which are in [0, 1]
-_LARGEST = 1e100  # features beyond would overflow
 
 
 def evaluate(
@@ -41,6 +37,7 @@ def evaluate(
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
     exposure: o.Exposure = None,
+    weight: o.Weight = None,
     epsilon: Annotated[float | None, o.option(o.PRIVACY, "Release private scores, at this epsilon.")] = None,
     delta: Annotated[float | None, o.option(o.PRIVACY, "Goes with --epsilon; else users^-1.5, at most 1e-6.")] = None,
     ledger: o.LedgerFile = None,
@@ -50,11 +47,31 @@ def evaluate(
             o.PRIVACY, "Log loss or error that a row counts at most; else 4, the target range, or the most counts."
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        o.option(
+            o.PRIVACY,
+            "Which scores to release, with commas between: log_loss, brier, accuracy, auc, calibration; mae, mse, "
+            "rmse, r2. Fewer have less noise.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        o.option(o.PRIVACY, "Column and its values to release scores of, too: city=Paris,Lyon."),
+    ] = None,
+    max_rows_per_user: Annotated[
+        int | None,
+        o.option(o.PRIVACY, "Count each row once, of at most so many a user; else each user counts once."),
+    ] = None,
+    target_range: Annotated[
+        str | None, o.option(o.PRIVACY, "Public lowest and highest target, low,high; else the model's.")
+    ] = None,
+    confidence: Annotated[float, o.option(o.PRIVACY, "Of intervals.", default=True)] = 0.95,
     insecure_seed: o.Seed = None,
     purpose: o.Purpose = "",
     json: o.Json = None,
 ) -> None:
-    """Score a model on rows it has not seen.
+    """Score a model on rows it has not seen: privately, with intervals, or not.
 
     Protected: nobody in this table; with --epsilon and --user-column each user of it, with all their rows.
 
@@ -62,16 +79,22 @@ def evaluate(
 
     userdp evaluate model.json test.parquet --target bought
 
-    userdp evaluate model.json test.parquet --target bought --user-column user --epsilon 1 --delta 1e-6
+    userdp evaluate model.json test.parquet --target bought --user-column user --epsilon 1 --metrics log_loss,auc
     """
     fitted, table = load_estimator(model), open_table(data)
     for name in (target, *([] if user_column is None else [user_column])):
         require_column(table.column_names, name)
     if epsilon is None:
-        if any(value is not None for value in (delta, ledger, insecure_seed, loss_limit)):
-            raise InputError("Expected --delta, --ledger, --loss-limit and --insecure-seed with --epsilon only.")
+        of_release = (delta, ledger, insecure_seed, loss_limit, metrics, by, max_rows_per_user, target_range)
+        if any(value is not None for value in of_release):
+            raise InputError(
+                "Expected --delta, --ledger, --loss-limit, --metrics, --by, --max-rows-per-user, --target-range and "
+                "--insecure-seed with --epsilon only."
+            )
     elif user_column is None:
         raise InputError("Expected --user-column with --epsilon: it says who is protected.")
+    elif weight is not None:
+        raise InputError("Expected no --weight with --epsilon: private scores count a user's rows alike.")
     else:
         budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
     if exposure is None and getattr(fitted, "max_exposure", None) is not None:
@@ -89,83 +112,51 @@ def evaluate(
         exposed = exposure_of(fitted, table, exposure, check=epsilon is None)
         owners = None if user_column is None else ids(table[user_column])
     if epsilon is None:
-        scores = _public_scores(fitted, matrix, targets, owners, exposed)
+        scores = _public_scores(fitted, matrix, targets, owners, exposed, weights_of(table, weight, len(targets)))
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if not show.as_json({"private": False, "scores": scores}, json):
-            _print_public(scores)
+            _print_public(scores, "counted once" if weight is None else "counted by weight")
         return
-    rows = _row_scores(fitted, matrix, targets, loss_limit, exposed)
-    source = Source(data.name, target, user_column, exposure=exposure)
-    users = UserData.from_arrays(rows.scores, None, owners, insecure_seed=insecure_seed)
+    column, levels = (None, None) if by is None else _levels(by, table)
+    layout = evaluation_layout(
+        fitted,
+        None if metrics is None else [name.strip() for name in metrics.split(",")],
+        levels=levels,
+        has_by=by is not None,
+        weigh="people" if max_rows_per_user is None else "rows",
+        max_rows_per_user=max_rows_per_user,
+        loss_limit=loss_limit,
+        target_range=None if target_range is None else pair_of(target_range, "--target-range"),
+        confidence=confidence,
+    )
+    # Each row by itself, so that nothing is told of others. Described columns are finite already.
+    rows, sound = finite(matrix) if fitted.columns is None else (matrix, np.ones(len(targets), dtype=bool))
+    found = compared(fitted, rows, targets, sound, layout.scale, exposed)
+    own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))
+    users = UserData.from_arrays(
+        layout.rows(found, own), None, owners, max_rows_per_user=max_rows_per_user, insecure_seed=insecure_seed
+    )
     budget = budget_for(epsilon, delta, users.n_users)
     charged = Ledger(budget) if opened is None else opened
     with spending(charged, budget):
-        asked = source.entry(purpose, "evaluate")
-        result = mean_of_users(users, budget, _SPREAD, ledger=charged, insecure_seed=insecure_seed, purpose=asked)
-    released = rows.released(result.mean, result.noise_std)
-    told = {"private": result.privacy.private, "scores": released, "privacy": result.privacy.to_dict()}
-    if not show.as_json(told, json):
-        _print_private(released, result, rows.limit)
-    if result.privacy.warning:
+        source = Source(data.name, target, user_column, exposure=exposure)
+        result = evaluate_users(
+            users, layout, budget, confidence, charged, purpose=purpose, source=source, insecure_seed=insecure_seed
+        )
+    if not show.as_json(result.to_dict(), json):
+        _print_private(result)
+    if result.privacy is not None and result.privacy.warning:
         show.note(result.privacy.warning, "bold red")
 
 
-@dataclass(frozen=True)
-class _RowScores:
-    """Scores of each row in [0, 1], where 1 is the worst, and what one of them stands for."""
-
-    names: tuple[str, ...]
-    scores: np.ndarray
-    limit: float
-
-    def released(self, mean: np.ndarray, noise_std: float) -> dict[str, dict[str, float]]:
-        """Scores in their own units, with the standard deviation of their noise."""
-        found = {}
-        for name, value in zip(self.names, map(float, mean), strict=True):
-            if name == "accuracy":
-                value, std = 1 - value, noise_std
-            elif name == "RMSE":
-                value = math.sqrt(max(value, 0.0))
-                std = self.limit * min(noise_std / (2 * value) if value else math.inf, math.sqrt(noise_std))
-                value *= self.limit
-            else:
-                value, std = self.limit * value, self.limit * noise_std
-            found[name] = {"value": value, "noise_std": std}
-        return found
-
-
-def _row_scores(
-    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, limit: float | None, exposed: np.ndarray | None
-) -> _RowScores:
-    """Each row by itself, so that nothing is told of others: rows that make no sense count as the worst."""
-    sound = np.isfinite(targets)
-    if exposed is not None:
-        sound &= np.isfinite(exposed) & (exposed > 0)
-        exposed = np.where(sound, exposed, 1.0)
-    with np.errstate(all="ignore"):
-        if model.columns is None:  # described ones are finite, and small
-            sound &= np.isfinite(matrix).all(axis=1)
-            matrix = np.where(sound[:, None], np.clip(matrix, -_LARGEST, _LARGEST), 0.0)
-        targets = np.where(sound, targets, 0.0)
-    if limit is None and model._classifies:
-        limit = max(_LARGEST_LOG_LOSS, 2 * math.log(len(model.classes_)))
-    elif limit is None:
-        counts = isinstance(model, PoissonRegressor)
-        ends = (0.0, model.max_count) if counts else model.target_range
-        if ends is None or None in ends:
-            raise InputError("Expected --loss-limit, the largest error that counts: the model declares no range.")
-        limit = float(ends[1] - ends[0])
-    if not 0 < limit < math.inf:
-        raise InputError(f"Expected --loss-limit {limit} to be a finite number > 0.")
-    if model._classifies:
-        wrong, surprise, _ = _classified(model, matrix, targets.astype(np.int64))
-        found = {} if surprise is None else {"log loss": np.minimum(surprise / limit, 1.0)}
-        found["accuracy"] = wrong.astype(np.float64)
-    else:
-        with np.errstate(all="ignore"):  # counts beyond all numbers are off by the most
-            error = np.fmin(np.abs(_expected(model, matrix, exposed) - targets) / limit, 1.0)
-        found = {"MAE": error, "RMSE": error**2}
-    return _RowScores(tuple(found), np.where(sound[:, None], np.column_stack([*found.values()]), 1.0), limit)
+def _levels(by: str, table: Any) -> tuple[str, list[Any]]:
+    """The column of groups, and its declared levels as values of its type."""
+    name, _, text = by.partition("=")
+    require_column(table.column_names, name.strip())
+    try:
+        return name.strip(), classes_of(text.strip() or None, table.without_cells(name.strip()), name.strip())
+    except InputError as error:
+        raise InputError(str(error).replace("--classes", f"--by {name.strip()}=")) from None
 
 
 def _classified(
@@ -186,12 +177,17 @@ def _expected(model: LinearModel, matrix: np.ndarray, exposed: np.ndarray | None
 
 
 def _public_scores(
-    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, owners: Any, exposed: np.ndarray | None
+    model: LinearModel,
+    matrix: np.ndarray,
+    targets: np.ndarray,
+    owners: Any,
+    exposed: np.ndarray | None,
+    given: np.ndarray,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Scores where every row counts once, and where every user does; of the model, and of the best constant."""
-    weights = {"rows": np.ones(len(targets))}
+    """Scores where every row counts as given, and where every user counts once; of the model, and the best constant."""
+    weights = {"rows": given}
     if owners is not None:
-        weights["users"] = _weights(owners)
+        weights["users"] = _weights(owners, given)
     if isinstance(model, PoissonRegressor):
         counts = _expected(model, matrix, exposed)
         found = {name: _count_scores(counts, targets, weight, exposed) for name, weight in weights.items()}
@@ -201,12 +197,15 @@ def _public_scores(
     return {name: dict(zip(("model", "constant"), both, strict=True)) for name, both in found.items()}
 
 
-def _weights(owners: Any) -> np.ndarray:
-    """1 / (number of the user's rows) of each row."""
+def _weights(owners: Any, given: np.ndarray) -> np.ndarray:
+    """Each row's part of what its user's rows count together; 0 of users whose rows do not count."""
     groups = Groups.make(owners, len(owners), None, None)
+    order = slice(None) if groups.order is None else groups.order
     counts = np.diff(groups.offsets)
+    user = np.repeat(np.arange(len(counts)), counts)
+    totals = np.bincount(user, given[order])
     weights = np.empty(len(owners))
-    weights[slice(None) if groups.order is None else groups.order] = np.repeat(1 / counts, counts)
+    weights[order] = given[order] / np.where(totals > 0, totals, 1.0)[user]
     return weights
 
 
@@ -266,18 +265,20 @@ def _count_scores(
     return of(counts), of(rate * exposed)
 
 
-def _print_public(scores: dict[str, dict[str, dict[str, float]]]) -> None:
-    names = list(scores["rows"]["model"])
+def _print_public(scores: dict[str, dict[str, dict[str, float]]], rows: str) -> None:
+    names, counted = list(scores["rows"]["model"]), {"rows": f"row {rows}", "users": "user counted once"}
     shown = [
-        [f"{what}, every {who.removesuffix('s')} counted once", *(f"{score[name]:.4f}" for name in names)]
+        [f"{what}, every {counted[who]}", *(f"{score[name]:.4f}" for name in names)]
         for who, both in scores.items()
         for what, score in both.items()
     ]
     show.grid(["", *names], shown)
 
 
-def _print_private(scores: dict[str, dict[str, float]], result: MeanResult, limit: float) -> None:
-    rows = [(name, f"{score['value']:.4f}", f"{score['noise_std']:.4f}") for name, score in scores.items()]
-    show.grid(["score, every user counted once", "value", "noise (std)"], rows)
-    counted = f"a row's loss or error counts {limit:g} at most; rows that cannot be scored count as the worst"
-    show.facts([*show.guarantee(result.privacy), ("limit", counted)])
+def _print_private(found: Evaluation) -> None:
+    assert found.privacy is not None
+    show.scores(found, "user" if found.weigh == "people" else "row")
+    counted = "rows that cannot be scored count as the worst"
+    if found.limit is not None:
+        counted = f"a row's loss or error counts {found.limit:g} at most; {counted}"
+    show.facts([*show.guarantee(found.privacy), ("limit", counted)])

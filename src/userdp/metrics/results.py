@@ -1,0 +1,122 @@
+"""What a private evaluation gives: scores with intervals. All of it may be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value and interval, and the deviations of the two parts of its error; NaN where noise hides it."""
+
+    value: float
+    low: float
+    high: float
+    noise_std: float
+    sampling_std: float
+
+    def to_dict(self) -> dict[str, float | None]:
+        """For JSON, None for what there is not."""
+        return {name: value if math.isfinite(value) else None for name, value in vars(self).items()}
+
+    @staticmethod
+    def from_dict(record: Mapping[str, float | None]) -> Score:
+        """The score that `to_dict` made this of."""
+        return Score(**{name: math.nan if value is None else float(value) for name, value in record.items()})
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Of the rows whose predicted chance is from `low` to `high`: the fraction that is of class 1, with an interval."""
+
+    low: float
+    high: float
+    predicted: float
+    observed: float
+    observed_low: float
+    observed_high: float
+    fraction: float
+
+    def to_dict(self) -> dict[str, float]:
+        """For JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All scores of one release, for everybody and by declared level.
+
+    curve: of calibration, if that was asked for; confidence: of intervals; weigh: whether each person counts once or
+    each row; limit: the log loss or error that a row counts at most, and clipped: about which fraction of rows has a
+    larger log loss, where the histogram tells; notes: why a score is not told, where that is not for noise.
+    """
+
+    scores: Mapping[str, Score]
+    by: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)
+    curve: tuple[CurvePoint, ...] = ()
+    confidence: float = 0.95
+    weigh: str = "people"
+    n_users: int = 0
+    limit: float | None = None
+    clipped: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "scores": {name: score.to_dict() for name, score in self.scores.items()},
+            "by": {
+                level: {name: score.to_dict() for name, score in scores.items()} for level, scores in self.by.items()
+            },
+            "curve": [point.to_dict() for point in self.curve],
+            "confidence": self.confidence,
+            "weigh": self.weigh,
+            "n_users": self.n_users,
+            "limit": self.limit,
+            "clipped": self.clipped,
+            "notes": list(self.notes),
+        }
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any]) -> Scores:
+        """The scores that `to_dict` made this of."""
+        by = {
+            level: {name: Score.from_dict(score) for name, score in scores.items()}
+            for level, scores in record["by"].items()
+        }
+        return Scores(
+            {name: Score.from_dict(score) for name, score in record["scores"].items()},
+            by,
+            tuple(CurvePoint(**point) for point in record["curve"]),
+            **{name: record[name] for name in ("confidence", "weigh", "n_users", "limit", "clipped")},
+            notes=tuple(record.get("notes", ())),
+        )
+
+    def lines(self) -> list[tuple[str, str, str, str, str]]:
+        """Name, value, interval, noise and sampling error of each score, in words."""
+        found = [("", name, score) for name, score in self.scores.items()]
+        found += [(f"{level}: ", name, score) for level, scores in self.by.items() for name, score in scores.items()]
+        return [
+            (
+                f"{where}{name}",
+                _shown(score.value),
+                f"{_shown(score.low)} to {_shown(score.high)}",
+                _shown(score.noise_std),
+                _shown(score.sampling_std),
+            )
+            for where, name, score in found
+        ]
+
+    def __str__(self) -> str:
+        head = ("score", "value", f"{100 * self.confidence:g}% interval", "noise", "sampling")
+        rows = [head, *self.lines()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        shown = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        return "\n".join([*shown, *self.notes])
+
+
+def _shown(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "-"

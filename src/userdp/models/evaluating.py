@@ -1,0 +1,218 @@
+"""`userdp.metrics.evaluate`: scores of a fitted model on other people, private for whole users, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from userdp.data.schema import positions
+from userdp.data.source import Source, check_purpose
+from userdp.data.users import UserData
+from userdp.metrics.layout import MOST_LEVELS, ScoreLayout, check_metrics
+from userdp.metrics.release import evaluation_steps, released_scores
+from userdp.metrics.results import Score, Scores
+from userdp.metrics.scoring import has_probabilities, kind_of, predictions_of, scale_of
+from userdp.models.conventions import documented, owners, read_targets, read_weights
+from userdp.privacy.accounting import Budget, budget_for
+from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.guarantee import COVERS_EVALUATION, Statement, statement
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.plan import Plan
+
+_DEFAULT = {"binary": ("log_loss", "auc", "calibration"), "classes": ("log_loss", "accuracy")}
+_WITHOUT_CHANCES = {"binary": ("accuracy", "auc"), "classes": ("accuracy",)}
+_OF_NUMBERS = ("mae", "rmse", "r2")
+
+
+@dataclass(frozen=True)
+class Evaluation(Scores):
+    """Private scores with intervals, and what was guaranteed. All of it may be shown.
+
+    scores: by name; by: the same by declared level; curve: points of the calibration curve; privacy: what was
+    guaranteed and spent; purpose and source: what it is for and of which columns, as far as that was said.
+    """
+
+    privacy: Statement | None = None
+    purpose: str = ""
+    source: Source = field(default_factory=Source)
+
+    def __getitem__(self, name: str) -> Score:
+        return self.scores[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        assert self.privacy is not None
+        return super().to_dict() | {"private": self.privacy.private, "privacy": self.privacy.to_dict()}
+
+
+@documented(
+    model="A fitted model: an estimator of this package, a pipeline that ends in one, or any with its methods.",
+    X="Rows of people that the model was not fitted on, as `predict` takes them.",
+    y="Their targets.",
+    groups="The user id of each row.",
+    metrics="Of two classes some of log_loss, brier, accuracy, auc, calibration (intercept and slope, and the curve); "
+    "of more classes the first three; of numbers mae, mse, rmse, r2. None takes the usual ones. The fewer, the less "
+    "noise in each.",
+    by="A column that says which group of people, or of rows, a row belongs to: each metric is told for each group.",
+    levels="All values of `by` to tell scores of, at most 20: declared, not read off the data.",
+    weigh='"people": each person counts once, by the mean over their rows; or "rows": each row counts once, of at most '
+    "`max_rows_per_user`, which is then needed.",
+    max_rows_per_user="More rows of a person are dropped at random.",
+    loss_limit="The log loss, or the error in units of the target, that a row counts at most: public. None takes 4 (or "
+    "twice that of guessing) for classes, and the range for numbers. The smaller, the less noise.",
+    target_range="Public lowest and highest target; None takes that of the model. Predictions and targets beyond are "
+    "cut off.",
+    confidence="Of intervals.",
+    exposure="How much was counted in each row, of models of counts.",
+    purpose="What it is for, in words that may be shown to anyone: the ledger names it.",
+)
+def evaluate(
+    model: Any,
+    X: Any,
+    y: Any,
+    groups: Any = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    metrics: Sequence[str] | None = None,
+    by: Any = None,
+    levels: Sequence[Any] | None = None,
+    weigh: str = "people",
+    max_rows_per_user: int | None = None,
+    loss_limit: float | None = None,
+    target_range: tuple[float, float] | None = None,
+    confidence: float = 0.95,
+    exposure: Any = None,
+    ledger: Ledger | str | None = None,
+    engine: Engine | str | None = None,
+    privacy_unit: str = "user",
+    purpose: str = "",
+    insecure_seed: int | None = None,
+) -> Evaluation:
+    """How good a model is on people that it has not seen: each metric with an interval, private for whole users.
+
+    All metrics come of one joint release of at most three clipped means. Intervals count the noise, which is known, and
+    which people happen to be in the sample, which is estimated inside the same release. Rows that cannot be scored (a
+    missing feature, a label that is no class, a cell that the model or a step before it fails on) count as the worst,
+    and are left out of AUC and calibration. A score that noise hides, of a class or level that few people have, or that
+    the bins of margins cannot tell is NaN with the widest interval.
+
+    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data, for
+    the people of X; what the model tells of those it was fitted on is not part of it.
+    Proof: docs/proofs.md, section 30.
+
+    >>> import numpy as np
+    >>> from userdp import LogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> people, X = np.repeat(np.arange(6000), 3), rng.uniform(-1, 1, (18_000, 2))
+    >>> y = rng.random(18_000) < 1 / (1 + np.exp(-4 * X[:, 0]))
+    >>> seen = people < 3000
+    >>> model = LogisticRegression(2.0, max_rows_per_user=3).fit(X[seen], y[seen], groups=people[seen])
+    >>> found = evaluate(model, X[~seen], y[~seen], groups=people[~seen], epsilon=2.0)
+    >>> bool(0.85 < found["auc"].value < 0.95)  # it is .90
+    True
+    """
+    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    check_purpose(purpose)
+    if groups is None:
+        owners(None, privacy_unit, 0)  # says that they are missing, before anything else is wrong
+    layout = evaluation_layout(
+        model,
+        metrics,
+        levels=levels,
+        has_by=by is not None,
+        weigh=weigh,
+        max_rows_per_user=max_rows_per_user,
+        loss_limit=loss_limit,
+        target_range=target_range,
+        confidence=confidence,
+    )
+    n_rows = len(y) if hasattr(y, "__len__") else 0
+    y = read_targets(y, n_rows)
+    exposed = None if exposure is None else read_weights("exposure", exposure, n_rows)
+    found = predictions_of(model, X, y, layout.scale, exposed)
+    if by is not None and not (hasattr(by, "__len__") and len(by) == n_rows):
+        raise ValueError("Expected by with one value per row of X, in one dimension.")
+    own = None if by is None else positions("by", by, list(layout.levels))
+    opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
+    data = UserData.from_arrays(
+        layout.rows(found, own),
+        None,
+        owners(groups, privacy_unit, n_rows),
+        max_rows_per_user=max_rows_per_user,
+        insecure_seed=insecure_seed,
+    )
+    budget = budget_for(epsilon, delta, data.n_users)
+    return evaluate_users(
+        data, layout, budget, confidence, opened, engine, privacy_unit, purpose, Source.of(y, groups), insecure_seed
+    )
+
+
+def usual_metrics(model: Any) -> tuple[str, ...]:
+    """What people ask of a model of this kind, and it has."""
+    return (_DEFAULT if has_probabilities(model) else _WITHOUT_CHANCES).get(kind_of(model), _OF_NUMBERS)
+
+
+def evaluation_layout(
+    model: Any,
+    metrics: Sequence[str] | None,
+    *,
+    levels: Sequence[Any] | None = None,
+    has_by: bool = False,
+    weigh: str = "people",
+    max_rows_per_user: int | None = None,
+    loss_limit: float | None = None,
+    target_range: tuple[float, float] | None = None,
+    confidence: float = 0.95,
+) -> ScoreLayout:
+    """What is asked of a fitted model, checked by public facts alone."""
+    check_is_fitted(model)
+    kind, probabilities = kind_of(model), has_probabilities(model)
+    asked = check_metrics(usual_metrics(model) if metrics is None else metrics, kind, probabilities)
+    if has_by != (levels is not None):
+        raise ValueError(
+            "Expected by, a column, together with levels, its values to tell scores of: they are declared, because "
+            "reading them off the data would tell of people who have rare ones. Nothing was spent."
+        )
+    found = () if levels is None else tuple(levels)
+    if levels is not None and not 1 <= len(set(found)) == len(found) <= MOST_LEVELS:
+        raise ValueError(f"Expected 1 to {MOST_LEVELS} different levels, got {len(found)}. Nothing was spent.")
+    if weigh not in ("people", "rows"):
+        raise ValueError(f'Expected weigh={weigh!r} to be "people" or "rows".')
+    if weigh == "rows" and max_rows_per_user is None:
+        raise ValueError(
+            'Expected max_rows_per_user with weigh="rows": how many rows of a person count at most. Nothing was spent.'
+        )
+    if max_rows_per_user is not None:
+        (max_rows_per_user,) = check_counts(max_rows_per_user=max_rows_per_user)
+    if not (isinstance(confidence, float) and 0 < confidence < 1):
+        raise ValueError(f"Expected 0 < confidence={confidence} < 1.")
+    scale = scale_of(model, loss_limit, target_range)
+    return ScoreLayout(kind, asked, scale, found, max_rows_per_user if weigh == "rows" else None)
+
+
+def evaluate_users(
+    data: UserData,
+    layout: ScoreLayout,
+    budget: Budget,
+    confidence: float,
+    ledger: Ledger | None = None,
+    engine: Engine | str | None = None,
+    unit: str = "user",
+    purpose: str = "",
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> Evaluation:
+    """The same of the layout's rows, grouped already."""
+    source = source or Source()
+    plan = Plan(data.n_users, evaluation_steps(layout, data.n_users, budget))
+    ledger = Ledger(budget) if ledger is None else ledger
+    entry = source.entry(purpose, "evaluate")
+    curator = Curator(data, plan, ledger, budget=budget, purpose=entry, engine=engine, insecure_seed=insecure_seed)
+    scores = released_scores(curator, plan, layout, confidence)
+    told = replace(statement(plan, curator.budget, ledger, insecure_seed), unit=unit, covers=COVERS_EVALUATION)
+    return Evaluation(**vars(scores), privacy=told, purpose=purpose, source=source)

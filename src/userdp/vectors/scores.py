@@ -1,0 +1,114 @@
+"""What users contribute to a private evaluation: where their predictions lie, and how good they are on average.
+
+Rows are those of `metrics.layout`: a cell's number first. A user's vector is the mean over its rows, or, if rows are
+counted, their sum over the public most rows of a user.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from userdp.data.users import UserData
+from userdp.vectors.columns import rows_of_users
+from userdp.vectors.gradients import PerUser
+
+
+class RowFunction(Protocol):
+    """From rows to vectors, each row by itself."""
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """(n_rows, width) numbers; row i of them is a function of row i alone."""
+
+
+@dataclass(frozen=True)
+class CellFractions(PerUser):
+    """How many of each user's rows are in each group, and in each of its bins, of all rows; or of `most_rows`.
+
+    The first column is the number of a row's cell, group * n_bins + bin; a row whose number is none of these is in no
+    cell. A vector is the fractions in groups times sqrt(GROUPS), then those in cells times sqrt(1 - GROUPS).
+
+    Guarantee: vector j is a function of user users[j]'s rows. Entries are >= 0, and both parts' fractions add up to at
+    most 1: no vector is longer than 1, and no two point apart (docs/proofs.md, section 30).
+    """
+
+    GROUPS: ClassVar[float] = 0.3  # the part of a vector's square for groups
+    n_groups: int
+    n_bins: int
+    most_rows: int | None = None
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        owners, rows = rows_of_users(data, users)
+        cells, n_cells = data.rows[rows, 0], self.n_groups * self.n_bins
+        known = (cells >= 0) & (cells < n_cells)
+        places = owners[known] * n_cells + cells[known].astype(np.int64)
+        counts = np.bincount(places, minlength=users.size * n_cells).reshape(users.size, n_cells)
+        fractions = counts / _divisors(data, users, self.most_rows)[:, None]
+        groups = fractions.reshape(users.size, self.n_groups, self.n_bins).sum(axis=2)
+        return np.hstack([math.sqrt(self.GROUPS) * groups, math.sqrt(1 - self.GROUPS) * fractions])
+
+    def split(self, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The fractions in groups, and (groups, bins), of a mean of vectors."""
+        groups, cells = mean[: self.n_groups], mean[self.n_groups :].reshape(self.n_groups, self.n_bins)
+        return groups / math.sqrt(self.GROUPS), cells / math.sqrt(1 - self.GROUPS)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMeans(PerUser):
+    """The mean of a function of each user's rows, less a public centre; with `most_rows` their sum over that.
+
+    Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows.
+    """
+
+    function: RowFunction
+    centre: np.ndarray
+    most_rows: int | None = None
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        owners, rows = rows_of_users(data, users)
+        values = self.function(np.asarray(data.rows[rows], dtype=np.float64))
+        out = np.empty((users.size, len(self.centre)))
+        for column in range(len(self.centre)):  # row after row of a user, wherever they lie
+            out[:, column] = np.bincount(owners, values[:, column], users.size)
+        return np.asarray(out / _divisors(data, users, self.most_rows)[:, None] - self.centre)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSquares(PerUser):
+    """The products of the coordinates of `ScoreMeans`, v v', as a vector whose norm is |v|^2.
+
+    The upper triangle row by row, off-diagonal entries times sqrt(2), so that <vec vv', vec ww'> = <v, w>^2 >= 0.
+
+    Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows. No two vectors point
+    apart, whatever the function gives (docs/proofs.md, section 30).
+    """
+
+    means: ScoreMeans
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        means = self.means.vectors(data, users)
+        first, second = np.triu_indices(means.shape[1])
+        return np.asarray(means[:, first] * means[:, second] * np.where(first == second, 1.0, math.sqrt(2)))
+
+
+def symmetric(triangle: np.ndarray) -> np.ndarray:
+    """The matrix of which `ScoreSquares` holds the triangle.
+
+    >>> symmetric(np.array([1.0, 2.0 * math.sqrt(2), 3.0]))
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
+    first, second = np.triu_indices(width)
+    found = np.zeros((width, width))
+    found[first, second] = triangle / np.where(first == second, 1.0, math.sqrt(2))
+    return np.asarray(found + np.triu(found, 1).T)
+
+
+def _divisors(data: UserData, users: np.ndarray, most_rows: int | None) -> np.ndarray:
+    """What sums over rows are divided by: at least as many as the user has rows, and 1 for one without."""
+    counts = np.diff(data.offsets)[users]
+    return np.asarray(np.maximum(counts, 1 if most_rows is None else most_rows))
