@@ -1,0 +1,555 @@
+"""Hyperparameters chosen privately: all candidates, their scores and the choice, within one budget.
+
+>>> import numpy as np
+>>> from userdp import LogisticRegression
+>>> rng = np.random.default_rng(0)
+>>> users, X = np.repeat(np.arange(20_000), 3), rng.uniform(-1, 1, (60_000, 2))
+>>> y = X[:, 0] > X[:, 1] + rng.normal(0, 0.3, 60_000)
+>>> search = PrivateSearchCV(LogisticRegression(max_rows_per_user=3), {"l2": [0.0, 1.0]}, epsilon=4.0)
+>>> search.fit(X, y, groups=users).best_params_
+{'l2': 0.0}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import numpy as np
+import sklearn
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
+from sklearn.model_selection import ParameterGrid
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from userdp.data.grouping import Groups
+from userdp.data.schema import collected, matrix, numbers, positions
+from userdp.data.source import Source
+from userdp.data.sparse import is_sparse
+from userdp.models.conventions import PrivateEstimator, documented, owners, read_targets
+from userdp.models.estimators import LinearModel, PoissonRegressor, QuantileRegressor
+from userdp.models.fitting import bar
+from userdp.models.pipelines import check_steps
+from userdp.models.steps import fit_on_nobody, taken, transformed
+from userdp.privacy.accounting import BudgetExceeded, budget_for
+from userdp.privacy.guarantee import COVERS_SEARCH, statement
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import Users, Vectors
+from userdp.privacy.selection import (
+    SPLIT,
+    STRATEGIES,
+    Drafted,
+    Selected,
+    SelectionPlan,
+    check_telling,
+    plan_selection,
+    select,
+)
+
+# What is the search's, or one for all candidates: it may not be tried.
+_NOT_TRIED = {
+    *("epsilon", "delta", "ledger", "checkpoint", "insecure_seed", "privacy_unit", "unprotected_checks", "purpose"),
+    *("verbose", "allow_weak", "engine", "max_rows_per_user", "classes", "target_range", "max_count", "quantile"),
+}
+# What candidates have in common: what scores are of, and in which units, and whose fits they are.
+_IN_COMMON = (
+    *("privacy_unit", "insecure_seed", "max_rows_per_user", "classes", "target_range", "max_count", "quantile"),
+    *("epsilon", "delta", "allow_weak", "purpose", "engine"),
+)
+_FAILED = (
+    "Expected every candidate's fit to be checked before anything is charged; a check failed. Try the search on data "
+    "that is not private. Nothing was spent."
+)
+_SCORINGS = {
+    "neg_brier_score": "probabilities",
+    "accuracy": "classes",
+    "neg_mean_squared_error": "numbers",
+    "neg_mean_absolute_error": "numbers",
+    "neg_mean_pinball_loss": "numbers",
+}
+
+
+def _has(name: str) -> Callable[[PrivateSearchCV], bool]:
+    return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), name)
+
+
+class SelectFeatures(TransformerMixin, BaseEstimator):
+    """Takes some features of an array or table, by their names or positions; all if None. It learns nothing.
+
+    In front of a model it makes sets of features something to choose from, see `PrivateSearchCV`.
+
+    >>> SelectFeatures([0, 2]).fit_transform(np.array([[1, 2, 3]])).tolist()
+    [[1, 3]]
+    """
+
+    def __init__(self, features: Sequence[Any] | None = None) -> None:
+        self.features = features
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Nothing: which features are taken is public."""
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """The features."""
+        return X if self.features is None else _safe_indexing(X, list(self.features), axis=1)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+@documented(
+    {
+        "best_params_ : dict": "Parameters of the chosen candidate.",
+        "best_estimator_ : estimator": "The chosen candidate, refitted on everyone, or as it was scored. Its "
+        "`privacy_` is that of the whole search.",
+        "best_score_ : float": "The chosen candidate's noisy score: the best of several, so it is too good on "
+        "average, of random stopping most of all. For an honest one use `userdp.metrics.evaluate` on others.",
+        "best_index_ : int": "Its place among the candidates.",
+        "cv_results_ : dict": "What was released of scores: `params`, `mean_test_score`, `rank_test_score`, and "
+        "`noise_test_score`, the standard deviation of the noise by which they differ. Of random stopping only the "
+        "best run is released.",
+        "candidates_ : list": "The released models of all candidates, in order; empty with random stopping.",
+        "plan_ : SelectionPlan": "The plan that was carried out; printed, it says what noise was expected.",
+        "privacy_ : Statement": "What was guaranteed and spent: one charge for all of it.",
+        "strategy_ : str": 'The strategy that was taken: "split" or "random stopping".',
+    },
+    estimator="A model of this package, or a pipeline (`userdp.make_pipeline`) that ends with one. Its own epsilon and "
+    "delta are not used; its `insecure_seed`, `privacy_unit`, `purpose` and `allow_weak` are the search's, too.",
+    param_grid="Parameters to try, as `sklearn.model_selection.GridSearchCV` takes them; a list of dictionaries too.",
+    scoring='What candidates are chosen by: "neg_brier_score", "accuracy", "neg_mean_squared_error", '
+    '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out person counts once. None takes the '
+    "first for models with probabilities, and for others what they minimise, or accuracy.",
+    strategy='"split", "random stopping", or "auto": the one that public numbers say is better, where a fresh ledger '
+    'is charged; "split" where `ledger` is given, because random stopping leaves little room for later runs.',
+    refit="Whether the chosen candidate is fitted again on everyone. If not, it is the model that was scored.",
+    held_out="The fraction of people on whom candidates are scored; they are drawn at random, and train no candidate.",
+    refit_fraction="The part of the budget for the refit (of mu^2, the square of what it is as Gaussian noise).",
+    runs_per_candidate="Of random stopping: how many runs there are on average, divided by the number of candidates.",
+    verbose="True shows a progress bar, None shows it on a terminal only.",
+)
+@dataclass(eq=False, repr=False)
+class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
+    """Chooses hyperparameters privately, with the interface of scikit-learn's `GridSearchCV`: one budget for all of it.
+
+    Candidates are fitted on some people and scored on others, who are held out; fits and scores, as different people
+    pay for them, cost no more than the dearer of both. Nothing but what `cv_results_`, `candidates_` and
+    `best_estimator_` hold leaves. How long a search takes is not covered: it tells how many runs there were.
+
+    Steps before the model are fitted on nobody's data. If they fail on a row, all rows of its user are missing values.
+
+    Guarantee: all of it together, errors too, is (epsilon, delta)-differentially private under replacement of one
+    user's whole data, unless seeded; provided that steps before the model make of a row, or fail on it, what that row
+    alone says, as those of scikit-learn do that are taken (a function of your own in a `FunctionTransformer` should).
+    Paper: Papernot and Steinke 2022, for random stopping.
+    """
+
+    estimator: Any
+    param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]]
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    scoring: str | None = None
+    strategy: str = "auto"
+    refit: bool = True
+    held_out: float = 0.2
+    refit_fraction: float = 0.5
+    runs_per_candidate: float = 5.0
+    ledger: Ledger | str | None = None
+    verbose: bool | None = None
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Search: rows X and targets y, where groups[i] is the user who owns row i.
+
+        Guarantee: all that is kept afterwards is (epsilon, delta)-differentially private under replacement of one
+        user's whole data, unless seeded.
+        """
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        candidates = self._candidates()
+        base = model_of(candidates[0][1])
+        if y is None:
+            raise ValueError("PrivateSearchCV requires y to be passed, but the target y is None.")
+        X = X.tocsr() if is_sparse(X) else collected(X)
+        n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+        held = owners(groups, base.privacy_unit, n_rows)
+        data = _People(X, read_targets(y, n_rows), _codes(held, n_rows), base.privacy_unit == "user")
+        budget = budget_for(self.epsilon, self.delta, data.n_users)
+        scoring = self._scoring(base)
+        plan = self._drafted(candidates, data)
+        ledger = self._opened_ledger() or Ledger(budget)
+        names = Source.of(y, groups).entry(base.purpose, f"PrivateSearchCV.fit, {len(candidates)} candidates")
+
+        def fit(number: int, users: Users, part: Ledger, seed: int | None) -> Any:
+            return _fitted(candidates[number][1], data, users, part, seed)
+
+        def losses(models: list[Any], users: Users) -> Vectors:
+            return data.losses(models, users, scoring)
+
+        with bar(self.verbose) as tell:
+            found = select(plan, ledger, fit, losses, purpose=names, insecure_seed=base.insecure_seed, tell=tell)
+        self.plan_, self.strategy_ = plan, plan.strategy
+        whole = statement(plan.certified, budget, ledger, base.insecure_seed, base.privacy_unit)
+        self.privacy_ = replace(whole, covers=COVERS_SEARCH)
+        self._keep(found, candidates, scoring, began)
+        return self
+
+    def plan(self, n_users: int) -> tuple[SelectionPlan, ...]:
+        """Both strategies for so many users, by public numbers alone, the one that "auto" takes first."""
+        if not 0 < self.held_out < 1 or not 0 < self.refit_fraction < 1:
+            raise ValueError(
+                f"Expected 0 < held_out={self.held_out} < 1 and 0 < refit_fraction={self.refit_fraction} < 1."
+            )
+        if not 1 <= self.runs_per_candidate < math.inf:
+            raise ValueError(f"Expected runs_per_candidate={self.runs_per_candidate} >= 1.")
+        return plan_selection(
+            n_users,
+            len(ParameterGrid(self.param_grid)),
+            budget_for(self.epsilon, self.delta, n_users),
+            held_out=self.held_out,
+            refit_fraction=self.refit_fraction if self.refit else 0.0,
+            runs_per_candidate=self.runs_per_candidate,
+        )
+
+    def _candidates(self) -> list[tuple[dict[str, Any], Any]]:
+        """Parameters and unfitted estimators; refuses what cannot be searched for, before anything is read."""
+        grid = list(ParameterGrid(self.param_grid))
+        if len(grid) < 2:
+            raise ValueError("Expected at least 2 candidates in param_grid: with one there is nothing to choose.")
+        for name in {name for parameters in grid for name in parameters}:
+            if name.rpartition("__")[2] in _NOT_TRIED:
+                raise ValueError(
+                    f"Expected param_grid without {name!r}: that is the same for all candidates. Give epsilon, delta "
+                    "and ledger to PrivateSearchCV, and the others to the estimator. Nothing was spent."
+                )
+        made = [(parameters, clone(self.estimator).set_params(**parameters)) for parameters in grid]
+        first = model_of(made[0][1])
+        for _, candidate in made:
+            _check_candidate(candidate, first)
+        return made
+
+    def _scoring(self, model: LinearModel) -> str:
+        named = self.scoring
+        if named is None:
+            named = "accuracy" if model._classifies else "neg_mean_squared_error"
+            named = "neg_brier_score" if hasattr(model, "predict_proba") else named
+            named = "neg_mean_pinball_loss" if isinstance(model, QuantileRegressor) else named
+        fits = {"probabilities": hasattr(model, "predict_proba"), "classes": model._classifies}
+        if named not in _SCORINGS or not fits.get(_SCORINGS[named], not model._classifies):
+            raise ValueError(
+                f"Expected scoring={self.scoring!r} to be None or one of {', '.join(_SCORINGS)} that fits "
+                f"{type(model).__name__}. Nothing was spent."
+            )
+        return named
+
+    def _drafted(self, candidates: list[tuple[dict[str, Any], Any]], data: _People) -> SelectionPlan:
+        """The first plan, of those asked for, by which every candidate could be fitted; raises the first refusal."""
+        if self.strategy not in ("auto", *STRATEGIES):
+            raise ValueError(f'Expected strategy={self.strategy!r} to be "auto", "split" or "random stopping".')
+        wanted = SPLIT if self.strategy == "auto" and self.ledger is not None else self.strategy
+        both = self.plan(data.n_users)
+        plans = [plan for plan in both if wanted == plan.strategy or (wanted == "auto" and plan.telling)]
+        if not plans:
+            raise BudgetExceeded(
+                f"Expected room for random stopping in epsilon={self.epsilon:g} besides a refit: lower refit_fraction, "
+                'or take strategy="split". Nothing was spent.'
+            )
+        refusals = []
+        for plan in plans:
+            try:
+                _draft(plan, candidates, data)
+            except BudgetExceeded as refused:
+                refusals.append(refused)
+                continue
+            return plan
+        raise refusals[0]
+
+    def _keep(
+        self, found: Selected[Any], candidates: list[tuple[dict[str, Any], Any]], scoring: str, began: str
+    ) -> None:
+        models = [*found.models, found.model, *([] if found.refitted is None else [found.refitted])]
+        for model in models:
+            self._state(model_of(model), began)
+        self.best_index_, self.best_params_ = found.best, candidates[found.best][0]
+        self.best_estimator_ = found.model if found.refitted is None else found.refitted
+        self.candidates_ = list(found.models)
+        scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.model))
+        released = range(len(candidates)) if found.models else [found.best]
+        self.cv_results_ = {
+            "params": [candidates[number][0] for number in released],
+            "mean_test_score": scores,
+            "noise_test_score": np.full(len(scores), spread),
+            "rank_test_score": 1 + np.argsort(np.argsort(-scores, kind="stable"), kind="stable"),
+        }
+        self.best_score_ = float(scores[found.best] if found.models else scores[0])
+        model_of(self.best_estimator_)._warn()
+
+    def _state(self, model: LinearModel, began: str) -> None:
+        """Let a released model tell of the whole search: its budget, its guarantee, and when that began, not ended."""
+        seed = self.privacy_.insecure_seed
+        model.set_params(epsilon=self.epsilon, delta=self.delta, ledger=None, verbose=None, insecure_seed=seed)
+        model.privacy_, model.result_ = self.privacy_, replace(model.result_, privacy=self.privacy_)
+        model.facts_["created"] = began
+        model.facts_["parameters"] |= {"epsilon": self.epsilon, "delta": self.delta, "insecure_seed": seed}
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Of classifiers: the classes, sorted."""
+        classes: np.ndarray = self._best().classes_
+        return classes
+
+    def _best(self) -> Any:
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """What the chosen model predicts."""
+        return np.asarray(self._best().predict(X))
+
+    def score(self, X: Any, y: Any) -> float:
+        """The chosen model's own score of these rows; not private."""
+        return float(self._best().score(X, y))
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The chosen model's probability of each class."""
+        return np.asarray(self._best().predict_proba(X))
+
+    @available_if(_has("predict_log_proba"))
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithm of the chosen model's probability of each class."""
+        return np.asarray(self._best().predict_log_proba(X))
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The chosen model's predictions before they become classes."""
+        return np.asarray(self._best().decision_function(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags, inner = super().__sklearn_tags__(), sklearn.utils.get_tags(self.estimator)
+        tags.estimator_type = inner.estimator_type
+        tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+        tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+def model_of(estimator: Any) -> LinearModel:
+    """The private model itself, of a pipeline its last step."""
+    model = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    if not isinstance(model, LinearModel):
+        raise TypeError(
+            "Expected a model of userdp such as LogisticRegression(), or a pipeline that ends with one, got "
+            f"{type(model).__name__}. Nothing was spent."
+        )
+    return model
+
+
+def _check_candidate(candidate: Any, first: LinearModel) -> None:
+    model = model_of(candidate)
+    if model.ledger is not None or model.checkpoint is not None or model.unprotected_checks:
+        raise ValueError(
+            "Expected candidates without ledger, checkpoint and unprotected_checks: give the ledger to the search. "
+            "Nothing was spent."
+        )
+    if model.evaluate is not None:
+        raise ValueError(
+            "Expected candidates without evaluate: people who helped to choose a model would score it. Score it on "
+            "others, with userdp.metrics.evaluate. Nothing was spent."
+        )
+    if model._classifies != first._classifies or hasattr(model, "predict_proba") != hasattr(first, "predict_proba"):
+        raise ValueError("Expected candidates that predict the same kind of thing. Nothing was spent.")
+    for name in _IN_COMMON:
+        if not _equal(getattr(model, name, None), getattr(first, name, None)):
+            raise ValueError(
+                f"Expected candidates of the same {name}: else their scores are of different things. Nothing was spent."
+            )
+    if isinstance(candidate, Pipeline):
+        steps = [step for _, step in candidate.steps[:-1]]
+        check_steps(steps)
+        named = [name.rpartition("__")[2] for step in steps for name in getattr(step, "get_params", dict)()]
+        if "epsilon" in named:
+            raise ValueError(
+                "Expected steps that learn nothing before the model: a private scaler has a budget of its own. Use "
+                "PublicScaler, or none: the default solver works in columns of any units. Nothing was spent."
+            )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two parameters are the same, arrays and lists by what is in them."""
+    return one is other or np.array_equal(np.asarray(one, dtype=object), np.asarray(other, dtype=object))
+
+
+def _draft(plan: SelectionPlan, candidates: list[tuple[dict[str, Any], Any]], data: _People) -> None:
+    """Let every fit go as far as it goes without data, on as many users as it will have."""
+    if not model_of(candidates[0][1]).allow_weak and model_of(candidates[0][1]).insecure_seed is None:
+        check_telling(plan)
+    everyone, some = np.arange(plan.n_users), np.arange(plan.n_training)
+    parts = [(some, plan.fit_mu_squared)] + [(everyone, plan.refit_mu_squared)] * (plan.refit_mu_squared > 0)
+    for parameters, candidate in candidates:
+        for users, mu_squared in parts:
+            part = plan.part_ledger(mu_squared, draft=True)
+            try:
+                _fitted(candidate, data, users, part, model_of(candidate).insecure_seed)
+            except Drafted:
+                continue
+            except BudgetExceeded as refused:
+                raise BudgetExceeded(
+                    f"Expected room for {plan.n_candidates} candidates ({plan.strategy}): each fit has epsilon "
+                    f"{part.budget.epsilon:.3g} of {plan.budget.epsilon:g}, and with {parameters} that is refused. Try "
+                    f"fewer candidates, or a larger epsilon. The refusal: {refused}"
+                ) from None
+            except (TypeError, ValueError):  # of the estimators themselves, which tell public facts only
+                raise
+            except Exception:  # which could tell of values, as its cause could
+                pass
+            raise RuntimeError(_FAILED)
+
+
+def _fitted(candidate: Any, data: _People, users: Users, part: Ledger, seed: int | None) -> Any:
+    """A fitted copy, whose budget is the part's."""
+    fitted = clone(candidate)
+    model_of(fitted).set_params(
+        epsilon=part.budget.epsilon, delta=part.budget.delta, ledger=part, insecure_seed=seed, verbose=False
+    )
+    X, y, codes = data.of(users)
+    model_of(fitted).fit(_prepared(fitted, X, codes), y, groups=codes if data.grouped else None)
+    return fitted
+
+
+def _prepared(unfitted: Any, X: Any, codes: Users) -> Any:
+    """What a pipeline's steps, fitted here on nobody's data, make of rows: missing values of users they fail for."""
+    if not isinstance(unfitted, Pipeline) or len(unfitted.steps) == 1:
+        return X
+    steps = unfitted[:-1]
+    if all(isinstance(step, SelectFeatures) or step in (None, "passthrough") for _, step in steps.steps):
+        return steps.transform(X)  # of any kind of table: no cell is looked at
+    return transformed(steps, X, codes, fit_on_nobody(steps, X))
+
+
+def _codes(held: Any, n_rows: int) -> Users:
+    """The number of the user who owns each row."""
+    groups = Groups.make(held, n_rows, None, None)
+    owner = np.repeat(np.arange(len(groups.offsets) - 1), np.diff(groups.offsets))
+    if groups.order is None:
+        return owner
+    codes = np.empty(n_rows, dtype=np.int64)
+    codes[groups.order] = owner
+    return codes
+
+
+@dataclass(frozen=True, eq=False)
+class _People:
+    """Rows and targets as they were passed, and the number of the user who owns each row."""
+
+    X: Any
+    y: Any
+    codes: Users
+    grouped: bool
+
+    @property
+    def n_users(self) -> int:
+        return int(self.codes.max()) + 1
+
+    def of(self, users: Users) -> tuple[Any, Any, Users]:
+        """Rows, targets and owners of some users, in the order in which they came."""
+        among = np.zeros(self.n_users, dtype=bool)
+        among[users] = True
+        rows = np.flatnonzero(among[self.codes])
+        return taken(self.X, rows), taken(self.y, rows), self.codes[rows]
+
+    def losses(self, models: list[Any], users: Users, scoring: str) -> Vectors:
+        """The mean loss of each user's rows, in [0, 1]: one row a user, in their order, one column a model."""
+        X, y, codes = self.of(users)
+        place = np.empty(self.n_users, dtype=np.int64)
+        place[users] = np.arange(len(users))
+        own = place[codes]
+        counts = np.bincount(own, minlength=len(users))
+        columns = []
+        for model in models:
+            of_rows = _row_losses(model, X, y, own, scoring)
+            of_rows = np.where(np.isfinite(of_rows), np.clip(of_rows, 0.0, 1.0), 1.0)
+            columns.append(np.bincount(own, of_rows, len(users)) / counts)  # row after row of a user
+        return np.column_stack(columns)
+
+
+def _row_losses(fitted: Any, X: Any, y: Any, own: Users, scoring: str) -> np.ndarray:
+    """How bad a model is for each row, in [0, 1] or no number; a function of that row alone, to the last bit."""
+    model = model_of(fitted)
+    margins = _margins(fitted, X, own)
+    if model._classifies:
+        codes = positions("y", y, model.classes_.tolist())
+        truth = np.where(np.isnan(codes), np.nan, codes)[:, None] == np.arange(len(model.classes_))
+        if margins.shape[1] == 1:
+            margins = np.hstack([np.zeros_like(margins), margins])
+        if scoring == "accuracy":
+            wrong = margins.argmax(axis=1) != codes
+            return np.where(np.isfinite(margins).all(axis=1), wrong, np.nan)
+        chances = expit(margins[:, 1:] - margins[:, :1]) if margins.shape[1] == 2 else softmax(margins, axis=1)
+        chances = np.hstack([1 - chances, chances]) if chances.shape[1] == 1 else chances
+        return np.where(np.isnan(codes), np.nan, ((chances - truth) ** 2).sum(axis=1) / 2)
+    low, high = _ends(model)
+    told = np.exp(margins[:, 0]) if isinstance(model, PoissonRegressor) else margins[:, 0]
+    errors = (np.clip(numbers("y", y).astype(np.float64), low, high) - np.clip(told, low, high)) / (high - low)
+    if scoring == "neg_mean_squared_error":
+        return np.asarray(errors**2)
+    if scoring == "neg_mean_absolute_error":
+        return np.asarray(np.abs(errors))
+    level = getattr(model, "quantile", 0.5)
+    return np.asarray(np.maximum(level * errors, (level - 1) * errors))
+
+
+def _ends(model: Any) -> tuple[float, float]:
+    """The public range of targets."""
+    if isinstance(model, PoissonRegressor):
+        assert model.max_count_ is not None
+        return 0.0, model.max_count_
+    low, high = model.target_range_
+    return float(low), float(high)
+
+
+def _as_scores(losses: Vectors, noise_std: float, scoring: str, model: LinearModel) -> tuple[np.ndarray, float]:
+    """Losses in [0, 1] as scores, greater is better, in the targets' units; and the noise in the same."""
+    if scoring == "accuracy":
+        return 1 - losses, noise_std
+    unit = 1.0 if model._classifies else _ends(model)[1] - _ends(model)[0]
+    unit = unit**2 if scoring == "neg_mean_squared_error" else unit
+    return -losses * unit, noise_std * unit
+
+
+def _margins(fitted: Any, X: Any, own: Users) -> np.ndarray:
+    """Predictions of each row, one column per output; if steps fail, of each user apart: then only its own are none."""
+    try:
+        return _predicted(fitted, X)
+    except Exception:
+        margins = np.full((len(own), len(np.atleast_1d(model_of(fitted).intercept_))), np.nan)
+        for user in np.unique(own):
+            rows = np.flatnonzero(own == user)
+            with contextlib.suppress(Exception):
+                margins[rows] = _predicted(fitted, taken(X, rows))
+        return margins
+
+
+def _predicted(fitted: Any, X: Any) -> np.ndarray:
+    """The same. A row's features are multiplied and added up by themselves: no other row changes their last bits."""
+    model, features = model_of(fitted), _transformed(fitted, X)
+    weights, constants = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
+    if is_sparse(features):
+        made = np.asarray(features @ weights.T)  # scipy adds up the entries of a row one after the other
+    else:
+        rows = np.ascontiguousarray(features, dtype=np.float64)
+        made = np.column_stack([(rows * of_output).sum(axis=1) for of_output in weights])
+    return np.asarray(made + constants)
+
+
+def _transformed(fitted: Any, X: Any) -> Any:
+    if isinstance(fitted, Pipeline):
+        X = fitted[:-1].transform(X) if len(fitted.steps) > 1 else X
+    model = model_of(fitted)
+    if model.columns is not None and not (isinstance(X, np.ndarray) or is_sparse(X)):
+        return model.columns_.encode(X)
+    return X.tocsr() if is_sparse(X) else matrix("X", X, model.n_features_in_)

@@ -1,0 +1,464 @@
+"""Selection: several fits, their scores on held-out people and the choice among them, charged once, as one plan.
+
+A random order of the users is drawn: the first train, the others are held out. Two strategies:
+
+    split            every candidate is fitted on the training people, who pay for all of them; the held-out people pay
+                     for one joint release of all scores; all of that is released
+    random stopping  a candidate is drawn at random, fitted and scored, again and again, until chance says stop; only
+                     the best is released (Papernot and Steinke 2022), and it costs little more than a few runs do
+
+A refit of the best on everyone is a part of either. Every fit and every score runs on a ledger of its part, which takes
+what the plan has charged for it and nothing else. Proof: docs/proofs.md, section 32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from userdp.data.users import UserData
+from userdp.privacy.accounting import (
+    DELTA_RESERVE,
+    EPSILON_RESERVE,
+    LEAST_EPSILON_RESERVE,
+    Budget,
+    BudgetExceeded,
+    Cost,
+    bisect,
+    epsilon_at,
+    gaussian_multiplier,
+    reserved,
+    selected_epsilon,
+)
+from userdp.privacy.curator import WARNINGS_OFF, Curator
+from userdp.privacy.domination import Dominating, is_gaussian
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.allotment import Allotment, RandomStopping, on_grid
+from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors, check_counts
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.noise import Noise, noise_source
+from userdp.privacy.plan import Plan, Step
+from userdp.vectors.moments import UserMean
+
+SPLIT, STOPPING = "split", "random stopping"
+STRATEGIES = (SPLIT, STOPPING)
+_CANDIDATES, _REFIT = "candidates", "refit"
+_SIZES, _DIFFERENCES, _MEAN = "sizes of differences", "differences of scores", "mean score"
+_PARTS = {_SIZES: 0.15, _DIFFERENCES: 0.75, _MEAN: 0.1}  # of what held-out people pay for joint scores
+_BINS, _RATIO = 10, 3.0  # of sizes of differences
+_CLIPPED = 0.1  # of the held-out people: whose differences may be clipped
+_MOST_NOISE = 0.1  # of a bin, or of a run's score: above it nothing could be told
+_MOST_STOPPING_NOISE = 0.002  # of the scores' range: above it single scores tell too little to choose by
+_DELTA_USED, _ROUNDING = 1 - 2e-6, 1e-5
+
+T = TypeVar("T")
+
+
+# Fits a candidate, by its number, on these users, releasing through this ledger alone, and gives what was released.
+Fit: TypeAlias = Callable[[int, Users, Ledger, int | None], T]
+# How bad models are for each of these users: (users, models) numbers, a row made of its user's data alone.
+Losses: TypeAlias = Callable[[list[T], Users], Vectors]
+Tell: TypeAlias = Callable[[str, int, int], None]  # which step begins, how many are done, of how many
+
+
+class PartLedger(Ledger):
+    """The ledger of a part of what was charged elsewhere, as a whole: it takes one run of Gaussian releases, no more.
+
+    Guarantee: what is charged to it has mu^2 of at most `mu_squared` for every user, and no other cost.
+    """
+
+    def __init__(self, mu_squared: float, delta: float) -> None:
+        self._mu_squared = mu_squared
+        super().__init__(_part_budget(mu_squared, delta), failure_fraction=0.0)
+
+    def _accepted(self, costs: tuple[Cost, ...], before: list[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
+        if before:
+            raise BudgetExceeded("Expected one run for each part of a selection.")
+        if any(cost.failure or not is_gaussian(cost) for cost in costs):
+            raise BudgetExceeded(
+                "Expected fits of Gaussian noise alone, as the default solver's: those with private tests, samples or "
+                "levels that are learned do not compose well enough to be tried side by side. Nothing was spent."
+            )
+        if max(cost.gaussian for cost in costs) > self._mu_squared:
+            raise BudgetExceeded("Expected a run within its part of a selection.")
+        return super()._accepted(costs, before)
+
+
+def _part_budget(mu_squared: float, delta: float) -> Budget:
+    """The budget that a fit of this mu^2, or hardly less, costs, at this delta or a smaller one, with all reserves."""
+    allowed = Cost(gaussian=mu_squared * (1 - _ROUNDING / 2))
+    while not (epsilon := epsilon_at(allowed, delta * (1 - 2 * DELTA_RESERVE))):
+        delta /= 10  # which covers all of it without any epsilon
+    return Budget(epsilon * (1 + 2 * EPSILON_RESERVE) + 2 * LEAST_EPSILON_RESERVE, delta)
+
+
+class Drafted(Exception):
+    """A fit went as far as it goes without data: it would be charged now."""
+
+
+class DraftLedger(PartLedger):
+    """Tells, before anything is charged, whether a fit would be accepted: raises `Drafted`, or its refusal."""
+
+    def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None, token: str | None = None) -> None:
+        self._accepted(plan.costs, [])
+        raise Drafted
+
+
+@dataclass(frozen=True)
+class SelectionPlan:
+    """All that a search may release, in public numbers: which users are asked for what, and what each part may cost.
+
+    fit_mu_squared, refit_mu_squared: of each candidate's fit and of the refit on everyone, 0 without one;
+    score_mu_squared: of all scores together (split), or of a run's score (random stopping);
+    stop_probability: None for split.
+    """
+
+    strategy: str
+    n_users: int
+    n_held_out: int
+    n_candidates: int
+    budget: Budget
+    fit_mu_squared: float
+    score_mu_squared: float
+    refit_mu_squared: float
+    stop_probability: float | None = None
+
+    @property
+    def n_training(self) -> int:
+        return self.n_users - self.n_held_out
+
+    @property
+    def certified(self) -> Plan:
+        """The plan that is charged. Training people come first in the order, then the held-out ones."""
+        n, split = self.n_users, self.n_training
+        if self.stop_probability is not None:
+            delta = self.budget.delta * _DELTA_USED
+            runs = RandomStopping(n, self.fit_mu_squared, self.stop_probability, delta, self.refit_mu_squared)
+            return Plan(n, (Step(STOPPING, 0, n, runs),))
+        fits = Step(_CANDIDATES, 0, split, Allotment(split, self.fit_mu_squared, self.n_candidates))
+        scores = [Step(step.label, split, n, step.mechanism) for step in self.score_plan.steps]
+        refit = [Step(_REFIT, 0, n, Allotment(n, self.refit_mu_squared))] if self.refit_mu_squared else []
+        return Plan(n, (fits, *scores, *refit))
+
+    @property
+    def score_plan(self) -> Plan:
+        """The releases of scores, on the held-out people by themselves."""
+        n = self.n_held_out
+        parts = {_MEAN: 1.0} if self.stop_probability is not None else _PARTS
+        return Plan(n, tuple(Step(label, 0, n, self._clip(parts[label])) for label in parts))
+
+    def _clip(self, part: float) -> Clip:
+        return Clip(self.n_held_out, (1 + _ROUNDING) / math.sqrt(part * self.score_mu_squared))
+
+    def part_ledger(self, mu_squared: float, draft: bool = False) -> PartLedger:
+        """A ledger of one part. Gaussian parts need no delta: it only says at which their epsilon is told."""
+        return (DraftLedger if draft else PartLedger)(mu_squared, self.budget.delta)
+
+    @property
+    def fit_noise(self) -> float:
+        """Noise of a candidate's fit / of one fit that had all of the budget."""
+        return math.sqrt(_mu_squared(self.budget) / self.fit_mu_squared)
+
+    @property
+    def refit_noise(self) -> float | None:
+        """The same of the refit, None without one."""
+        return math.sqrt(_mu_squared(self.budget) / self.refit_mu_squared) if self.refit_mu_squared else None
+
+    @property
+    def bin_noise(self) -> float:
+        """Of the fraction of held-out people in a bin of sizes (split)."""
+        return self._clip(_PARTS[_SIZES]).noise_std(1.0, _BINS)
+
+    @property
+    def score_noise(self) -> float:
+        """Of a score, in units of its range; of a difference in the split, if 9 in 10 differ by less than 0.05."""
+        if self.stop_probability is not None:
+            return self._clip(1.0).noise_std(0.5, 1)
+        return self._clip(_PARTS[_DIFFERENCES]).noise_std(0.05, self.n_candidates)
+
+    @property
+    def telling(self) -> bool:
+        """Whether scores tell enough to choose by, unasked: differences do, and scores of single models of many."""
+        return self.stop_probability is None or self.score_noise <= _MOST_STOPPING_NOISE
+
+    def __str__(self) -> str:
+        runs = "" if self.stop_probability is None else f", {1 / self.stop_probability:.0f} runs on average"
+        refit = "" if self.refit_noise is None else f", of the refit {self.refit_noise:.1f}"
+        return (
+            f"{self.strategy}: {self.n_candidates} candidates{runs}; noise of a candidate {self.fit_noise:.1f} times "
+            f"that of one fit{refit}; noise of a score {self.score_noise:.2g} of its range"
+        )
+
+
+def plan_selection(
+    n_users: int,
+    n_candidates: int,
+    budget: Budget,
+    *,
+    held_out: float = 0.2,
+    refit_fraction: float = 0.5,
+    runs_per_candidate: float = 5.0,
+) -> tuple[SelectionPlan, ...]:
+    """Both strategies for these public numbers, the one to take first; the split alone where the other has no room.
+
+    Random stopping comes first if its candidates get less noise than the split's, and its scores, which are of single
+    models and not of differences, little enough to choose by.
+
+    >>> [plan.strategy for plan in plan_selection(2_000_000, 50, Budget(1.0, 1e-9))]
+    ['random stopping', 'split']
+    """
+    n_users, n_candidates = check_counts(n_users=n_users, n_candidates=n_candidates)
+    if budget.delta == 0:
+        raise BudgetExceeded(
+            "Expected delta > 0 for a search: without it the epsilons of all candidates add up. Choose well below 1 / "
+            "number of users, or fit one candidate with delta=0. Nothing was spent."
+        )
+    held = round(held_out * n_users)
+    if not 2 <= held <= n_users - 2:
+        raise BudgetExceeded(
+            f"Expected more than n_users={n_users}: a fraction held_out={held_out:g} of them should be at least 2 "
+            "people, and at least 2 others train. Nothing was spent."
+        )
+    whole = _mu_squared(budget)
+    refit, rest = refit_fraction * whole, (1 - refit_fraction) * whole
+    split = SelectionPlan(SPLIT, n_users, held, n_candidates, budget, rest / n_candidates, rest, refit)
+    stop = on_grid(1 / (runs_per_candidate * n_candidates))
+    try:
+        run = stopping_mu_squared(budget, stop, refit)
+    except BudgetExceeded:
+        return (split,)
+    stopping = SelectionPlan(STOPPING, n_users, held, n_candidates, budget, run, run, refit, stop)
+    better = stopping.fit_noise < split.fit_noise and stopping.telling
+    return (stopping, split) if better else (split, stopping)
+
+
+def _mu_squared(budget: Budget) -> float:
+    """mu^2 of the Gaussian release that costs the whole budget, less rounding."""
+    return (1 - _ROUNDING) / gaussian_multiplier(budget) ** 2
+
+
+def stopping_mu_squared(budget: Budget, stop_probability: float, refit_mu_squared: float = 0.0) -> float:
+    """The largest mu^2 of a run for which random stopping, and a refit, keep within the budget.
+
+    >>> round(stopping_mu_squared(Budget(1.0, 1e-6), 0.05) ** -0.5, 1)
+    9.7
+    """
+    delta, most = budget.delta * _DELTA_USED, reserved(budget.epsilon)
+
+    def fits(multiplier: float) -> bool:
+        return selected_epsilon(multiplier**-2, stop_probability, delta, refit_mu_squared) <= most
+
+    high = 1.0
+    while not fits(high):
+        high *= 2
+        if high > 1e6:
+            raise BudgetExceeded(
+                f"Expected room for random stopping in epsilon={budget.epsilon:g}, delta={budget.delta:g} besides a "
+                "refit. Nothing was spent."
+            )
+    return bisect(fits, high / 2, high, 1e-6) ** -2
+
+
+def check_telling(plan: SelectionPlan) -> None:
+    """Refuse, by public numbers, scores that noise would hide."""
+    noise = plan.bin_noise if plan.strategy == SPLIT else plan.score_noise
+    if noise > _MOST_NOISE:
+        enough = math.ceil(plan.n_users * noise / _MOST_NOISE)
+        raise BudgetExceeded(
+            f"Expected more than n_users={plan.n_users}: scores of {plan.n_held_out} held-out people would be lost in "
+            f"noise. About {enough:,} users would do, or a larger epsilon or held_out; allow_weak=True of the "
+            "estimator goes on all the same. Nothing was spent."
+        )
+
+
+@dataclass(frozen=True)
+class Selected(Generic[T]):
+    """What a search has released: the best candidate's number and model, and of a split all models and scores.
+
+    losses: the mean loss of held-out people, in [0, 1] but for noise: of all candidates, or of the best run's;
+    noise_std: of each of them, beside that of the mean which they share (split); refitted: the refit, None without one.
+    """
+
+    best: int
+    model: T
+    losses: Vectors
+    noise_std: float
+    models: tuple[T, ...] = ()
+    refitted: T | None = None
+
+
+def select(
+    plan: SelectionPlan,
+    ledger: Ledger,
+    fit: Fit[T],
+    losses: Losses[T],
+    *,
+    purpose: str = "",
+    insecure_seed: int | None = None,
+    tell: Tell | None = None,
+) -> Selected[T]:
+    """Certify and charge the plan, draw who trains, and carry it out.
+
+    Guarantee: all that leaves, a failure included, is within plan.budget, for user-level differential privacy under
+    replacement, provided `fit` releases through its ledger only, and of the users given only, whether it fails is told
+    by what it released and by public facts, and row j of `losses` is a function of user users[j]'s data and the models.
+    With `insecure_seed` nothing is private, and the ledger says so. How long a search takes is not covered: it tells
+    how many runs there were.
+    """
+    certified = plan.certified
+    certified.certify(plan.budget)
+    noise = noise_source(insecure_seed)
+    ledger.charge(certified, purpose, insecure_seed)
+    order = noise.permutation(plan.n_users)
+    found: Selected[T] | None = None
+    with contextlib.suppress(Exception), WARNINGS_OFF, np.errstate(all="ignore"):  # all of which could tell of a run
+        found = _carried_out(plan, fit, losses, order, noise, tell or _untold)
+    if found is None:
+        raise RuntimeError(
+            "Expected every candidate to be fitted and scored; one failed on the data, though it passed its check. Try "
+            "the search on data that is not private. What was charged is spent."
+        )
+    return found
+
+
+def _untold(label: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+def _carried_out(
+    plan: SelectionPlan, fit: Fit[T], losses: Losses[T], order: Users, noise: Noise, say: Tell
+) -> Selected[T]:
+    training, held_out = order[: plan.n_training], order[plan.n_training :]
+    if plan.stop_probability is None:
+        found = _split(plan, fit, losses, training, held_out, noise.seed, say)
+    else:
+        say("runs, as many as chance says", 0, 1)
+        found = _stopping(plan, fit, losses, training, held_out, noise)
+    if not plan.refit_mu_squared:
+        return found
+    say(_REFIT, 0, 1)
+    refitted = fit(found.best, order, plan.part_ledger(plan.refit_mu_squared), _seed(noise.seed, -1))
+    return replace(found, refitted=refitted)
+
+
+def _split(
+    plan: SelectionPlan,
+    fit: Fit[T],
+    losses: Losses[T],
+    training: Users,
+    held_out: Users,
+    seed: int | None,
+    say: Tell,
+) -> Selected[T]:
+    models = []
+    for candidate in range(plan.n_candidates):
+        say(_CANDIDATES, candidate, plan.n_candidates)
+        models.append(fit(candidate, training, plan.part_ledger(plan.fit_mu_squared), _seed(seed, candidate)))
+    say(_DIFFERENCES, 0, 1)
+    found, noise_std = joint_losses(plan, losses(models, held_out), _seed(seed, plan.n_candidates))
+    best = int(np.argmin(found))
+    return Selected(best, models[best], found, noise_std, tuple(models))
+
+
+def _stopping(
+    plan: SelectionPlan, fit: Fit[T], losses: Losses[T], training: Users, held_out: Users, noise: Noise
+) -> Selected[T]:
+    seed = noise.seed
+
+    def run(candidate: int, number: int) -> tuple[float, T]:
+        model = fit(candidate, training, plan.part_ledger(plan.fit_mu_squared), _seed(seed, 2 * number))
+        return single_loss(plan, losses([model], held_out)[:, 0], _seed(seed, 2 * number + 1)), model
+
+    assert plan.stop_probability is not None
+    loss, best, model = best_of_random_runs(noise, plan.n_candidates, plan.stop_probability, run)
+    return Selected(best, model, np.array([loss]), plan.score_noise)
+
+
+def best_of_random_runs(
+    noise: Noise, n_candidates: int, stop_probability: float, run: Callable[[int, int], tuple[float, T]]
+) -> tuple[float, int, T]:
+    """The run of least loss, the first of equal ones: (loss, candidate, what it found); all others are forgotten.
+
+    run(candidate, number) is of a candidate that is drawn uniformly, and independent of all other runs. The number of
+    runs is drawn here, and by nothing that they found: at least 1, 1 / stop_probability on average.
+    """
+    best: tuple[float, int, T] | None = None
+    number = 0
+    while True:
+        candidate = int(noise.integers(1, n_candidates)[0])
+        loss, found = run(candidate, number)
+        if best is None or loss < best[0]:
+            best = (loss, candidate, found)
+        if noise.poisson_mask(np.array([stop_probability]))[0]:
+            return best
+        number += 1
+
+
+def joint_losses(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None = None) -> tuple[Vectors, float]:
+    """Noisy mean losses of all candidates at once, (users, candidates) in [0, 1], and the noise of their differences.
+
+    A user's differences from its own mean over the candidates are short where candidates hardly differ. How long they
+    are is released first, as counts in bins, then their mean, clipped to where few are longer; the users' mean over
+    the candidates, which all share, costs little.
+    """
+    losses = bounded(losses)
+    centres = losses.mean(axis=1, keepdims=True)
+    differences, longest = losses - centres, math.sqrt(plan.n_candidates) / 2
+    lengths = np.maximum(np.linalg.norm(differences, axis=1) / longest, 1e-300)
+    bins = np.clip(np.floor(-np.log(lengths) / math.log(_RATIO)), 0, _BINS - 1).astype(np.int64)
+    sizes = np.eye(_BINS)[bins]
+    mechanisms = {step.label: step.mechanism for step in plan.score_plan.steps}
+    with contextlib.closing(_score_curator(plan, sizes, insecure_seed)) as curator:
+        counted = curator.release(_SIZES, UserMean(), 1.0)
+        radius = longest * _RATIO ** -_first_bin(counted, mechanisms[_SIZES])
+        curator.prepare(_one_row_each(differences))
+        told = curator.release(_DIFFERENCES, UserMean(), radius)
+        curator.prepare(_one_row_each(centres - 0.5))
+        mean = curator.release(_MEAN, UserMean(), 0.5)
+    clip = mechanisms[_DIFFERENCES]
+    assert isinstance(clip, Clip)
+    return told + mean[0] + 0.5, clip.noise_std(radius, plan.n_candidates)
+
+
+def _first_bin(fractions: Vectors, mechanism: Mechanism) -> int:
+    """The bin of the shortest radius that few people's differences exceed, as far as noisy fractions tell."""
+    assert isinstance(mechanism, Clip)
+    std, beyond = mechanism.noise_std(1.0, _BINS), 0.0
+    for number in range(_BINS - 1):
+        beyond += float(fractions[number])
+        if beyond > max(_CLIPPED, 2 * std * math.sqrt(number + 1)):
+            return number
+    return _BINS - 1
+
+
+def single_loss(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None = None) -> float:
+    """The noisy mean loss of one model, of one number in [0, 1] for each held-out user."""
+    rows = bounded(losses)[:, None] - 0.5
+    with contextlib.closing(_score_curator(plan, rows, insecure_seed)) as curator:
+        return float(curator.release(_MEAN, UserMean(), 0.5)[0]) + 0.5
+
+
+def _score_curator(plan: SelectionPlan, rows: Vectors, insecure_seed: int | None) -> Curator:
+    return Curator(
+        _one_row_each(rows), plan.score_plan, plan.part_ledger(plan.score_mu_squared), insecure_seed=insecure_seed
+    )
+
+
+def bounded(losses: Vectors) -> Vectors:
+    """In [0, 1]; 1, the worst, where they are no numbers."""
+    return np.clip(np.nan_to_num(losses, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
+
+
+def _one_row_each(rows: Vectors) -> UserData:
+    n = len(rows)
+    return UserData(np.ascontiguousarray(rows), np.full(n, np.nan), np.arange(n + 1), has_targets=False)
+
+
+def _seed(insecure_seed: int | None, number: int) -> int | None:
+    """A seed of its own for every part of a seeded search."""
+    return None if insecure_seed is None else 1_000_003 * insecure_seed + number + 2
