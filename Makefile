@@ -1,13 +1,14 @@
 # Each command makes its own environment from the lock files and needs only Python >= 3.11.
 #   make demo       set up, then train private models on real and on generated people
 #   make test       set up, then lint, types, unit tests and doctests: some minutes
+#   make docs       set up, then build the site to docs/_build/html and run the examples of its gallery
 #   make test-all   the long part: coverage of the privacy core, every solver's contract, faults, attacks, planted bugs
-# While working: make check (lint, types and the quick tests, about a minute). `.ci/run` runs test, then test-all.
+# While working: make check (lint, types and the quick tests, about a minute). `.ci/run` runs test, docs, test-all.
 PYTHON ?= python3
 CORE := .venv/core
 DEV := .venv/dev
 
-.PHONY: demo check test test-all coverage lint types mutants audit faults fuzz vulnerabilities bench lock clean
+.PHONY: demo check docs test test-all coverage lint types mutants audit faults fuzz vulnerabilities bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -47,6 +48,12 @@ check: lint types
 
 test: lint types
 	$(PYTEST) --numprocesses=2 -m "not slow"
+
+# The site. Warnings are errors: a page in no toctree, a link that leads nowhere, an example that fails.
+docs: $(DEV)/ready
+	rm -rf docs/_build docs/api docs/examples
+	$(DEV)/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 # What `test` leaves out, and the privacy core again with its coverage.
 test-all: coverage
@@ -121,8 +128,8 @@ COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/bui
 	--python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links
 lock:
 	$(PYTHON) -m venv --clear .venv/lock && .venv/lock/bin/python -m pip install --quiet uv
-	$(COMPILE) --extra dev --output-file requirements/dev.lock
+	$(COMPILE) --extra dev --extra docs --output-file requirements/dev.lock
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/core.lock
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .coverage*
+	rm -rf .venv docs/_build docs/api docs/examples .pytest_cache .mypy_cache .ruff_cache .coverage*

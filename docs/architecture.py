@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent / "architecture.md"
 SOURCE = Path(__file__).parent.parent / "src" / "userdp"
 # The order in which data flows, and beside it what only looks on.
 STREET = ("data", "vectors", "engines", "privacy", "solvers", "models", "report", "cli")
-BESIDE = ("losses", "domains", "baselines", "auditing", "bench", "compiling")
+BESIDE = ("losses", "domains", "metrics", "model_selection", "baselines", "auditing", "bench", "compiling")
 
 
 def files(part: str) -> list[Path]:
@@ -43,7 +43,7 @@ def picture() -> str:
     below: dict[str, set[str]] = {}
     for part in graphlib.TopologicalSorter(uses).static_order():
         below[part] = uses[part].union(*(below[other] for other in uses[part]))
-    lines = ["```mermaid", "flowchart LR", "  table([table]) ==> data"]
+    lines = ["```mermaid", "flowchart TB", "  table([table]) ==> data"]
     for part in (*STREET, *BESIDE):
         between = uses[part] & {*STREET} if part in STREET else uses[part]
         direct = {other for other in uses[part] if not any(other in below[third] for third in between)}

@@ -1,15 +1,19 @@
-"""From a Parquet file with a user column to a private model, its file and its report.
+"""
+From a Parquet file to a model, its file and its report
+=======================================================
 
-    python examples/tabular_parquet.py [folder]     keeps its files only if a folder is given
+A file with a column of users, a ledger, a fit, and what you hand over. Give a folder to keep what is written:
+``python examples/tabular_parquet.py shop``. The same from the command line::
 
-The same from the command line: userdp fit visits.parquet --user-column person --target bought --features 'x_*'
---fill-missing 0 --epsilon 1 --delta 5e-7 --output model.json --report report.html
+    userdp fit shop/visits.parquet --user-column person --target bought --features 'x_*' --fill-missing 0 \\
+        --max-rows-per-user 30 --epsilon 1 --delta 5e-7 --output model.json --report report.html
 """
 
 import sys
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +21,11 @@ import pyarrow.parquet as pq
 import userdp
 from userdp.report import write_report
 
+# %%
+# Generated visits of 8,000 people to a shop; some cells are missing.
+
 
 def write_visits(path: Path) -> None:
-    """Generated visits of 8,000 people to a shop; some cells are missing."""
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(8_000), rng.integers(1, 40, 8_000))
     age, income, visits = rng.uniform(-1, 1, (3, len(person)))
@@ -31,37 +37,42 @@ def write_visits(path: Path) -> None:
     )
 
 
-def main(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    path = folder / "visits.parquet"
-    write_visits(path)
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+folder.mkdir(exist_ok=True)
+write_visits(folder / "visits.parquet")
 
-    # Missing cells are filled with a number that was chosen without looking at the data.
-    data = userdp.UserData.from_parquet(
-        path,
-        user="person",
-        target="bought",
-        features="x_*",
-        fit_intercept=True,
-        max_rows_per_user=30,
-        fill_missing=0.0,
-    )
-    ledger = userdp.Ledger(userdp.Budget(2.0, 1e-6), folder / "ledger.db")  # the data set's lifetime budget
-    model = userdp.LogisticRegression(
-        epsilon=1.0, delta=5e-7, max_rows_per_user=30, classes=[False, True], ledger=ledger
-    )
-    model.fit_users(data, feature_names=["x_age", "x_income", "x_visits"])
+# %%
+# Rows are grouped by person while the file is read. Missing cells are filled with a number that was chosen without
+# looking at the data.
+data = userdp.UserData.from_parquet(
+    folder / "visits.parquet",
+    user="person",
+    target="bought",
+    features="x_*",
+    fit_intercept=True,
+    max_rows_per_user=30,
+    fill_missing=0.0,
+)
 
-    print(dict(zip(model.feature_names_in_, model.coef_[0].round(2), strict=True)), "(the truth: 2, -1, 0)")
-    print(model.privacy_)
-    print(
-        "saved:", userdp.save_model(model, folder / "model.json").name, write_report(model, folder / "report.html").name
-    )
+# %%
+# The ledger is the data set's lifetime budget. It is charged before anything is computed.
+ledger = userdp.Ledger(userdp.Budget(2.0, 1e-6), folder / "ledger.db")
+model = userdp.LogisticRegression(epsilon=1.0, delta=5e-7, max_rows_per_user=30, classes=[False, True], ledger=ledger)
+model.fit_users(data, feature_names=["x_age", "x_income", "x_visits"])
+print(model.privacy_)
+print(f"spent: epsilon {ledger.spent_epsilon():.2f} of {ledger.budget.epsilon:g}")
 
+# %%
+# What you hand over: the model as JSON and the report as one HTML file.
+saved = userdp.save_model(model, folder / "model.json"), write_report(model, folder / "report.html")
+print("saved:", *(path.name for path in saved))
 
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            main(Path(folder))
+# %%
+# Rows were made by a known model, so that coefficients can be compared with the truth.
+_, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
+axes.barh(model.feature_names_in_, model.coef_[0], color="lightsteelblue", label="private, epsilon 1")
+axes.plot([2, -1, 0], model.feature_names_in_, "k|", markersize=22, label="the truth")
+axes.axvline(0, color="gray", linewidth=0.8)
+axes.set_xlabel("coefficient")
+axes.legend()
+plt.show()
