@@ -63,11 +63,11 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
 
 
 def test_the_bar_says_that_the_compiler_works(capsys):
-    with fitting._bar(True) as tell:
+    with fitting.bar(True) as tell:
         tell("burn-in", 0, 1)
         kernel(cache=False)(lambda x: x + 1)(1)
     assert "compiling, once" in capsys.readouterr().err
-    with fitting._bar(None) as tell:
+    with fitting.bar(None) as tell:
         assert tell is None
         kernel(cache=False)(lambda x: x + 2)(1)
     assert capsys.readouterr() == ("", "")

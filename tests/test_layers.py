@@ -21,7 +21,9 @@ LAYERS = [
     ["privacy"],
     ["solvers"],
     ["baselines"],
+    ["metrics"],
     ["models"],
+    ["model_selection"],
     ["report", "auditing", "bench"],
     ["cli", "__main__"],
 ]
@@ -32,12 +34,13 @@ PRIVACY_LAYERS = [
     ["plan"],
     ["journal", "ledger"],
     ["curator", "guarantee"],
+    ["selection"],
 ]
 MECHANISM_LAYERS = [
     ["neighbours"],
     ["capped_counts"],
     ["base", "concentration", "tests"],
-    ["clip", "scattered", "outlier_removal"],
+    ["allotment", "clip", "scattered", "outlier_removal"],
     ["vocabulary"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}

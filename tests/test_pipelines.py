@@ -20,6 +20,7 @@ from sklearn.preprocessing import (
     MinMaxScaler,
     Normalizer,
     OneHotEncoder,
+    OrdinalEncoder,
     PolynomialFeatures,
     StandardScaler,
 )
@@ -45,6 +46,9 @@ LEARNING = [
     SimpleImputer(),
     SimpleImputer(strategy="constant", fill_value=0, add_indicator=True),
     OneHotEncoder(),
+    OneHotEncoder(categories=[[0, 1, 2]], max_categories=2),
+    OneHotEncoder(categories=[[0, 1, 2]], min_frequency=2),
+    OrdinalEncoder(categories=[[0, 1, 2]], max_categories=2),
     KBinsDiscretizer(),
     PCA(),
     TfidfVectorizer(),
@@ -59,6 +63,7 @@ KNOWN = [
     HashingVectorizer(),
     SimpleImputer(strategy="constant", fill_value=0),
     OneHotEncoder(categories=[[0, 1]]),
+    OrdinalEncoder(categories=[[0, 1]]),
     "passthrough",
 ]
 

@@ -64,6 +64,16 @@ def test_people_count_the_same_and_outliers_do_not():
     assert result.mean == pytest.approx([3], abs=0.1)
 
 
+def test_with_a_public_range_nobody_of_a_skewed_quantity_is_left_out():
+    y = np.minimum(np.random.default_rng(0).negative_binomial(0.6, 0.17, 4000), 30).astype(float)
+    usual, ranged = (
+        private_mean(y, np.arange(4000), 2.0, 1e-6, insecure_seed=0, **more) for more in ({}, {"spread": (30, 30)})
+    )
+    assert usual.mean[0] < 0.95 * y.mean()
+    assert ranged.radius == 30
+    assert abs(ranged.mean[0] - y.mean()) < 4 * ranged.noise_std < 0.06 * y.mean()
+
+
 def test_too_many_outliers_abort():
     rows = values()
     rows[USERS % 3 == 0] = np.nan

@@ -539,3 +539,8 @@ def test_powers_and_short_names():
     assert shorten("days_since_registration", 11) == "days_…ation"
     assert shorten("  ", 9) == "(no name)"
     assert shorten("年齢と体重の比率", 9) == "年齢…比率"
+
+
+def test_scores_of_candidates_are_not_taken_for_those_of_the_model():
+    assert purpose({"step": "differences of scores"}).startswith("How good the candidates of a search are, on average")
+    assert purpose({"step": "scores"}).startswith("How good the model is")

@@ -18,6 +18,7 @@ from userdp import UserData, losses
 from userdp.vectors import fused, gradients, kernels
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
+from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
 
 RNG = np.random.default_rng(3)
 BASIS = RNG.normal(size=(N_FEATURES, N_FEATURES))
@@ -43,6 +44,9 @@ STATISTICS = {
     "clipped gradient in directions": ClippedGradient(gradient(), 0.5, 3.0, 0.2, DIRECTIONS),
     "clipped gradients of classes": ClippedGradient(gradient(losses.multinomial(3)), 0.5, 3.0, 0.2),
     "curvature": MeanCurvature(gradient(), 0.1, 0.25),
+    "curvature matrix": CurvatureMatrix(gradient(), 0.3, 0.1),
+    "curvature size": CurvatureSize(CurvatureMatrix(gradient(), 0.3, 0.1), 0.5),
+    "gradient square": GradientSquare(gradient(), 0.5),
 }
 EVERY = pytest.mark.parametrize("statistic", STATISTICS.values(), ids=STATISTICS)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
         QuantileRegressor,
         UtilityWarning,
     )
+    from userdp.models.evaluating import Evaluation as Evaluation
+    from userdp.models.evaluating import evaluate as evaluate
     from userdp.models.export import to_sklearn as to_sklearn
     from userdp.models.files import load_model, save_model
     from userdp.models.fitting import minimize
@@ -68,6 +70,7 @@ _PUBLIC = {
         *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "PoissonRegressor"),
         *("QuantileRegressor", "UtilityWarning"),
     ),
+    "models.evaluating": ("Evaluation", "evaluate"),
     "models.export": ("to_sklearn",),
     "models.files": ("load_model", "save_model"),
     "models.fitting": ("minimize",),
@@ -90,7 +93,19 @@ _PUBLIC = {
     "vectors.moments": ("SecondMoment", "UserMean"),
     "vectors.sgd": ("OnePassSGD",),
 }
-_PACKAGES = ("auditing", "data", "domains", "losses", "models", "privacy", "report", "solvers", "vectors")
+_PACKAGES = (
+    "auditing",
+    "data",
+    "domains",
+    "losses",
+    "metrics",
+    "model_selection",
+    "models",
+    "privacy",
+    "report",
+    "solvers",
+    "vectors",
+)
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = [
     "Aborted",

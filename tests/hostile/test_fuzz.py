@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import targets
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import userdp
 from userdp import Ledger, load_model
+from userdp.data.encoding import encode_dictionary
 
 # Where one run takes long, fewer.
 EXAMPLES = {
@@ -191,3 +193,12 @@ def test_nothing_that_reads_files_could_run_them():
             if path.relative_to(package).as_posix().startswith("engines/ray_") and word in _BETWEEN_PROCESSES:
                 continue
             assert word not in text.replace("ast.literal_eval(", ""), f"{word} in {path.relative_to(package)}"
+
+
+def test_ids_beyond_a_columns_dictionary_are_refused():
+    """A damaged Arrow file that fuzzing found."""
+    targets.TARGETS["table_file"](b"\x01\x00\x01\x00\x00\x00!\x00\x00\x001")
+    for place in (2, -1):
+        ids = pa.DictionaryArray.from_arrays(pa.array([0, 1, place]), pa.array(["a", "b"]), safe=False)
+        with pytest.raises(ValueError, match="the table is damaged"):
+            encode_dictionary(ids)

@@ -320,7 +320,8 @@ def test_private_scores_of_csv(folder, line):
     for sent in (b"0,1,1,no,1", LINES[line]):
         result = run("evaluate", "m.json", write_csv(sent), *SCORE, "--json")
         assert (result.exit_code, result.stderr.count("\n")) == (0, 2), result.stderr
-        assert list(json.loads(result.stdout)["scores"]) == ["log loss", "accuracy"]
+        names = ["log_loss", "auc", "calibration_intercept", "calibration_slope"]
+        assert list(json.loads(result.stdout)["scores"]) == names
 
 
 def write_typed(suffix, a, b, word):

@@ -247,7 +247,11 @@ def curator_of(acute, engine=None):
 def test_acute_steps_take_no_statistic_but_those_proven(statistic):
     engine = RecordingEngine()
     curator = curator_of(True, engine)
-    words = f"ColumnScales, Histograms, MomentShape, RowScale in step 'shape'.*got {type(statistic).__name__}"
+    proven = (
+        "CellFractions, ColumnScales, CurvatureMatrix, CurvatureSize, GradientSquare, Histograms, MomentShape, "
+        "RowScale, ScoreSquares"
+    )
+    words = f"{proven} in step 'shape'.*got {type(statistic).__name__}"
     with pytest.raises(TypeError, match=words):
         curator.release("shape", statistic, 1.0)
     assert engine.calls == [], "refused before data is read"

@@ -86,6 +86,7 @@ def test_a_report_tells_the_same_of_it(number):
 
 
 FIELDS = {
+    "allotment": "n_vectors mu_squared rounds",
     "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier laplace",
     "local-reports": "n_vectors noise_multiplier",
     "local-votes": "n_vectors epsilon n_bins",
@@ -94,6 +95,7 @@ FIELDS = {
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",
+    "random-stopping": "n_vectors mu_squared stop_probability delta refit_mu_squared",
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",
     "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",

@@ -136,6 +136,7 @@ def mechanism_classes():
 def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
     kinds = {kind.__name__: kind.kind for kind in mechanism_classes()}
     assert kinds == {
+        "Allotment": "allotment",
         "Clip": "clip",
         "LocalReports": "local-reports",
         "LocalVotes": "local-votes",
@@ -143,6 +144,7 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
         "PaperOutlierRemoval": "paper-outlier-removal",
         "Perturbation": "output-perturbation",
         "RadiusSearch": "radius-search",
+        "RandomStopping": "random-stopping",
         "Vocabulary": "vocabulary",
         "SampledOutlierRemoval": "sampled-outlier-removal",
         "SampledPaperOutlierRemoval": "sampled-paper-outlier-removal",

@@ -19,25 +19,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp import losses
 from userdp.auditing import priced
 from userdp.auditing.bounds import Finding, attacked
 from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
+from userdp.metrics.layout import ScoreLayout
+from userdp.metrics.release import BINS, SCORES, SPREAD, evaluation_steps
+from userdp.metrics.scoring import Scale
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.privacy.noise import Noise
+from userdp.privacy.plan import Plan
+from userdp.privacy.selection import best_of_random_runs
+from userdp.vectors.gradients import MeanGradient, RowWeights, Statistic
 from userdp.vectors.moments import MomentShape
+from userdp.vectors.spreads import CurvatureMatrix, GradientSquare
 
 Features = NDArray[np.float64]
 _FAR = 1e6  # of everyone, but finite
 _SANITY = 0.05  # weight of attacks that find little, and would find a lot if something were wrong
 _FLIPS = 0.25
 _REMEMBERED = 64
+_NO_TRACE = 1e-9  # share of a matrix's trace: it points the same way for all users, and tells nothing of one
 _WITHIN = 1 - 1e-9  # rounding must not put an edge outside
 _AS_PUBLISHED = (PaperOutlierRemoval, SampledPaperOutlierRemoval)
 
@@ -191,6 +201,8 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("SampledPaperOutlierRemoval", sampled_paper)
     pairs.append(_flips("SampledPaperOutlierRemoval", sampled_paper, _paper_deficit(sampled_paper)))
     pairs += _vocabulary(budget)
+    pairs.append(_evaluation(budget))
+    pairs.append(_random_stopping(budget))
     pairs += _means("Winsorized", priced.winsorized(budget))
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
     pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
@@ -207,25 +219,35 @@ def _paper_deficit(mechanism: PaperOutlierRemoval | SampledPaperOutlierRemoval) 
 
 
 def _acute_clip(budget: Budget) -> list[Pair]:
-    """A user whose rows are all along one axis, or along another: shapes at a right angle; or it has no shape.
+    """A user whose rows are all along one axis, or along another: matrices at a right angle; or it has none.
 
-    What is seen is how much more there is of the one shape than of the other.
+    What is seen is how much more there is of the one than of the other.
     """
     mechanism, axes = priced.clip(budget, acute=True), np.eye(2)
-    users = UserData(axes, np.zeros(2), np.arange(3))
-    shapes = MomentShape(axes)(users, np.arange(2), 2)[:, [0, 2]]
+    users = UserData(_FAR * axes, np.zeros(2), np.arange(3))
     nobody = np.zeros((1, 2))
+    gradient = MeanGradient(losses.squared, np.ones(2), axes, row_weights=RowWeights(axes, 4 * _FAR))
+    statistics: dict[str, Statistic] = {
+        "acute vectors": MomentShape(axes),
+        "curvature matrices": CurvatureMatrix(gradient, _NO_TRACE, 1.0),
+        "squares of gradients": GradientSquare(gradient, _NO_TRACE),
+    }
 
-    def pair(attack: str, one: Vectors, other: Vectors, weight: float) -> Pair:
+    def pair(what: str, attack: str, one: Vectors, other: Vectors, weight: float) -> Pair:
         versions = np.vstack([one, nobody]), np.vstack([other, nobody])
 
         def play(noise: Noise, version: int) -> list[float]:
             first, second, passed = play_mechanism(mechanism, versions, noise, version)
             return [first - second, passed]
 
-        return Pair("Clip, acute vectors", "tight", attack, mechanism.cost, play, weight)
+        return Pair(f"Clip, {what}", "tight", attack, mechanism.cost, play, weight)
 
-    return [pair("edges", shapes[:1], shapes[1:], 1.0), pair("missing", shapes[:1], nobody, _SANITY)]
+    pairs = []
+    for what, statistic in statistics.items():
+        vectors = statistic(users, np.arange(2), 2)[:, [0, 2]]
+        pairs.append(pair(what, "edges", vectors[:1], vectors[1:], 1.0))
+        pairs.append(pair(what, "missing", vectors[:1], nobody, _SANITY))
+    return pairs
 
 
 def _vocabulary(budget: Budget) -> list[Pair]:
@@ -248,6 +270,46 @@ def _vocabulary(budget: Budget) -> list[Pair]:
         return Pair("Vocabulary", "tight", attack, mechanism.cost, play, weight)
 
     return [pair("edges", 1.0, 2.0, 1.0), pair("missing", 1.0, 3.0, _SANITY)]
+
+
+def _evaluation(budget: Budget) -> Pair:
+    """A person whose rows are in one bin and have the best scores, or in another and have the worst; others have none.
+
+    What is seen is the best test of all releases together. Products of scores are the same for both persons.
+    """
+    n_users = 100 + math.ceil(100 / budget.epsilon)
+    steps = evaluation_steps(ScoreLayout("binary", ("log_loss", "auc"), Scale(4.0)), n_users, budget)
+    own = {BINS: np.eye(2), SCORES: np.array([[1.0], [-1.0]]), SPREAD: np.ones((2, 1))}
+    nobody = {label: np.zeros((n_users - 1, vectors.shape[1])) for label, vectors in own.items()}
+
+    def play(noise: Noise, version: int) -> list[float]:
+        seen = 0.0
+        for step in steps:
+            mechanism, vectors = step.mechanism, own[step.label]
+            assert isinstance(mechanism, Clip)
+            released = mechanism.start(noise).release(
+                np.vstack([vectors[version : version + 1], nobody[step.label]]), 1.0
+            )
+            apart = (vectors[0] - vectors[1]) / n_users
+            seen += float(released @ apart) / mechanism.noise_std(1.0, vectors.shape[1]) ** 2
+        return [seen]
+
+    return Pair("evaluate", "tight", "edges", Plan(n_users, steps).costs[0], play)
+
+
+def _random_stopping(budget: Budget) -> Pair:
+    """Runs that each release one number, which the user moves one way or the other; the greatest is seen."""
+    mechanism = priced.random_stopping(budget)
+    multiplier = mechanism.mu_squared**-0.5
+
+    def play(noise: Noise, version: int) -> list[float]:
+        def run(candidate: int, number: int) -> tuple[float, float]:
+            found = float(noise.gaussian(np.array([0.5 - version]), 1.0, multiplier)[0])
+            return -found, found
+
+        return [best_of_random_runs(noise, 1, mechanism.stop_probability, run)[2]]
+
+    return Pair("RandomStopping", "tight", "edges", mechanism.cost, play)
 
 
 def _sampled_clip(budget: Budget) -> list[Pair]:

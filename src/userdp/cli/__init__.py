@@ -17,7 +17,7 @@ _COMMANDS = {
     "fit": ("fit:fit", "Train a private model from a table."),
     "resume": ("fit:resume", "Go on with a fit that was stopped or killed."),
     "predict": ("predict:predict", "Predict for the rows of a table."),
-    "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen."),
+    "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen: privately, with intervals, or not."),
     "columns": ("columns:columns", "Write a first description of a table's columns, from names and types only."),
     "plan": ("plan:plan", "Compare the solvers before any data is touched."),
     "ledger": ("ledgers:app", "Make a data set's ledger, or show what was spent."),

@@ -30,7 +30,7 @@ _OPTIONS = (
     *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
     *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
     *("failure_fraction", "memory_limit", "columns_fraction", "max_count", "max_weight", "max_exposure"),
-    "class_weight",
+    *("class_weight", "loss_limit", "confidence", "evaluate"),
 )
 _RENAMED = {"allow_weak=True": "--allow-weak", "target_bound": "--target-range", "public_X": "--public-data"}
 _ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")

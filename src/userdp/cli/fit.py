@@ -24,10 +24,12 @@ from userdp.data.users import UserData
 from userdp.models import estimators
 from userdp.models.estimators import LinearModel, UtilityWarning
 from userdp.models.files import save_model
+from userdp.models.inference import fraction_of
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.solvers import choose
+from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
 
 _CLASSIFIERS = (o.LossName.logistic, o.LossName.hinge, o.LossName.squared_hinge)
 _SHOWN = 6  # coefficients in the summary
@@ -88,7 +90,7 @@ def fit(
     max_exposure: Annotated[
         float | None, o.option(o.DATA, "Public largest --exposure, needed with it; those beyond are cut off.")
     ] = None,
-    weight: Annotated[str | None, o.option(o.DATA, "Column that says how many times a row counts.")] = None,
+    weight: o.Weight = None,
     max_weight: Annotated[
         float | None, o.option(o.DATA, "Public largest --weight, needed with it; those beyond are cut off.")
     ] = None,
@@ -132,6 +134,14 @@ def fit(
     ledger_budget: Annotated[
         str | None, o.option(o.PRIVACY, "Lifetime epsilon,delta of a ledger that is not there yet.")
     ] = None,
+    evaluate: Annotated[
+        float | None,
+        o.option(
+            o.PRIVACY,
+            "Keep this fraction of the users from training, 0.1 say, and release private scores of them: nobody pays "
+            "for both, so all of it costs no more.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, o.option(o.PRIVACY, "Plan only: counts users, spends nothing.", "--dry-run")] = False,
     allow_weak: Annotated[
         bool,
@@ -141,6 +151,15 @@ def fit(
             "--allow-weak",
         ),
     ] = False,
+    inference: Annotated[
+        bool,
+        o.option(
+            o.PRIVACY, "Standard errors and 95% intervals of the weights, for a part of the budget.", "--inference"
+        ),
+    ] = False,
+    inference_fraction: Annotated[
+        float, o.option(o.PRIVACY, "Part of the budget for --inference.", default=True)
+    ] = DEFAULT_FRACTION,
     insecure_seed: o.Seed = None,
     loss: o.Loss = o.LossName.logistic,
     quantile: Annotated[float | None, o.option(o.MODEL, "Which one, with --loss quantile; else the median.")] = None,
@@ -247,9 +266,12 @@ def fit(
         max_weight=max_weight,
         columns_fraction=columns_fraction,
         allow_weak=allow_weak,
+        evaluate=evaluate,
+        inference=inference_fraction if inference else False,
     )
     model._check_parameters()
     model._declare_largest(of_rows)
+    model._check_evaluate(of_rows)
     if not model._classifies:
         model._declare(None)
     if target == user_column:
@@ -288,7 +310,7 @@ def fit(
             n_users = _n_users(table, schema.user)
         else:
             n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
-        _dry_run(model, n_users, schema, classes, json)
+        _dry_run(model, n_users - round((evaluate or 0.0) * n_users), schema, classes, json)
         return
     assert output is not None  # as was checked first
     sources = [data] if public_data is None else [data, public_data]
@@ -484,15 +506,13 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
         domain_radius=model._radius(),
         l2=model._penalty(),
     )
-    taken = choose.choose(
-        comparison.problem,
-        n_users,
-        model.max_rows_per_user,
-        comparison.budget,
-        model.solver,
-        model.mode,
-        model.max_gradients,
-    )
+    size, fraction = (comparison.problem, n_users, model.max_rows_per_user), fraction_of(model.inference)
+
+    def chosen(left: Budget) -> choose.Option:
+        return choose.choose(*size, left, model.solver, model.mode, model.max_gradients)
+
+    budget = comparison.budget
+    taken = chosen(budget) if fraction is None else with_intervals(*size, budget, fraction, chosen)
     if show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode}, json):
         return
     show.options(comparison, taken)
@@ -503,7 +523,7 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
 
 def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, Any]:
     record = model.to_dict()
-    for name in ("format", "coef", "intercept", "phases", "versions"):
+    for name in ("format", "coef", "intercept", "phases", "uncertainty", "versions"):
         del record[name]
     return {"model": str(output), "report": None if report is None else str(report)} | record
 
@@ -515,6 +535,11 @@ def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool)
         if travelled := model.result_.bytes_per_release:
             rows.insert(-2, ("traffic", f"{travelled:,.0f} bytes a release, to and from all partitions"))
         show.facts(rows if report is None else [*rows, ("report", str(report))])
+        if model.scores_ is not None:
+            show.paragraph(f"Measured on {model.scores_.n_users:,} users who were kept from training:")
+            show.scores(model.scores_)
+        if model.uncertainty_ is not None:
+            typer.echo(str(model.summary()))
     if model.result_.message:
         labels = (
             " Check --classes too: rows with other labels are lost." if model.aborted_ and model._classifies else ""

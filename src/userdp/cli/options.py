@@ -63,6 +63,7 @@ Exposure = Annotated[
     str | None,
     option(DATA, "Column that says how long, or how much, was counted in a row, of models with --loss poisson."),
 ]
+Weight = Annotated[str | None, option(DATA, "Column that says how many times a row counts.")]
 MaxCount = Annotated[
     float | None,
     option(DATA, "Public largest count of a row, needed with --loss poisson; those beyond are cut off."),

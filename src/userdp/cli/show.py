@@ -15,6 +15,7 @@ from rich.text import Text
 
 from userdp.cli.errors import InputError
 from userdp.data.tables import check_place, whole_file
+from userdp.metrics.results import Scores
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Statement, in_percent, right_guess
 from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
@@ -89,6 +90,26 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") ->
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)
+
+
+def scores(found: Scores, counted: str = "user") -> None:
+    """Private scores with intervals, and the calibration curve if there is one."""
+    interval = f"{100 * found.confidence:g}% interval"
+    grid([f"score, every {counted} counted once", "value", interval, "noise", "sampling"], found.lines())
+    if found.curve:
+        rows = [
+            (
+                f"{point.low:.3f} to {point.high:.3f}",
+                f"{point.predicted:.3f}",
+                f"{point.observed:.3f}",
+                f"{point.observed_low:.3f} to {point.observed_high:.3f}",
+                f"{point.fraction:.1%}",
+            )
+            for point in found.curve
+        ]
+        grid(["predicted chance", "mean", "observed", interval, "of the rows"], rows, "Calibration")
+    for why in found.notes:
+        note(why)
 
 
 def working(what: str, quiet: bool) -> AbstractContextManager[Any]:

@@ -130,6 +130,18 @@ def exposure_of(model: LinearModel, table: TableFile, name: str | None, check: b
     return found
 
 
+def weights_of(table: TableFile, name: str | None, n_rows: int) -> np.ndarray:
+    """How many times each row counts: numbers >= 0, not all 0; once without a column."""
+    if name is None:
+        return np.ones(n_rows)
+    require_column(table.column_names, name)
+    table.prefetch_text([name])
+    found = numbers(f"column {name!r}", table[name])
+    if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
+        raise InputError(f"Expected numbers >= 0 in column {name!r}, the weight, got others too, or only 0.")
+    return found
+
+
 def schema_of(
     model: LinearModel, table: TableFile, features: str | None, target: str | None = None, user: str | None = None
 ) -> Schema:
@@ -301,6 +313,11 @@ class Ranges:
         coef = np.array(np.atleast_2d(model.coef_))
         coef[:, self.positions] /= self.scaler.half_
         intercept = np.atleast_1d(model.intercept_) - coef[:, self.positions] @ self.scaler.middle_
+        if model.uncertainty_ is not None:
+            back = np.eye(coef.shape[1] + 1)
+            back[self.positions, self.positions] /= self.scaler.half_
+            back[-1, self.positions] = -self.scaler.middle_ / self.scaler.half_
+            model.uncertainty_ = model.uncertainty_.mapped(back)
         model._keep_weights(coef, intercept)
 
 

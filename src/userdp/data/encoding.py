@@ -68,7 +68,11 @@ def encode_dictionary(column: Any) -> np.ndarray | None:
         return None
     codes = np.concatenate([np.asarray(chunk.indices) for chunk in merged.chunks])
     parts = np.split(codes, np.cumsum([len(dictionary) for dictionary in dictionaries])[:-1])
-    return encode(np.concatenate([part[np.asarray(c.indices)] for part, c in zip(parts, chunks, strict=True)]))[0]
+    places = [np.asarray(chunk.indices) for chunk in chunks]
+    for part, own in zip(parts, places, strict=True):
+        if len(own) and not (own.min() >= 0 and own.max() < len(part)):
+            raise ValueError("Expected ids within their column's dictionary, got others: the table is damaged.")
+    return encode(np.concatenate([part[own] for part, own in zip(parts, places, strict=True)]))[0]
 
 
 def as_arrow(column: Any) -> pa.Array | None:

@@ -36,7 +36,8 @@ class Loss:
     `usual_curvature` is, where that varies by powers of ten, about the mean derivative of the slope if predictions have
     this mean and variance. `event` is by how much of the largest slope the rarest thing that is worth learning moves
     the slope: a label, all of it; one of many counts, little.
-    `level` is, of a loss whose best prediction is a quantile, which one.
+    `level` is, of a loss whose best prediction is a quantile, which one. `mean` is, of one whose slope is a mean less
+    the target, and not linear, that mean: of predictions, as an array.
     `unweighted` is, of a loss whose targets hold a weight too (`weighing`), the same for rows of weight 1.
     """
 
@@ -51,6 +52,7 @@ class Loss:
     usual_curvature: Callable[[float, float], float] | None = None
     event: float = 1.0
     level: float | None = None
+    mean: Callable[[np.ndarray], np.ndarray] | None = None
     unweighted: Loss | None = None
 
     def __post_init__(self) -> None:

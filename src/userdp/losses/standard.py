@@ -77,7 +77,12 @@ def _logistic_slope(prediction: float, target: float) -> float:
     return -sign * ((e if z >= 0.0 else 1.0) / (1.0 + e))
 
 
-logistic = _loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25)
+def _logistic_mean(predictions: np.ndarray) -> np.ndarray:
+    """The chance of class 1."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -predictions)))
+
+
+logistic = _loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, mean=_logistic_mean)
 """Logistic loss for two classes, target in {-1, +1} or {0, 1}.
 
 Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
@@ -373,5 +378,9 @@ def poisson(largest: float = 1.0) -> Loss:
         """The mean of exp(z), at most 1, for normal predictions; far off ones are no more likely than usual."""
         return math.exp(min(mean - shift + min(variance, 2.0) / 2, 0.0))
 
+    def mean(predictions: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(np.minimum(predictions - shift, 0.0)))
+
     more: dict[str, Any] = {"typical_prediction": 2.0, "usual_curvature": usual, "event": min(1.0, 2 / largest)}
+    more["mean"] = mean
     return register(Loss(f"poisson({largest:g})", value, slope, 1.0, 1.0, may_raise=False, **more), poisson, largest)

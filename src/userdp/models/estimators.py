@@ -45,8 +45,14 @@ from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Ball
 from userdp.losses import Loss
 from userdp.losses.weighing import pack_classes, pack_numbers
+from userdp.metrics.layout import ScoreLayout
+from userdp.metrics.results import Scores
+from userdp.metrics.scoring import compared, finite, kind_of, scale_of
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows, read_targets, read_weights
+from userdp.models.evaluating import usual_metrics
 from userdp.models.fitting import minimize
+from userdp.models.held_out import HeldOut
+from userdp.models.inference import Intervals, fraction_of
 from userdp.models.pipelines import warn_of_steps
 from userdp.models.preparing import Preparation
 from userdp.privacy.accounting import budget_for
@@ -78,7 +84,13 @@ _PARAMETERS = {
     "where they are known the names of the file, of the target's column and of the one that says who is a user.",
     "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables as people "
     "have them. Columns that it does not describe are left out.",
+    "evaluate": "The fraction of people, 0.1 say, who are kept from training and scored once there is a model: "
+    "`scores_` has private scores with intervals. They pay for the scores, the others for the training: all of it "
+    "costs no more than (epsilon, delta). Who they are is drawn at random, how many is public.",
     "columns_fraction": "The part of the budget for what `columns` leave to be learned privately, if anything.",
+    "inference": "True for standard errors and intervals (`summary()`, `conf_int()`, `cov_`), for half of the budget; "
+    "or the part of it that they get. Weights are then not shrunk. For logistic regression of two classes, least "
+    "squares and counts, by the default solver, with users enough: refused otherwise, before anything is charged.",
     "classes": "All labels that there can be; needed unless the target's type is boolean.",
     "target_range": "Public lowest and highest target; those beyond are cut off.",
     "max_weight": "The public largest `sample_weight`, needed where `fit` gets them; those beyond are cut off.",
@@ -94,9 +106,11 @@ _ATTRIBUTES = {
     "aborted_ : bool": "Whether a private test aborted the fit before its end.",
     "n_gradients_ : int": "Gradients computed, at most.",
     "solver_ : str": "The solver that was taken.",
+    "scores_ : Scores or None": "Private scores, with intervals, of the people whom `evaluate` kept from training.",
     "feature_names_in_ : array": "Names of the features that weights belong to, where X had names; of described "
     "columns such as city=Lyon.",
     "columns_ : Columns": "The columns, with what was learned of them privately.",
+    "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
 }
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -111,7 +125,7 @@ def _documented(**own: str) -> Callable[[_T], _T]:
 
 
 @dataclass(eq=False, repr=False)
-class LinearModel(PrivateEstimator, ABC):
+class LinearModel(PrivateEstimator, Intervals, ABC):
     """Base of the estimators: public parameters, data to users, one private minimisation, what is kept."""
 
     _classifies: ClassVar[bool] = True
@@ -140,6 +154,8 @@ class LinearModel(PrivateEstimator, ABC):
     columns: Columns | None = None
     columns_fraction: float = 0.1
     allow_weak: bool = False
+    evaluate: float | None = None
+    inference: bool | float = False
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows X and targets y, where groups[i] is the user who owns row i.
@@ -158,6 +174,7 @@ class LinearModel(PrivateEstimator, ABC):
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
             self._declare_largest(of_rows)
+            self._check_evaluate(of_rows)
             warn_of_steps()
             if y is None:
                 raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
@@ -218,6 +235,7 @@ class LinearModel(PrivateEstimator, ABC):
                     raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
                 self.feature_names_in_ = np.asarray(feature_names, dtype=object)
             self._declare_largest({})
+            self._check_evaluate({})
             self._fit(*self._coded_users(data))
         self._warn()
         return self
@@ -299,6 +317,8 @@ class LinearModel(PrivateEstimator, ABC):
             "loss": self.facts_["loss"],
             "loss_at_zero": self.facts_["loss_at_zero"],
             "phases": [dict(phase) for phase in result.phases],
+            "scores": None if self.scores_ is None else self.scores_.to_dict(),
+            "uncertainty": None if self.uncertainty_ is None else self.uncertainty_.to_dict(),
             "privacy": self.privacy_.to_dict(),
             "versions": self.facts_["versions"],
         }
@@ -309,10 +329,55 @@ class LinearModel(PrivateEstimator, ABC):
         check_purpose(self.purpose)
         if not isinstance(self.columns, Columns | None):
             raise TypeError(f"Expected columns to be userdp.Columns, got {type(self.columns).__name__}.")
+        fraction_of(self.inference)
         if not 0 < self.columns_fraction < 1:
             raise ValueError(f"Expected 0 < columns_fraction={self.columns_fraction} < 1: a part of the budget.")
         if self.columns is not None and self.columns.private and self.public_X is not None:
             raise ValueError("Expected no public_X where columns are learned privately: declare them by it instead.")
+
+    def _check_evaluate(self, of_rows: dict[str, Any]) -> None:
+        """Refuse people to be held out where what is scored would not be what is learned, by public facts."""
+        if self.evaluate is None:
+            return
+        if not (isinstance(self.evaluate, int | float | np.number) and 0 < self.evaluate < 1):
+            raise ValueError(f"Expected 0 < evaluate={self.evaluate!r} < 1: the fraction of people to score on.")
+        weighed = [name for name, column in of_rows.items() if column is not None]
+        if weighed or getattr(self, "class_weight", None) is not None:
+            raise ValueError(
+                f"Expected no {(weighed or ['class_weight'])[0]} with evaluate: score on other people with "
+                "userdp.metrics.evaluate instead. Nothing was spent."
+            )
+        if self.columns is not None and self.columns.private:
+            raise ValueError("Expected columns that are declared with evaluate, not learned. Nothing was spent.")
+
+    def _held_out(self, data: UserData | RemoteUsers | Preparation, loss: Loss) -> HeldOut | None:
+        """Who is kept from training, if anybody."""
+        if self.evaluate is None:
+            return None
+        if not isinstance(data, UserData) or data.store is not None:
+            raise ValueError("Expected people's rows in memory here with evaluate. Nothing was spent.")
+        n_held = round(self.evaluate * data.n_users)
+        if not 2 <= n_held <= data.n_users - 2:
+            raise ValueError(f"Expected evaluate={self.evaluate} to leave at least 2 users on either side.")
+        counted = getattr(self, "max_count_", None)
+        ends = getattr(self, "target_range_", None) if counted is None else (0.0, counted)
+        layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
+
+        def rows(weights: np.ndarray) -> np.ndarray:
+            self._take_weights(weights, loss)
+            features, sound = finite(data.rows)
+            targets = self._scale.back(data.targets)
+            return layout.rows(compared(self, features, targets, sound, layout.scale))
+
+        return HeldOut(n_held, layout, rows)
+
+    def _take_weights(self, weights: np.ndarray, loss: Loss, unused: slice | None = None) -> None:
+        """Keep weights as the solver has them; `unused` are features that were held free."""
+        weights = weights.reshape(loss.n_outputs, -1)
+        if unused is not None:
+            weights = np.delete(weights, unused, axis=1)
+        coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
+        self._keep_weights(self._half * coef, self._half * intercept + self._middle)
 
     @property
     def _rows_per_user(self) -> int:
@@ -378,7 +443,7 @@ class LinearModel(PrivateEstimator, ABC):
 
     def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss) -> None:
         source = data.source or Source()
-        facts = self._facts(loss, source)
+        facts, held_out = self._facts(loss, source), self._held_out(data, loss)
         result = minimize(
             loss,
             data,
@@ -400,14 +465,20 @@ class LinearModel(PrivateEstimator, ABC):
             progress=self.verbose,
             insecure_seed=self.insecure_seed,
             allow_weak=self.allow_weak,
+            held_out=held_out,
+            inference=fraction_of(self.inference),
         )
-        weights = result.weights.reshape(loss.n_outputs, -1)
+        unused = None
         if isinstance(data, Preparation):  # features that were held free for levels, and not needed, are 0 everywhere
             self.columns_ = data.learned
             self._keep_names()
-            weights = np.delete(weights, np.s_[self.n_features_in_ : data.width], axis=1)
-        coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
-        self._keep_weights(self._half * coef, self._half * intercept + self._middle)
+            unused = np.s_[self.n_features_in_ : data.width]
+        self._take_weights(result.weights, loss, unused)
+        self.scores_: Scores | None = None if held_out is None else held_out.scores
+        if result.uncertainty is not None:  # of one output
+            kept = np.eye(result.weights.size)
+            kept = kept if unused is None else np.delete(kept, unused, axis=0)
+            result = replace(result, uncertainty=result.uncertainty.mapped(self._half * kept))
         assert result.privacy is not None
         note = _UNPROTECTED if self.unprotected_checks else ""
         warning = " ".join(filter(None, [result.privacy.warning, note]))
@@ -425,6 +496,7 @@ class LinearModel(PrivateEstimator, ABC):
     def _keep_result(self, result: Result, guarantee: Statement, facts: dict[str, Any]) -> None:
         self.result_, self.privacy_, self.facts_ = replace(result, privacy=guarantee), guarantee, facts
         self.aborted_, self.n_gradients_, self.solver_ = result.aborted, result.n_gradients, result.solver
+        self.uncertainty_ = result.uncertainty
 
     def _warn(self) -> None:
         """Say what public numbers and releases tell of the model's use, and of its guarantee's."""
@@ -468,6 +540,11 @@ class LinearModel(PrivateEstimator, ABC):
     def _radius(self) -> float:
         """Of the weights that are learned, for targets divided by `_half`."""
         return default_radius(self.solver, self.mode) if self.domain_radius is None else self.domain_radius / self._half
+
+    @property
+    def _scale(self) -> TargetScale:
+        """How targets become what is learned; positions of classes stay as they are."""
+        return TargetScale((-math.inf, math.inf), 0.0, 1.0)
 
     @property
     def _middle(self) -> float:
@@ -655,6 +732,10 @@ class TargetScale:
     def __call__(self, targets: np.ndarray) -> np.ndarray:
         scaled: np.ndarray = (np.clip(targets, *self.ends) - self.middle) / self.half
         return scaled
+
+    def back(self, scaled: np.ndarray) -> np.ndarray:
+        """Targets in their own units."""
+        return np.asarray(scaled * self.half + self.middle)
 
     def users(self, data: UserData) -> UserData:
         """The same users with such targets."""

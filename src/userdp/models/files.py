@@ -22,12 +22,14 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.columns import Columns
 from userdp.data.source import Source
 from userdp.data.tables import whole_file
+from userdp.metrics.results import Scores
 from userdp.models.estimators import ESTIMATORS, FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import Statement
 from userdp.solvers.base import Result
+from userdp.solvers.uncertainty import Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file
 PIPELINE_FORMAT = "userdp pipeline 1"
@@ -214,11 +216,23 @@ def _model(record: dict[str, Any]) -> LinearModel:
         outside=tuple(str(words) for words in record.get("outside", ())),  # files of 0.1 have none
         solver=record["solver"],
         mode=record["mode"],
+        uncertainty=_uncertainty(record.get("uncertainty"), model, outputs),
     )
     facts = {name: record[name] for name in _FACTS}
     facts["source"] = asdict(Source(**record.get("source", {})))  # which files of 0.1 do not have
+    scores = record.get("scores")  # which files of 0.1 do not have
+    model.scores_ = None if scores is None else Scores.from_dict(scores)
     model._keep_result(result, Statement.from_dict(record["privacy"]), facts)
     return model
+
+
+def _uncertainty(record: Any, model: LinearModel, outputs: int) -> Uncertainty | None:
+    """Covariances that a model may have; files of models without them, and of 0.1, have none."""
+    if record is None:
+        return None
+    if outputs != 1:
+        raise ValueError("covariances of several outputs")
+    return Uncertainty.from_dict(record, model.n_features_in_ + bool(model.fit_intercept))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -20,6 +20,7 @@ from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.models.conventions import documented
+from userdp.models.held_out import HeldOut
 from userdp.models.preparing import Preparation
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
@@ -30,6 +31,7 @@ from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
 from userdp.solvers.choose import NOISE_ADVICE, Option, check_use, choose, noise_dominated
+from userdp.solvers.inference import with_intervals
 from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
@@ -48,6 +50,8 @@ _COMPILING = "compiling, once"
     warm_start="Public weights to begin at, of an earlier release say.",
     purpose="What the ledger says that the charge was for.",
     progress="True shows a progress bar, None shows it on a terminal only.",
+    held_out="For estimators: people who are kept from training, and scored with what was found.",
+    inference="The fraction of the budget for standard errors (`uncertainty` of the result); None for none.",
 )
 def minimize(
     loss: Loss | str,
@@ -73,6 +77,8 @@ def minimize(
     insecure_seed: int | None = None,
     checkpoint: Journal | str | None = None,
     allow_weak: bool = True,
+    held_out: HeldOut | None = None,
+    inference: float | None = None,
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
 
@@ -120,18 +126,26 @@ def minimize(
         public_moment=None if public_X is None else _public_moment(public_X, data),
     )
     ledger = Ledger(budget) if ledger is None else ledger
-    with _bar(progress) as tell:
+    n_trained = data.n_users - (0 if held_out is None else held_out.n_users)
+    with bar(progress) as tell:
+
+        def plain(left: Budget) -> Option:
+            return choose(problem, n_trained, rows_per_user, left, solver, mode, max_gradients)
 
         def chosen(left: Budget) -> Option:
-            return choose(problem, data.n_users, rows_per_user, left, solver, mode, max_gradients)
+            if inference is None:
+                return plain(left)
+            return with_intervals(problem, n_trained, rows_per_user, left, inference, plain)
 
         if isinstance(data, Preparation):
             option, certified = data.planned(budget, chosen)
         else:
             option = chosen(budget)
             certified = option.plan.certified
+        if held_out is not None:
+            certified = held_out.planned(certified, data.n_users, budget)
         if not allow_weak:
-            check_use(option, problem, data.n_users, rows_per_user, budget, max_gradients)
+            check_use(option, problem, n_trained, rows_per_user, budget, max_gradients)
         curator = Curator(
             data.asked if isinstance(data, Preparation) else data,
             certified,
@@ -146,6 +160,9 @@ def minimize(
             if isinstance(data, Preparation):
                 curator.prepare(data.prepared(curator, certified))
             result = solvers.run(problem, option.plan, curator, tell)
+            if held_out is not None:
+                assert isinstance(data, UserData)
+                held_out.score(curator, certified, data, result.weights)
     caution = "" if problem.loss.level is None or result.aborted else option.plan.caution
     message = result.message or caution
     if message in ("", CLIPPED_ADVICE, caution) and noise_dominated(problem, option, result.bound):
@@ -193,7 +210,8 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Prepa
     return np.asarray(moment)
 
 
-def _bar(wanted: bool | None) -> AbstractContextManager[solvers.Progress | None]:
+def bar(wanted: bool | None) -> AbstractContextManager[solvers.Progress | None]:
+    """A progress bar, on a terminal only if `wanted` is None: what to tell it, or None."""
     console = Console(stderr=True, force_terminal=wanted)
     return _Bar(console) if (console.is_terminal if wanted is None else wanted) else nullcontext()
 

@@ -31,8 +31,8 @@ _INSTEAD = {
     "StandardScaler": "PublicScaler(low, high) or PrivateStandardScaler",
     "MinMaxScaler": "PublicScaler(low, high)",
     "SimpleImputer": 'SimpleImputer(strategy="constant", fill_value=0)',
-    "OneHotEncoder": "OneHotEncoder(categories=[[...], ...]) with public categories",
-    "OrdinalEncoder": "OrdinalEncoder(categories=[[...], ...]) with public categories",
+    "OneHotEncoder": "OneHotEncoder(categories=[[...], ...]) with public categories, none of them merged by counts",
+    "OrdinalEncoder": "OrdinalEncoder(categories=[[...], ...]) with public categories, none of them merged by counts",
     "TfidfVectorizer": "HashingVectorizer",
     "CountVectorizer": "HashingVectorizer",
 }
@@ -59,7 +59,8 @@ def _is_public(step: Any) -> bool:
     if name == "SimpleImputer":
         return bool(step.strategy == "constant" and step.fill_value is not None and not step.add_indicator)
     if name in ("OneHotEncoder", "OrdinalEncoder"):
-        return not isinstance(step.categories, str) and getattr(step, "min_frequency", None) is None
+        counted = step.min_frequency is not None or step.max_categories is not None  # which merges rare categories
+        return not isinstance(step.categories, str) and not counted
     return False
 
 

@@ -72,7 +72,8 @@ def private_mean(
     between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the fraction
     `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Aborted` if
     there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe,
-    which do not count that (docs/gallery.md has one that is 10% too low): ask for fractions, or transform it.
+    which do not count that (docs/gallery.md has one that is 10% too low). Where a range is public, cut values off at
+    its ends and pass its width twice: with spread=(30, 30) nobody within 0 to 30 is left out, for more noise.
     Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.

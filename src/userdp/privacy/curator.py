@@ -30,6 +30,8 @@ from userdp.privacy.plan import Plan, Step
 from userdp.vectors.columns import Histograms
 from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
+from userdp.vectors.scores import CellFractions, ScoreSquares
+from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
 
 # What has released nothing, and so is not written down: a run goes on behind it.
 _UNWRITTEN = (KeyboardInterrupt, EngineLost)
@@ -37,8 +39,18 @@ _UNWRITTEN = (KeyboardInterrupt, EngineLost)
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
 _ORDER_BYTES = 48  # per user: orders, and keys that they are drawn by
 _VECTOR_BYTES = 24  # per entry: float64, sorted copies in float32, and what they are compared by
-# The statistics whose vectors are proven never to point apart: docs/proofs.md, section 22.
-_ACUTE = (ColumnScales, Histograms, MomentShape, RowScale)
+# The statistics whose vectors are proven never to point apart: docs/proofs.md, sections 22, 29, 30 and 31.
+_ACUTE = (
+    CellFractions,
+    ColumnScales,
+    CurvatureMatrix,
+    CurvatureSize,
+    GradientSquare,
+    Histograms,
+    MomentShape,
+    RowScale,
+    ScoreSquares,
+)
 
 
 class Engine(Protocol):

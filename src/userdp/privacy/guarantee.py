@@ -13,6 +13,7 @@ is all of them. docs/proofs.md, section 24.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -36,6 +37,10 @@ from userdp.privacy.mechanisms.base import described
 from userdp.privacy.plan import Plan
 
 COVERS = "this fit alone, with its hyperparameters taken as public"
+COVERS_SEARCH = "the whole search: every candidate's fit, the scores on held-out people, the choice and the refit"
+COVERS_EVALUATION = (
+    "this evaluation alone, of the people it was made on; not what the model tells of those it was fitted on"
+)
 NOT_COVERED = (
     "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
     "and a ledger that all of them share keeps count.",
@@ -140,7 +145,8 @@ class Statement:
     guarantee. `ledger_path` is the name of the file of the ledger that it was charged to, `ledger_epsilon` and
     `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included: a running
     total. What is guaranteed for all runs of a ledger, however they were chosen, is its budget. `tradeoff` is
-    what the noise really gives; None in files of models made before it was computed.
+    what the noise really gives; None in files of models made before it was computed. `covers` is what the guarantee is
+    about; `NOT_COVERED` is what it is not about.
     """
 
     epsilon: float
@@ -155,6 +161,7 @@ class Statement:
     ledger_delta: float
     spent_epsilon: float
     tradeoff: Tradeoff | None = None
+    covers: str = COVERS
 
     @property
     def private(self) -> bool:
@@ -164,11 +171,6 @@ class Statement:
     @property
     def neighbours(self) -> str:
         return f"one {self.unit}'s whole data is replaced by any other"
-
-    @property
-    def covers(self) -> str:
-        """What the guarantee is about; `NOT_COVERED` is what it is not about."""
-        return COVERS
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -198,6 +200,7 @@ class Statement:
             ledger_delta=ledger["delta"],
             spent_epsilon=math.inf if spent is None else spent,
             tradeoff=None if found is None else Tradeoff.from_dict(found),
+            covers=covered(record),
             **{name: record[name] for name in _PLAIN},
         )
 
@@ -239,6 +242,12 @@ class Statement:
                 f"noise epsilon {found.added_epsilon:.3g}: a different guarantee, only to compare with"
             )
         return lines
+
+
+def covered(record: Mapping[str, Any]) -> str:
+    """What a statement's record says that it covers; one fit, unless it is of a search or an evaluation."""
+    said = record.get("covers")
+    return str(said) if said in (COVERS_SEARCH, COVERS_EVALUATION) else COVERS
 
 
 def statement(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from userdp.privacy.guarantee import COVERS, right_guess
+from userdp.privacy.guarantee import covered, right_guess
 from userdp.report import wording
 from userdp.report.questions import questions
 from userdp.report.record import checked
@@ -45,7 +45,7 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "number_of_users": "public",
         "epsilon": privacy["epsilon"],
         "delta": privacy["delta"],
-        "covers": COVERS,
+        "covers": covered(privacy),
         "not_covered": wording.not_covered(privacy),
         "in_words": wording.plain_guarantee(privacy) if private else "none: the run was seeded",
         "cautions": wording.cautions(model),
@@ -83,6 +83,7 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         },
         "bias": list(_BIAS),
         "excess_risk": error,
+        "scores": None if model["scores"] is None else model["scores"].to_dict(),
         "model": {name: model[name] for name in _MODEL},
         "questions": [{"question": asked, "answer": answer} for asked, answer in questions(model)],
     }

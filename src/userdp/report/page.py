@@ -18,7 +18,7 @@ from typing import Any
 
 from userdp.data.columns import Columns
 from userdp.data.tables import check_place, whole_file
-from userdp.privacy.guarantee import COVERS
+from userdp.privacy.guarantee import covered as covers
 from userdp.report import plots, wording
 from userdp.report.questions import questions, told
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
@@ -170,7 +170,7 @@ def meaning(model: Model) -> str:
     if not privacy["private"]:
         return ""
     covered = [
-        f"{COVERS[0].upper()}{COVERS[1:]}.",
+        f"{covers(privacy)[0].upper()}{covers(privacy)[1:]}.",
         "All rows of a person together, however many." if user else "Each row by itself, not all rows of a person.",
         "Against anybody who sees the release, whatever else they know, whatever computers they have, now and later.",
         "Whatever the data is: nothing is assumed about its distribution or its bounds, nor that people are honest.",
@@ -272,8 +272,34 @@ def _ledger(privacy: Model) -> str:
     return f"<div>{head}<p>{text(f'Spent: {sum_of_all}. Allowed: {number(total)}. {words}')}</p></div>"
 
 
+def measured(model: Model) -> str:
+    """Scores of people who were kept from training, with intervals and the calibration curve."""
+    found = model["scores"]
+    heads = ("score", "value", f"{number(100 * found.confidence)}% interval", "noise (std)", "sampling (std)")
+    rows = [(name.replace("_", " "), *cells) for name, *cells in found.lines()]
+    curve = [
+        (
+            f"{number(point.low, 2)} to {number(point.high, 2)}",
+            number(point.predicted, 3),
+            number(point.observed, 3),
+            f"{number(point.observed_low, 3)} to {number(point.observed_high, 3)}",
+        )
+        for point in found.curve
+    ]
+    notes = "".join(f"<p>{text(why)}</p>" for why in found.notes)
+    shown = ("predicted chance", "predicted on average", "observed", heads[2])
+    calibration = f"<h3>Calibration</h3>{table(shown, curve, numbers=(1, 2, 3))}" if curve else ""
+    return f"""<section><h2>How good it is, measured</h2>
+<p class="lead">Measured privately on {text(number(found.n_users))} people who were kept from training. They pay for
+these scores, the others for the training: nobody pays for both. Intervals hold the noise, and which people were
+drawn.</p>
+{table(heads, rows, numbers=(1, 2, 3, 4))}{notes}{calibration}</section>"""
+
+
 def error(model: Model) -> str:
-    """The predicted error beside the bound and beside knowing nothing."""
+    """The predicted error beside the bound and beside knowing nothing; or, if there are any, the measured scores."""
+    if model["scores"] is not None:
+        return measured(model)
     estimate, bound, nothing = model["estimate"], model["bound"], model["loss_at_zero"]
     words = [
         f"Predicted, {number(estimate, 2)}: by how much this model's mean loss should exceed that of the best model."
@@ -319,13 +345,15 @@ def coefficients(model: Model) -> str:
     if not any(sizes):
         picture, sense = "", ""
     elif len(outputs) == 1:
-        picture = plots.bars_picture([names[k] for k in top], largest[0])
+        errors = None if model["std_err"] is None else [1.96 * model["std_err"][k] for k in top]
+        picture = plots.bars_picture([names[k] for k in top], largest[0], errors)
         sense = f" Blue speaks for “{outputs[0]}”, orange against it." if classes is not None else ""
     else:
         picture = plots.heat_picture([names[k] for k in top], outputs, largest)
         sense = " Blue is above 0, orange below; the stronger, the larger."
     which = f"the {len(top)} features where they are largest" if len(top) < len(names) else "all features"
-    caption = f"Coefficients of {which}, as released, with their noise.{sense}"
+    bars = " Lines are 95% intervals: privacy's noise, and who is in the data." if model["std_err"] is not None else ""
+    caption = f"Coefficients of {which}, as released, with their noise.{sense}{bars}"
     wide = len(outputs) > plots.MOST_NARROW
     drawn = figure(picture, caption, wide) or _NOTHING
     use = "Whatever is computed from these numbers is as private as they are, and costs no more budget."
@@ -348,6 +376,10 @@ def _numbers(model: Model, names: list[str], outputs: list[str], order: list[int
     if model["intercept"]:
         rows.insert(0, ["(intercept)", *(number(value, 5) for value in model["intercept"])])
     heads = ("feature", *(outputs if len(outputs) > 1 else ["coefficient"]))
+    if (errors := model["std_err"]) is not None:
+        constant = [number(errors[-1], 3) if len(errors) > len(names) else ""] if model["intercept"] else []
+        told = [*constant, *(number(errors[k], 3) for k in listed)]
+        heads, rows = (*heads, "std err"), [[*row, error] for row, error in zip(rows, told, strict=True)]
     shown = table(heads, rows, numbers=range(1, len(heads)))
     if len(listed) < len(order):
         shown += f'<p class="note">The {number(len(listed))} largest are shown; all are in the model file.</p>'

@@ -175,8 +175,8 @@ def phases_picture(phases: Sequence[Mapping[str, Any]]) -> str:
         return picture.svg("Expected radius, released radius and noise of each phase.")
 
 
-def bars_picture(names: Sequence[str], values: Sequence[float]) -> str:
-    """One output's coefficients as bars, in the order given."""
+def bars_picture(names: Sequence[str], values: Sequence[float], errors: Sequence[float] | None = None) -> str:
+    """One output's coefficients as bars, in the order given; with error bars, if there are any."""
     labels = [shorten(name, _LABEL) for name in names]
     left, right = _room(labels), 56.0
     with _canvas("coefficients", _BAR * len(names) + 28, left, right, top=4, bottom=22) as picture:
@@ -184,12 +184,16 @@ def bars_picture(names: Sequence[str], values: Sequence[float]) -> str:
         lengths = [min(max(value, -1e300), 1e300) if math.isfinite(value) else 0.0 for value in values]
         axes.barh(places, lengths, height=0.66, color=[_BLUE if value >= 0 else _ORANGE for value in lengths])
         axes.axvline(0, color=_MUTED, linewidth=1)
+        reach = [0.0] * len(lengths) if errors is None else [min(error, 1e300) for error in errors]
+        if errors is not None:
+            axes.errorbar(lengths, places, xerr=reach, fmt="none", ecolor=_INK, elinewidth=1, capsize=2)
         for place, value in enumerate(values):
             edge = 1 + (right - 4) / (_WIDTH - left - right)
             picture.write(edge, place, number(value, 3), ha="right", size=10, transform=axes.get_yaxis_transform())
         axes.set_yticks(places, labels, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        _few_ticks(axes, min(0.0, *lengths), max(0.0, *lengths))
+        ends = [value + sign * far for value, far in zip(lengths, reach, strict=True) for sign in (-1, 1)]
+        _few_ticks(axes, min(0.0, *ends), max(0.0, *ends))
         return picture.svg("The largest coefficients as bars.")
 
 

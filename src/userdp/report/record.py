@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+from userdp.metrics.results import Scores
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Tradeoff
 from userdp.solvers.base import PROVEN
@@ -18,7 +19,7 @@ NAMELESS = "(no name)"
 _OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("created", "solver", "mode", "message", "loss"), ""),
     **dict.fromkeys(("features", "classes", "rows_per_user", "n_gradients", "loss_at_zero")),
-    **dict.fromkeys(("bound", "bound_is_estimate", "estimate")),
+    **dict.fromkeys(("bound", "bound_is_estimate", "estimate", "scores", "uncertainty")),
     "phases": [],
     "versions": {},
     "source": {},
@@ -58,8 +59,23 @@ def checked(record: object) -> dict[str, Any]:
     estimate = whole["bound_is_estimate"]
     _expect(isinstance(estimate, bool), '"bound_is_estimate"', "true or false", estimate)
     _check_coefficients(whole)
+    whole["std_err"] = _standard_errors(whole)
     whole["privacy"] = _checked_privacy(whole["privacy"])
+    if whole["scores"] is not None:
+        whole["scores"] = _checked_scores(whole["scores"])
     return whole
+
+
+def _checked_scores(record: Any) -> Scores:
+    """The scores that were measured, if that is what they are."""
+    try:
+        found = Scores.from_dict(record)
+        fine = isinstance(found.n_users, int) and 0 < float(found.confidence) < 1 and bool(found.scores)
+        found.lines()
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        fine = False
+    _expect(fine, '"scores"', "null or what Scores.to_dict() gives", record)
+    return found
 
 
 def _check_coefficients(record: dict[str, Any]) -> None:
@@ -73,6 +89,21 @@ def _check_coefficients(record: dict[str, Any]) -> None:
     fine = names is None or (isinstance(names, list | tuple) and len(names) == width)
     _expect(fine, '"features"', f"null or {width} names", names)
     _expect(isinstance(classes, list | tuple | None), '"classes"', "null or a list", classes)
+
+
+def _standard_errors(record: dict[str, Any]) -> list[float] | None:
+    """Of the coefficients, the intercept's last if there is one; None for models without."""
+    found, width = record["uncertainty"], record["n_features"]
+    if found is None:
+        return None
+    try:
+        size = len(found["noise"])
+        errors = [math.sqrt(float(found["noise"][k][k]) + float(found["sampling"][k][k])) for k in range(size)]
+        fine = size in (width, width + 1) and len(record["coef"]) == 1 and all(map(math.isfinite, errors))
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        fine = False
+    _expect(fine, '"uncertainty"', "null or two covariances of the weights of one output", found)
+    return errors
 
 
 def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,16 @@ _UP = 1 + 1e-12  # what floats may have lost
 RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
 _STEPS = "The training steps: each releases where people's data, on average, pulls the model."
 _PURPOSES = (
+    (
+        "differences of scores",
+        "How good the candidates of a search are, on average, for people who trained none of them.",
+    ),
+    ("bins of scores", "How often which class gets which prediction, of people who were kept from training."),
+    ("spread of scores", "How much the model's scores differ between these people, for intervals."),
+    ("scores", "How good the model is on people who were kept from training."),
+    ("interval curvature", "How curved the loss is at the model, in all directions: for standard errors."),
+    ("interval gradient", "Where people's data pulls the model in the end: one more step, whose error is known."),
+    ("interval spread", "How differently people pull: the part of standard errors that comes from who is in the data."),
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
     ("whitening", "How features vary and go together, so that training advances evenly in all directions."),
     (
@@ -31,6 +41,11 @@ _PURPOSES = (
     ("burn-in", "The first training steps, which lead near the model and find how long people's gradients are."),
     ("curvature", "One number, how curved the loss is there: it sets how far the other steps lead."),
     ("recalibration", "Steps along the model and its intercept only: they take off what clipping did to its scale."),
+    ("candidates", "Fits of all candidates of a search, on the people who train."),
+    ("sizes of differences", "How far candidates differ for a person, roughly, so that noise need not be larger."),
+    ("mean score", "How good the candidates of a search are together."),
+    ("random stopping", "A search: candidates drawn at random, fitted and scored; only the best is released."),
+    ("refit", "The chosen candidate, fitted again on everyone."),
     ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
     ("gradients", _STEPS),
     ("steps", _STEPS),
@@ -38,6 +53,8 @@ _PURPOSES = (
     ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
 )
 _MECHANISMS = {
+    "allotment": "Whole fits, each of noisy steps like these, which together may cost no more than this.",
+    "random-stopping": "Chance alone says when the search ends; what was found before, but for the best, is forgotten.",
     "clip": "Each contribution is clipped to a fixed length; their mean is released with noise.",
     "sampled-clip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
     "clipped to a fixed length; their mean is released with noise.",

@@ -29,7 +29,7 @@ class Histograms(PerUser):
     n_columns: int
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        owners, rows = _rows_of(data, users)
+        owners, rows = rows_of_users(data, users)
         out = np.empty((users.size, self.n_columns, self.N_BINS))
         for column in range(self.n_columns):
             cells = data.rows[rows, column]
@@ -56,7 +56,7 @@ class OwnLevels(PerUser):
     most: int
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        owners, rows = _rows_of(data, users)
+        owners, rows = rows_of_users(data, users)
         held = data.rows[rows, self.first : self.first + self.n_words] + 0.0  # -0 is 0
         known = ~np.isnan(held).any(axis=1)
         owners, held = owners[known], np.ascontiguousarray(held[known])
@@ -75,7 +75,7 @@ class OwnLevels(PerUser):
         return out.reshape(users.size, -1)
 
 
-def _rows_of(data: UserData, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rows_of_users(data: UserData, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The rows of some users, and whose they are, by the user's place in the list."""
     starts, counts = data.offsets[users], np.diff(data.offsets)[users]
     owners = np.repeat(np.arange(users.size), counts)
