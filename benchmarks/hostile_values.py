@@ -85,5 +85,5 @@ def table(fraction: float):
 
 
 if __name__ == "__main__":
-    kernels.numba.set_num_threads(1)
+    kernels.limit_threads(1)
     run_parts("hostile_values", __doc__, {"one user": table(0.0), "all users": table(1.0)})

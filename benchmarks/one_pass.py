@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numba
 import numpy as np
 from common import run_parts
 from rich.console import Console
@@ -27,6 +26,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.vectors.kernels import limit_threads
 from userdp.vectors.moments import MomentShape, SecondMomentShape
 
 ENTRIES = 40_000_000  # of X
@@ -65,7 +65,7 @@ def on_threads(n_threads: int, call: Callable[[], object]) -> Callable[[], objec
     """The call on so many threads, or on all that there are."""
 
     def run() -> None:
-        numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
+        limit_threads(n_threads)
         call()
 
     return run

@@ -208,9 +208,8 @@ def test_results_do_not_depend_on_threads_or_chunks(monkeypatch):
     monkeypatch.setattr(kernels, "_THREADING_PAYS", 0)
     for threads, chunk in ((2, 7), (1, 1), (2, 1)):
         monkeypatch.setattr(kernels, "_CHUNK_USERS", chunk)
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        monkeypatch.setattr(kernels, "number_of_threads", lambda threads=threads: threads)
         np.testing.assert_array_equal(STATISTIC(data, users, 60), once)
-    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
 
 
 def test_long_walks_along_the_border_stay_inside():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import threading
 from dataclasses import dataclass
 
 import numba
@@ -163,19 +164,36 @@ def test_poison_stays_with_its_user(statistic, poison):
         assert not np.all(np.isfinite(after[user]))
 
 
+def test_kernels_leave_alone_the_lock_that_forked_processes_share(monkeypatch):
+    """One that is killed while it holds numba's lock would stop all the others for good."""
+    monkeypatch.setattr(numba.np.ufunc.parallel, "_launch_threads", lambda: pytest.fail("numba's threads are started"))
+    monkeypatch.setattr(kernels, "_THREADING_PAYS", 0)
+    assert np.isfinite(vectors(UserMean(), data_of(rows_of_users=ROWS_OF_USERS * 20))).any()
+
+
+def test_a_thread_can_be_limited(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
+    for most, allowed in ((None, 4), (1, 1), (3, 3), (9, 4)):
+        kernels.limit_threads(most)
+        assert kernels.number_of_threads() == allowed
+    kernels.limit_threads(1)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(kernels.number_of_threads()))
+    thread.start()
+    thread.join()
+    kernels.limit_threads(None)
+    assert seen == [4], "other threads are not"
+
+
 @every
 def test_results_do_not_depend_on_threads_or_chunks(statistic, monkeypatch):
     data = data_of(rows_of_users=ROWS_OF_USERS * 20)
-    before = numba.get_num_threads()
     results = []
     monkeypatch.setattr(kernels, "_THREADING_PAYS", 0)
-    try:
-        for n_threads, chunk in [(1, 1024), (2, 1024), (2, 3), (2, 1)]:
-            numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
-            monkeypatch.setattr(kernels, "_CHUNK_USERS", chunk)
-            results.append(vectors(statistic, data))
-    finally:
-        numba.set_num_threads(before)
+    for n_threads, chunk in [(1, 1024), (2, 1024), (2, 3), (2, 1)]:
+        monkeypatch.setattr(kernels, "number_of_threads", lambda n_threads=n_threads: n_threads)
+        monkeypatch.setattr(kernels, "_CHUNK_USERS", chunk)
+        results.append(vectors(statistic, data))
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
 

@@ -6,7 +6,6 @@ import math
 import pickle
 import weakref
 
-import numba
 import numpy as np
 import pytest
 from cases import name, python_custom
@@ -88,7 +87,7 @@ def test_it_is_the_same_on_any_number_of_threads(statistic, monkeypatch):
     monkeypatch.setattr(kernels, "_THREADING_PAYS", 1)
     seen = []
     for threads in (1, 2):
-        monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(kernels, "number_of_threads", lambda threads=threads: threads)
         gradients._KEPT.clear()
         seen.append(vectors(statistic, data))
     np.testing.assert_array_equal(*seen)

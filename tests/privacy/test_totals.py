@@ -75,7 +75,7 @@ def test_totals_are_the_same_for_any_order_partition_and_number_of_threads(stati
     whole = total(statistic, data)
     monkeypatch.setattr(kernels, "_THREADING_PAYS", 1)
     for threads in (1, 2, 5):
-        monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(kernels, "number_of_threads", lambda threads=threads: threads)
         order = rng.permutation(data.n_users)
         parts = np.split(order, np.sort(rng.integers(1, data.n_users, 3)))
         np.testing.assert_array_equal(sum(total(statistic, data, part) for part in parts if len(part)), whole)

@@ -202,9 +202,9 @@ class Partition:
 
     def _loaded(self) -> tuple[Loaded, bytes]:
         """What it has, and the mark of it."""
-        import numba
+        from userdp.vectors.kernels import limit_threads
 
-        numba.set_num_threads(1)  # of this thread, and so are numpy's warnings
+        limit_threads(1)  # of this thread, and so are numpy's warnings
         np.seterr(all="ignore")
         with self._loading:
             if self._held is None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
@@ -112,13 +113,31 @@ def entries_of(data: UserData, users: np.ndarray) -> int:
     return int(data.rows.size) * users.size // max(1, data.n_users)
 
 
+_limit = threading.local()
+
+
+def limit_threads(most: int | None) -> None:
+    """Let the kernels that this thread calls take so many threads at most; None: as many as numba's settings say."""
+    _limit.most = most
+
+
+def number_of_threads() -> int:
+    """How many a kernel may take: NUMBA_NUM_THREADS, by default the cores, or what this thread was limited to.
+
+    `numba.get_num_threads` starts threads of numba's own, and takes a lock that forked processes have in common: one of
+    them killed in that moment stops all the others for good.
+    """
+    most, allowed = getattr(_limit, "most", None), int(numba.config.NUMBA_NUM_THREADS)
+    return allowed if most is None else min(most, allowed)
+
+
 def over_chunks(run: Callable[[slice], None], n_users: int, work: int, smallest: int = 1) -> None:
-    """Call `run` on slices that cover all users, of at least `smallest` each, on numba's number of threads.
+    """Call `run` on slices that cover all users, of at least `smallest` each, on `number_of_threads`.
 
     Plain threads, not numba's parallel loops: kernels hold no lock, compile in a fraction of the time, and may be
     called from several threads or after a fork. The threads live for one call, so nothing is left to go stale.
     """
-    n_threads = numba.get_num_threads()
+    n_threads = number_of_threads()
     if n_threads == 1 or work < _THREADING_PAYS:
         run(slice(0, n_users))
         return
