@@ -1,8 +1,8 @@
 # Each command makes its own environment from the lock files and needs only Python >= 3.11.
 #   make demo       set up, then train private models on real and on generated people
-#   make test       set up, then lint, types, unit tests and doctests: some minutes
+#   make test       set up, then lint, types, unit tests, doctests, the privacy core with its coverage: some minutes
 #   make docs       set up, then build the site to docs/_build/html and run the examples of its gallery
-#   make test-all   the long part: coverage of the privacy core, every solver's contract, faults, attacks, planted bugs
+#   make test-all   the long part: every solver's contract, faults, attacks, hostile input, planted bugs
 # While working: make check (lint, types and the quick tests, about a minute). `.ci/run` runs test, docs, test-all.
 PYTHON ?= python3
 CORE := .venv/core
@@ -47,7 +47,8 @@ check: lint types
 	  tests/test_mutants.py tests/test_docs.py --deselect=tests/test_docs.py::test_code_blocks_run
 
 test: lint types
-	$(PYTEST) --numprocesses=2 -m "not slow"
+	$(PYTEST) --numprocesses=2 -m "not slow" --ignore=tests/privacy
+	$(MAKE) coverage
 
 # The site. Warnings are errors: a page in no toctree, a link that leads nowhere, an example that fails.
 docs: $(DEV)/ready
@@ -55,23 +56,24 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
-# What `test` leaves out, and the privacy core again with its coverage.
-test-all: coverage
+# What `test` leaves out.
+test-all: $(DEV)/ready
 	$(PYTEST) --numprocesses=2 -m "slow and not mutation" --ignore=tests/privacy
 	$(PYTEST) --numprocesses=2 -m mutation
 
-# First compiled kernels as plain Python, which is how their branches are seen. No threads, because coverage's tracer
-# cannot be installed in two at once; those that need some are run after, without coverage.
+# All tests of the privacy core, slow ones too. First compiled kernels as plain Python, which is how their branches are
+# seen. No threads, because coverage's tracer cannot be installed in two at once; those that need some are run after,
+# without coverage.
 COVERED := src/userdp/privacy/*,src/userdp/baselines/mechanisms/*
 PLAIN := tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/privacy/test_sparse_clip.py \
 	$(addprefix tests/privacy/test_laplace_clip.py::,test_vectors_of_all_sizes_add_up \
 	  test_totals_of_entries_are_those_of_the_vectors \
 	  test_a_vector_is_clipped_in_the_1_norm_and_never_beyond_what_the_sensitivity_allows)
 coverage: $(DEV)/ready
-	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --cov --cov-report= $(PLAIN)
+	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 --cov --cov-report= $(PLAIN)
 	NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 -m "not threads" --cov --cov-append --cov-report= tests/privacy
 	$(DEV)/bin/python -m coverage report --include='$(COVERED)' --fail-under=100
-	$(PYTEST) -m "threads and slow" tests/privacy || [ $$? = 5 ]  # 5: none is slow
+	$(PYTEST) -m threads tests/privacy
 
 # Plant each known privacy bug that has no verdict yet and show that the tests notice; remembers what was caught.
 mutants: $(DEV)/ready

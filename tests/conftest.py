@@ -1,12 +1,16 @@
 """For all tests: which are slow by their folder, and that the time of an example says nothing."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A first call compiles, and machines are busy.
-settings.register_profile("userdp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A first call compiles, and machines are busy. Where CI is set examples are the same each time: new ones are looked for
+# by people who can look into them.
+settings.register_profile(
+    "userdp", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("userdp")
 
 # Attacks on what is shipped, input of every bad kind, several processes, an adversary of the ledger are left to
