@@ -44,7 +44,7 @@ seen, others = frame[~apart], frame[apart]
 search = PrivateSearchCV(
     userdp.LogisticRegression(max_rows_per_user=5, classes=[False, True], purpose="who sees a doctor"),
     {"columns": [userdp.Columns(columns) for columns in sets.values()]},
-    epsilon=2.0,
+    epsilon=4.0,
 )
 print(search.plan(n_users=4_900)[0])
 
