@@ -30,6 +30,7 @@ columns = userdp.Columns(
 # %%
 # ``inference=True`` keeps half of the budget for the intervals. Counts are cut off at 10 visits: the smaller the
 # largest count, the less noise. The model is then one of counts up to 10, with and without privacy.
+# Of 10, 30 and 100, 10 gave the narrowest intervals here: such a look is free on a public table only.
 model = userdp.PoissonRegressor(
     2, max_count=10, columns=columns, max_rows_per_user=5, inference=True, purpose="who sees doctors more often"
 )
