@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import warnings
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -115,6 +116,9 @@ def _marked(text: str) -> str:
 EXAMPLES = (
     "flights.py",
     "doctor_visits.py",
+    "intervals.py",
+    "evaluation.py",
+    "selection.py",
     "awkward_shop.py",
     "private_mean.py",
     "tabular_parquet.py",
@@ -127,6 +131,9 @@ sphinx_gallery_conf = {
     "backreferences_dir": "examples/references",
     "filename_pattern": r"\.py$",
     "within_subsection_order": ExplicitOrder(EXAMPLES),
+    "minigallery_sort_order": ExplicitOrder(
+        [Path(__file__).parents[1].resolve() / "examples" / name for name in EXAMPLES]
+    ),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,

@@ -92,7 +92,7 @@ def scores(chances: np.ndarray, truth: np.ndarray) -> dict[str, float]:
 
 def one_run(seed: int) -> dict[str, dict[str, float]]:
     frame, _ = shop(8_000, seed)
-    fresh, truth = shop(20_000, 1_000 + seed)
+    fresh, truth = shop(10_000, 1_000 + seed)
     kept = (fresh["user"] != "u-0").to_numpy()  # whose rows would be 40% of the score
     fresh, truth = fresh[kept], truth[kept]
     found = {}

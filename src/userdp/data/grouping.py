@@ -221,7 +221,10 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     Identifiers that are equal in Python (1, 1.0 and True) are one user.
     """
     if isinstance(users, (str, bytes, np.ma.MaskedArray)) or not hasattr(users, "__len__"):
-        raise TypeError(f"Expected users to hold one id per row, got {type(users).__name__}: pass a sequence of ids.")
+        raise TypeError(
+            f"Expected users to hold one id per row, got {type(users).__name__}: pass the ids themselves, "
+            'groups=table["user_id"] say.'
+        )
     if len(users) != n_rows:
         raise ValueError("Expected as many user ids as rows, but users and rows differ in length: pass one id per row.")
     if n_rows == 0:

@@ -182,7 +182,7 @@ def numbers(what: str, column: Any) -> np.ndarray:
     if kind not in (NUMBER, ANY):
         raise TypeError(
             f"Expected {what} to be numeric (float, integer, boolean or decimal), got "
-            f"{'text' if kind == TEXT else kind}: convert, encode or drop it."
+            f"{'text' if kind == TEXT else kind}: convert or drop it, or describe columns (columns=Columns(...))."
         )
     if getattr(column, "ndim", 1) != 1:
         raise ValueError(f"Expected {what} of shape (n_rows,), got {column.ndim} dimensions: reshape it.")

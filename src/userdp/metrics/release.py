@@ -260,9 +260,10 @@ def _untold(low: float, high: float) -> Score:
 
 
 def _root(square: Score) -> Score:
+    """The root of a mean square; NaN if noise took that to 0 or below, with an interval all the same."""
     value, low, high = (math.sqrt(max(v, 0.0)) for v in (square.value, square.low, square.high))
     slope = 1 / (2 * value) if value else math.nan
-    return Score(value, low, high, slope * square.noise_std, slope * square.sampling_std)
+    return Score(value or math.nan, low, high, slope * square.noise_std, slope * square.sampling_std)
 
 
 def _explained(layout: ScoreLayout, mean: Callable[..., Any], told: Callable[..., Score]) -> Score:

@@ -140,7 +140,10 @@ class Ledger:
     def open(cls, path: str | Path) -> Ledger:
         """An existing ledger file, with the budget it was made with."""
         if not Path(path).is_file():
-            raise FileNotFoundError(f"Expected a ledger file at {path}; Ledger(budget, path) makes a new one.")
+            raise FileNotFoundError(
+                f"Expected a ledger file at {path}: found none. Ledger(budget, path) makes a new one, "
+                "or `userdp ledger new`."
+            )
         with _transaction(_connect(path), path) as db:
             held, _ = _identity(db, path)
         ledger = cls.__new__(cls)  # without __init__, which would make a new file if this one vanished just now
