@@ -64,7 +64,6 @@ test-all: $(DEV)/ready
 # All tests of the privacy core, slow ones too. First compiled kernels as plain Python, which is how their branches are
 # seen. No threads, because coverage's tracer cannot be installed in two at once; those that need some are run after,
 # without coverage.
-COVERED := src/userdp/privacy/*,src/userdp/baselines/mechanisms/*
 PLAIN := tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/privacy/test_sparse_clip.py \
 	$(addprefix tests/privacy/test_laplace_clip.py::,test_vectors_of_all_sizes_add_up \
 	  test_totals_of_entries_are_those_of_the_vectors \
@@ -72,7 +71,7 @@ PLAIN := tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/priva
 coverage: $(DEV)/ready
 	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 --cov --cov-report= $(PLAIN)
 	NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 -m "not threads" --cov --cov-append --cov-report= tests/privacy
-	$(DEV)/bin/python -m coverage report --include='$(COVERED)' --fail-under=100
+	$(DEV)/bin/python -m coverage report --fail-under=100
 	$(PYTEST) -m threads tests/privacy
 
 # Plant each known privacy bug that has no verdict yet and show that the tests notice; remembers what was caught.

@@ -13,6 +13,9 @@ settings.register_profile(
 )
 settings.load_profile("userdp")
 
+# Ray's workers wait for everything else unless told not to: beside other tests they would hardly get on.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # Attacks on what is shipped, input of every bad kind, several processes, an adversary of the ledger are left to
 # `make test-all`, and so are counts of rare events and other tests of many seconds.
 _SLOW = {Path(__file__).parent / name for name in ("audit", "hostile")}
