@@ -41,7 +41,8 @@ _COUNT = 0.05  # of the mean's part, for how many are clipped
 _USUAL = 4.0  # length to clip at in standard deviations of a feature, about, beside sqrt(2 n_features)
 _ROOM, _ROOM_NOISE = 4.0, 0.05  # most times that, and the variance of noise / of sampling up to which there is room
 _SHORT = 0.5  # mean fraction of the clip's length that a clipped difference may have lost
-_MOST_NOISE, _MOST_ROUGH = 0.5, 0.5  # of a mean, in standard deviations of users; relative error of a variance
+_MOST_NOISE, _MOST_ROUGH = 0.5, 1.0  # of a mean, in standard deviations of users; relative error of a variance
+_FEWEST = 100  # users whose mean counts as normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +132,13 @@ class MeanSteps:
         return Plan(self.mean.n_vectors, tuple(steps))
 
     def tells_nothing(self, n_features: int, reach: float, squares: float) -> bool:
-        """Whether noise hides means or their variances, if the following are in standard deviations of users.
+        """Whether users are too few, or noise hides means or variances, if these are in standard deviations of users.
 
         reach: the length that differences are clipped at; squares: that of their squares.
         """
         noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(squares, n_features)
-        return noise > _MOST_NOISE or sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
+        rough = sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
+        return rough or noise > _MOST_NOISE or self.mean.n_vectors < _FEWEST
 
     def reach(self, n_features: int) -> float:
         """Where to clip, in standard deviations, about: farther where the noise of that is little beside sampling."""

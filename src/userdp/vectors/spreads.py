@@ -146,4 +146,4 @@ class CentredSquares(PerUser):
     mean: CentredMean
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        return np.square(self.mean.vectors(data, users))
+        return np.asarray(np.square(self.mean.vectors(data, users)))
