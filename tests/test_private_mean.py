@@ -1,5 +1,6 @@
 """A private mean by itself, and the scalers that rest on it."""
 
+import re
 import warnings
 
 import numpy as np
@@ -21,11 +22,16 @@ from userdp import (
     load_model,
     save_model,
 )
-from userdp.models.private_mean import mean_of_users, plan_mean, private_mean
+from userdp.models import mean_intervals
+from userdp.models.private_mean import mean_of_users, plan_intervals, plan_mean, private_mean
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
 USERS = np.repeat(np.arange(2000), 5)
+
+
+def SCALER(*budget, **more):
+    return PrivateStandardScaler(*budget, low=-10, high=10, inference=True, **more)
 
 
 def values(seed=0, d=2):
@@ -90,6 +96,10 @@ def test_too_many_outliers_abort():
         ({"epsilon": 0.01}, BudgetExceeded, "users would do"),
         ({"delta": 0.0}, BudgetExceeded, "delta > 0"),
         ({"outliers": 0.5}, ValueError, "outliers=0.5"),
+        ({"inference": 1.5}, ValueError, "inference=1.5"),
+        ({"inference": True, "epsilon": 0.05}, BudgetExceeded, "standard errors of 2 means.*users would do"),
+        ({"inference": True, "epsilon": 1e-6}, BudgetExceeded, "room for noise"),
+        ({"inference": True, "delta": 0.0}, BudgetExceeded, "delta > 0"),
         ({"spread": (2.0, 1.0)}, ValueError, "smallest=2.0"),
         ({"X": [1.0] * len(USERS)}, TypeError, "width are declared, got list"),
         ({"X": [[1.0]] * len(USERS)}, TypeError, "width are declared, got list"),
@@ -129,6 +139,8 @@ def test_scaler_and_model_share_a_ledger():
     [
         lambda ledger: private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger),
         lambda ledger: PrivateStandardScaler(1.0, 1e-6, low=-10, high=10, ledger=ledger).fit(values(), groups=USERS),
+        lambda ledger: private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger, inference=True),
+        lambda ledger: SCALER(1.0, 1e-6, ledger=ledger).fit(values(), groups=USERS),
     ],
 )
 def test_what_is_stated_is_certified_whatever_is_planned(use, monkeypatch):
@@ -137,7 +149,12 @@ def test_what_is_stated_is_certified_whatever_is_planned(use, monkeypatch):
     def dear(n_users, budget, *rest):
         return plan_mean(n_users, Budget(1.5 * budget.epsilon, budget.delta), *rest)
 
+    def dear_steps(n_users, mu_squared, *rest):
+        return steps_of(n_users, 2 * mu_squared, *rest)
+
+    steps_of = mean_intervals.MeanSteps.of
     monkeypatch.setitem(mean_of_users.__globals__, "plan_mean", dear)
+    monkeypatch.setattr(mean_intervals.MeanSteps, "of", dear_steps)
     ledger = Ledger(Budget(100.0, 1e-3))
     with pytest.raises(BudgetExceeded, match=r"needs epsilon=.* at delta=1e-06, expected <= 1"):
         use(ledger)
@@ -230,3 +247,142 @@ def test_purpose_and_columns_are_named(tmp_path):
     with pytest.raises(TypeError, match=r"purpose to be text, got int\. Nothing was spent"):
         private_mean(frame["age"], frame["person"], 2.0, 1e-6, ledger=ledger, purpose=3)
     assert len(ledger.charges()) == 3
+
+
+# --- standard errors --------------------------------------------------------------------------------------------------
+
+
+def test_intervals_of_each_feature():
+    table = pd.DataFrame(values(), columns=["age", "income"])
+    found = private_mean(table, USERS, 1.0, 1e-6, inference=True, insecure_seed=1)
+    ends = found.conf_int()
+    np.testing.assert_allclose(ends.mean(axis=1), found.mean)
+    assert np.all(np.abs(found.mean - [3, -1]) < 4 * found.std_err)
+    assert np.all(found.std_err > found.noise_std)
+    half = (ends[:, 1] - ends[:, 0]) / 2
+    assert np.all((half > 1.9599 * found.std_err) & (half < 2.05 * found.std_err))  # Student's, of many degrees
+    assert np.all(found.conf_int(0.99)[:, 0] < ends[:, 0])
+    lines = str(found.summary()).splitlines()
+    assert "private_mean, 2,000 users, epsilon 1, delta 1e-06" in lines[0]
+    assert re.search(r"mean +std err +z +\[0.025 +0.975\] +noise +sampling", lines[2])
+    assert [line.split()[0] for line in lines[4:6]] == ["age", "income"]
+    with pytest.raises(ValueError, match="level"):
+        found.conf_int(95)
+
+
+def test_no_intervals_unless_asked_for():
+    found = private_mean(values(), USERS, 1.0, 1e-6, insecure_seed=1)
+    scaler = PrivateStandardScaler(2.0, 1e-6, low=-10, high=10, insecure_seed=1).fit(values(), groups=USERS)
+    for one in (found, scaler):
+        with pytest.raises(ValueError, match="inference=True"):
+            one.conf_int()
+        assert not hasattr(one, "std_err")
+
+
+@pytest.mark.parametrize("of", ["mean", "scaler"])
+def test_errors_are_as_large_as_the_standard_errors_say(of):
+    """Noise and sampling are each a good part of the variance here: without one of them this fails."""
+    relative = []
+    for seed in range(24):
+        rows = np.random.default_rng(seed).normal(0, 1, (2000, 4))
+        if of == "mean":
+            found = private_mean(rows, np.arange(2000), 2.0, 1e-6, inference=True, insecure_seed=seed)
+            relative.append(found.mean / found.std_err)
+        else:
+            scaler = PrivateStandardScaler(2.0, 1e-6, low=-5, high=5, inference=True, insecure_seed=seed)
+            scaler.fit(rows, groups=np.arange(2000))
+            relative.append(scaler.mean_ / scaler.std_err)
+            found = scaler
+        assert 0.3 < found.summary().noise_share.mean() < 0.8
+    assert 0.85 < np.sqrt(np.mean(np.square(relative))) < 1.2
+
+
+def test_the_spread_is_that_of_users_means():
+    """With noise that hardly counts; rows of a user are alike, so that rows taken for people would not do."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal([0.0, 0.0], [2.0, 3.0], (2000, 2))[USERS] + rng.normal(0, 0.5, (len(USERS), 2))
+    found = private_mean(rows, USERS, 50.0, 1e-6, inference=0.9, insecure_seed=1)
+    means = np.add.reduceat(rows, np.arange(0, len(USERS), 5)) / 5
+    np.testing.assert_allclose(found.errors.sampling, means.var(axis=0) / 2000, rtol=0.15)
+    scaler = PrivateStandardScaler(50.0, 1e-6, low=[-9, -20], high=[11, 20], inference=0.5, insecure_seed=1)
+    scaler.fit(rows, groups=USERS)
+    np.testing.assert_allclose(scaler.errors_.sampling, means.var(axis=0) / 2000, rtol=0.05)
+
+
+def test_one_plan_within_the_budget_and_one_charge():
+    radii = radius_grid(1e-9, 1e9, 1.15)
+    for n_users, epsilon, fraction in ((2000, 1.0, 0.1), (50_000, 0.5, 0.3), (3000, 8.0, 0.1)):
+        budget = Budget(epsilon, 1e-6)
+        located = plan_intervals(n_users, 3, budget, radii, 0.01, fraction)
+        ranged = mean_intervals.plan_ranged(n_users, 3, budget, fraction)
+        for steps in (located, ranged):
+            cost = steps.plan.cost_of(0)
+            assert fits(cost, budget)
+            assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+        shares = [step.mechanism.cost.gaussian / located.plan.cost_of(0).gaussian for step in located.plan.steps]
+        assert shares[2] / (shares[1] + shares[2]) == pytest.approx(fraction)
+        assert ranged.spread.cost.gaussian == pytest.approx(fraction * cost.gaussian)
+    ledger = Ledger(Budget(1.0, 1e-6))
+    found = private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger, inference=True, purpose="how old")
+    assert [charge.purpose for charge in ledger.charges()] == ["how old; private_mean"]
+    assert ledger.spent_epsilon() == pytest.approx(1.0, abs=0.01)
+    assert [step.split(":")[0].strip() for step in str(found.privacy).splitlines()[1:4]] == [
+        "location",
+        "mean",
+        "spread",
+    ]
+
+
+def test_the_number_of_users_that_would_do_does():
+    radii = radius_grid(1e-9, 1e9, 1.15)
+    plans = (
+        lambda n, budget: plan_intervals(n, 3, budget, radii, 0.01, 0.1),
+        lambda n, budget: mean_intervals.plan_ranged(n, 3, budget, 0.1),
+    )
+    for plan in plans:
+        needed = []
+        for epsilon in (0.5, 1.0, 8.0):
+            with pytest.raises(BudgetExceeded, match="users would do") as refused:
+                plan(40, Budget(epsilon, 1e-6))
+            needed.append(refused.value.enough_users)
+            plan(needed[-1], Budget(epsilon, 1e-6))
+            with pytest.raises(BudgetExceeded):
+                plan(int(0.9 * needed[-1]), Budget(epsilon, 1e-6))
+        assert needed == sorted(needed, reverse=True), "more epsilon never takes more users"
+
+
+def test_with_intervals_nobody_is_left_out():
+    """Those who are far count, to a length, and what that may cost is added; missing values count as the mean."""
+    y, users = np.random.default_rng(0).exponential(size=20_000), np.arange(20_000)
+    plain, told = (private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=asked) for asked in (False, True))
+    assert plain.mean[0] < 0.99 * y.mean()
+    assert abs(told.mean[0] - y.mean()) < 0.005
+    for wrong, wider in ((np.nan, False), (1e12, True)):
+        y[:100] = wrong
+        found = private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=True)
+        assert abs(found.mean[0] - 1) < 2 * found.std_err[0]
+        assert (found.std_err[0] > 2 * told.std_err[0]) == wider
+    counts = np.minimum(np.random.default_rng(0).negative_binomial(0.6, 0.17, 4000), 30).astype(float)
+    found = private_mean(counts, np.arange(4000), 2.0, 1e-6, insecure_seed=0, inference=True, spread=(30, 30))
+    assert abs(found.mean[0] - counts.mean()) < 3 * found.noise_std
+    assert found.errors.sampling == pytest.approx(counts.var() / 4000, rel=0.2)
+
+
+def test_intervals_of_a_scaler(tmp_path):
+    table = pd.DataFrame(values(), columns=["age", "income"])
+    scaler = SCALER(2.0, 1e-6, insecure_seed=1).fit(table, groups=USERS)
+    assert scaler.conf_int().shape == (2, 2)
+    assert np.all(np.abs(scaler.mean_ - [3, -1]) < 4 * scaler.std_err)
+    assert scaler.scale_ == pytest.approx([1, 1], abs=0.4)
+    assert "PrivateStandardScaler, 2,000 users, epsilon 2" in str(scaler.summary())
+    assert scaler.summary().names == ("age", "income")
+    ledger = Ledger(Budget(1.0, 1e-6))
+    with pytest.raises(BudgetExceeded, match="users would do"):
+        SCALER(0.03, 1e-6, ledger=ledger).fit(values(), groups=USERS)
+    assert ledger.charges() == ()
+    model = LinearRegression(2.0, target_range=(0, 2), allow_weak=True, insecure_seed=0)
+    model.fit(scaler.transform(table), np.ones(len(USERS)), groups=USERS)
+    read = load_model(save_model(Pipeline([("scale", scaler), ("model", model)]), tmp_path / "pipeline.json"))
+    np.testing.assert_array_equal(read[0].mean_, scaler.mean_)
+    with pytest.raises(ValueError, match="inference=True"):
+        read[0].conf_int()

@@ -10,6 +10,12 @@ _NUMPY = "privacy/test_spreads.py::test_they_are_what_numpy_computes"
 _MANY = "privacy/test_spreads.py::test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_count_as_nobody"
 _PLAN = "test_inference.py::test_one_plan_within_the_budget_and_one_charge"
 _COVER = "test_inference.py::test_errors_are_as_large_as_the_standard_errors_say"
+_SQUARES = (
+    "privacy/test_spreads.py::"
+    "test_squares_of_means_are_not_below_0_and_a_replacement_moves_their_mean_by_at_most_its_sensitivity"
+)
+_MEAN_PLAN = "test_private_mean.py::test_one_plan_within_the_budget_and_one_charge"
+_MEAN_ERRORS = "test_private_mean.py::test_errors_are_as_large_as_the_standard_errors_say"
 _REFUSED = "test_inference.py::test_what_was_not_measured_to_cover_is_refused_before_anything_is_charged"
 
 MUTANTS = [
@@ -96,5 +102,75 @@ MUTANTS = [
         'plain.name.split("(")[0] not in _LOSSES or',
         "",
         _REFUSED,
+    ),
+    Mutant(
+        "squares of means keep their sign",
+        "CentredSquares.vectors",
+        "np.square(self.mean.vectors(data, users))",
+        "np.sign(self.mean.vectors(data, users)) * np.square(self.mean.vectors(data, users))",
+        _SQUARES,
+    ),
+    Mutant(
+        "users' means are centred at their own mean",
+        "CentredMean.vectors",
+        "(means - self.centre)",
+        "(means - self.centre - np.nanmean(means, axis=0))",
+        _SQUARES,
+    ),
+    Mutant(
+        "half of the noise of squares of means",
+        "MeanSteps.of",
+        "1 / math.sqrt(fraction * mu_squared)",
+        "0.5 / math.sqrt(fraction * mu_squared)",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "squares of means that the plan does not pay for",
+        "MeanSteps.of",
+        "left = (1 - fraction) * mu_squared",
+        "left = mu_squared",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "how many are clipped is told for free",
+        "MeanSteps.of",
+        "(1 - _COUNT) * left",
+        "left",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "a mean's location is not counted in its budget",
+        "plan_located",
+        "(1 - part) * mu_squared",
+        "mu_squared",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "the spread of a mean is left out of the plan that is charged",
+        "MeanSteps.plan",
+        "SPREAD: self.spread",
+        "",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "standard errors of a mean without its noise",
+        "MeanSteps.errors",
+        "noise_std**2",
+        "0.0",
+        _MEAN_ERRORS,
+    ),
+    Mutant(
+        "standard errors of a mean without the choice of people",
+        "MeanSteps.errors",
+        "np.maximum(squares, 0.0) * scale",
+        "0 * scale",
+        _MEAN_ERRORS,
+    ),
+    Mutant(
+        "a scaler with errors states a budget that nobody certified",
+        "PrivateStandardScaler._with_errors",
+        "budget=budget,",
+        "",
+        "test_private_mean.py::test_what_is_stated_is_certified_whatever_is_planned",
     ),
 ]

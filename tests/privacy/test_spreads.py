@@ -21,7 +21,7 @@ from userdp.privacy.noise import SeededNoise
 from userdp.solvers.preconditioning import symmetric
 from userdp.vectors import kernels, matrices
 from userdp.vectors.gradients import MeanGradient, RowWeights
-from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
+from userdp.vectors.spreads import CentredMean, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
 
 BASIS = np.random.default_rng(3).normal(size=(N_FEATURES, N_FEATURES))
 CURVED = {
@@ -88,6 +88,38 @@ def test_no_two_matrices_point_apart_and_a_replacement_moves_the_mean_by_at_most
             with np.errstate(all="ignore"):
                 means = [mechanism.start(SilentNoise()).release(vectors, radius) for vectors in (one, two)]
             assert math.hypot(*(means[0] - means[1])) <= mechanism.sensitivity(radius, one.shape[1])
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn=neighbouring_users())
+def test_squares_of_means_are_not_below_0_and_a_replacement_moves_their_mean_by_at_most_its_sensitivity(drawn):
+    data, other, _, replaced = drawn
+    d, rest = data.n_features, np.arange(data.n_users) != replaced
+    for mean in (
+        CentredMean(np.full(d, 0.5), 1.5),
+        CentredMean(np.full(max(1, d - 1), -1.0), np.linspace(0.5, 1, max(1, d - 1))),
+    ):
+        one, two = (all_of(CentredSquares(mean), users) for users in (data, other))
+        np.testing.assert_array_equal(one[rest], two[rest])
+        np.testing.assert_array_equal(all_of(mean, data)[rest], all_of(mean, other)[rest])
+        assert not np.any(np.vstack([one, two]) < 0)
+        mechanism = Clip(data.n_users, 5.0, acute=True)
+        with np.errstate(all="ignore"):
+            means = [mechanism.start(SilentNoise()).release(vectors, 0.7) for vectors in (one, two)]
+        assert math.hypot(*(means[0] - means[1])) <= mechanism.sensitivity(0.7, one.shape[1])
+
+
+def test_squares_of_means_are_what_numpy_computes_and_attain_the_sensitivity():
+    data = users_of([[[1.0, 2.0, 9.0], [3.0, 0.0, 9.0]], [], [[np.nan, 1.0, 1.0]]], 3)
+    squares = all_of(CentredSquares(CentredMean(np.array([1.0, 3.0]), np.array([0.5, 2.0]))), data)
+    np.testing.assert_array_equal(squares, [[4.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    means = [
+        Clip(10, 5.0, acute=True)
+        .start(SilentNoise())
+        .release(all_of(CentredSquares(CentredMean(np.zeros(2), 1.0)), users_of([[axis], *[[]] * 9], 2)), 1.0)
+        for axis in 30 * np.eye(2)
+    ]
+    assert math.hypot(*(means[0] - means[1])) == pytest.approx(math.sqrt(2) / 10, rel=1e-12)
 
 
 def test_users_of_one_row_each_at_a_right_angle_attain_the_sensitivity():

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
+from userdp.privacy.guarantee import Statement
 from userdp.solvers.inference import DEFAULT_FRACTION
 from userdp.solvers.uncertainty import Uncertainty
 
 _LABEL = 28  # characters of a name in the table
 
 
-def fraction_of(inference: Any) -> float | None:
-    """The part of the budget that a parameter `inference` asks for; None for none."""
+def fraction_of(inference: Any, default: float = DEFAULT_FRACTION) -> float | None:
+    """The part of the budget that a parameter `inference` asks for, if True the `default`; None for none."""
     if isinstance(inference, bool | np.bool_):
-        return DEFAULT_FRACTION if inference else None
+        return default if inference else None
     if isinstance(inference, int | float | np.number) and 0 < inference < 1:
         return float(inference)
     raise ValueError(f"Expected inference={inference!r} to be True, False, or a part of the budget between 0 and 1.")
@@ -25,9 +26,10 @@ def fraction_of(inference: Any) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A table of weights with their standard errors; `print` shows it.
+    """A table of weights, or of what else was estimated, with their standard errors; `print` shows it.
 
-    noise_share: which part of a weight's variance is privacy's noise; the rest comes from who was sampled.
+    noise_share: which part of a weight's variance is privacy's noise; the rest comes from who was sampled; what: the
+    heading of the weights.
     """
 
     names: tuple[str, ...]
@@ -38,11 +40,12 @@ class Summary:
     noise_share: np.ndarray
     level: float
     title: str
+    what: str = "coef"
 
     def __str__(self) -> str:
         low = f"[{(1 - self.level) / 2:.3g}"
         high = f"{(1 + self.level) / 2:.3g}]"
-        head = f"{'':<{_LABEL}}{'coef':>11}{'std err':>11}{'z':>9}{low:>11}{high:>11}{'noise':>8}{'sampling':>10}"
+        head = f"{'':<{_LABEL}}{self.what:>11}{'std err':>11}{'z':>9}{low:>11}{high:>11}{'noise':>8}{'sampling':>10}"
         lines = [self.title, "=" * len(head), head, "-" * len(head)]
         for k, name in enumerate(self.names):
             shown = name if len(name) < _LABEL else name[: _LABEL - 2] + "…"
@@ -54,6 +57,22 @@ class Summary:
         return "\n".join([*lines, "=" * len(head), note])
 
     __repr__ = __str__
+
+    @staticmethod
+    def of(
+        names: Any, values: np.ndarray, noise: np.ndarray, sampling: np.ndarray, level: float, title: str, **more: Any
+    ) -> Summary:
+        """The table of values with these variances; more: `what`, and `freedom`, the degrees of Student's t."""
+        if not (isinstance(level, int | float | np.number) and 0 < level < 1):
+            raise ValueError(f"Expected 0 < level={level!r} < 1, such as 0.95.")
+        variances = noise + sampling
+        errors = np.sqrt(variances)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z, share = values / errors, np.where(variances > 0, noise / variances, 0.0)
+        freedom = more.pop("freedom", None)
+        reach = errors * (ndtri((1 + level) / 2) if freedom is None else stdtrit(freedom, (1 + level) / 2))
+        ends = np.column_stack([values - reach, values + reach])
+        return Summary(tuple(map(str, names)), values, errors, z, ends, share, float(level), title, **more)
 
 
 class Intervals:
@@ -78,21 +97,12 @@ class Intervals:
 
     def summary(self, level: float = 0.95) -> Summary:
         """A table of coefficients, standard errors, z, intervals, and which part of the variance is privacy's noise."""
-        if not (isinstance(level, int | float | np.number) and 0 < level < 1):
-            raise ValueError(f"Expected 0 < level={level!r} < 1, such as 0.95.")
         found = self._known_uncertainty(ValueError)
         coef = np.atleast_2d(self.coef_)[0]
-        names = getattr(self, "feature_names_in_", None)
-        named = [f"x{k}" for k in range(len(coef))] if names is None else [str(name) for name in names]
+        names = names_of(self, len(coef))
         if len(found.noise) > len(coef):
-            coef, named = np.append(coef, np.atleast_1d(self.intercept_)), [*named, "(intercept)"]
-        variances, noise = np.diag(found.covariance), np.diag(found.noise)
-        errors = np.sqrt(variances)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            z, share = coef / errors, np.where(variances > 0, noise / variances, 0.0)
-        reach = float(ndtri((1 + level) / 2)) * errors
-        ends = np.column_stack([coef - reach, coef + reach])
-        return Summary(tuple(named), coef, errors, z, ends, share, float(level), self._title())
+            coef, names = np.append(coef, np.atleast_1d(self.intercept_)), [*names, "(intercept)"]
+        return Summary.of(names, coef, np.diag(found.noise), np.diag(found.sampling), level, self._title())
 
     def _known_uncertainty(self, refusal: type[Exception]) -> Uncertainty:
         found: Uncertainty | None = getattr(self, "uncertainty_", None)
@@ -104,7 +114,16 @@ class Intervals:
         return found
 
     def _title(self) -> str:
-        privacy = getattr(self, "privacy_", None)
-        told = "" if privacy is None else f", {privacy.n_users:,} {privacy.unit}s, epsilon {privacy.epsilon:g}"
-        told += "" if privacy is None else f", delta {privacy.delta:.2g}"
-        return f"{type(self).__name__}{told}"
+        return title_of(type(self).__name__, getattr(self, "privacy_", None))
+
+
+def names_of(estimator: Any, n_features: int) -> list[str]:
+    """The names of the features that an estimator saw, or x0, x1 and so on."""
+    return [str(name) for name in getattr(estimator, "feature_names_in_", map("x{}".format, range(n_features)))]
+
+
+def title_of(what: str, privacy: Statement | None) -> str:
+    """What was estimated, of how many users and at which budget."""
+    if privacy is None:
+        return what
+    return f"{what}, {privacy.n_users:,} {privacy.unit}s, epsilon {privacy.epsilon:g}, delta {privacy.delta:.2g}"

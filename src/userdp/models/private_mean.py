@@ -12,7 +12,16 @@ from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.conventions import documented
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier
+from userdp.models.inference import fraction_of, title_of
+from userdp.models.mean_intervals import (
+    DEFAULT_FRACTION,
+    MeanErrors,
+    MeanIntervals,
+    MeanSteps,
+    mu_squared_of,
+    plan_located,
+)
+from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
@@ -24,16 +33,18 @@ from userdp.vectors.moments import UserMean
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried
 _FAILURE_FRACTION = 0.05  # of delta
+_CLEAR = 1.7  # deviations of a test's noise that are outliers' room, at least, for a location, which has little budget
 _TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
 
 
 @dataclass(frozen=True, eq=False)
-class MeanResult:
+class MeanResult(MeanIntervals):
     """A private mean. All of it may be shown.
 
     mean: one number per feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
     are of each other (found privately); privacy: what was guaranteed and spent; purpose and source: what it is for and
-    of which columns, as far as that was said.
+    of which columns, as far as that was said. With `inference` also `std_err`, `conf_int()` and `summary()`, made of
+    `errors`.
     """
 
     mean: np.ndarray
@@ -42,6 +53,15 @@ class MeanResult:
     privacy: Statement
     purpose: str = ""
     source: Source = field(default_factory=Source)
+    errors: MeanErrors | None = None
+    names: tuple[str, ...] = ()
+
+    def _errors(self) -> MeanErrors | None:
+        return self.errors
+
+    def _shown(self) -> tuple[list[str], np.ndarray, str]:
+        names = [*self.names] or [f"x{k}" for k in range(len(self.mean))]
+        return names, self.mean, title_of("private_mean", self.privacy)
 
 
 @documented(
@@ -49,6 +69,8 @@ class MeanResult:
     groups="The user id of each row; range(len(X)) if every row is somebody else's.",
     spread="Between which distances of users the typical one is searched for; public.",
     outliers="The fraction of users that may be far from the others.",
+    inference="True for standard errors and intervals (`summary()`, `conf_int()`, `std_err` of the result), for a "
+    "tenth of the budget; or the part of it that they get. Refused for too few users, before anything is charged.",
     purpose="What it is for, in words that may be shown to anyone: ledger and result name it, and where they are known "
     "the names of the columns of X and of the one that says who is a user.",
 )
@@ -60,6 +82,7 @@ def private_mean(
     *,
     spread: tuple[float, float] = (1e-9, 1e9),
     outliers: float = 0.01,
+    inference: bool | float = False,
     max_rows_per_user: int | None = None,
     ledger: Ledger | None = None,
     engine: Engine | str | None = None,
@@ -74,6 +97,10 @@ def private_mean(
     there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe,
     which do not count that (docs/gallery.md has one that is 10% too low). Where a range is public, cut values off at
     its ends and pass its width twice: with spread=(30, 30) nobody within 0 to 30 is left out, for more noise.
+    With `inference` the mean is released a second time, around the first: those who are farther than a length that
+    hardly anybody's distance exceeds (one to four times the radius) count as if they were at that length, and those
+    with missing values as if they were at the mean; nobody is left out. Intervals cover the mean of all people there
+    could be, the farthest so clipped; docs/intervals.md has what that costs where tails are long.
     Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.
@@ -93,6 +120,7 @@ def private_mean(
             "Nothing was spent."
         )
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    fraction = fraction_of(inference, DEFAULT_FRACTION)
     check_purpose(purpose)
     source = replace(Source.of(users=groups), columns=named_columns(X))
     data = UserData.from_arrays(
@@ -104,17 +132,22 @@ def private_mean(
     )
     budget = budget_for(epsilon, delta, data.n_users)
     entry = source.entry(purpose, "private_mean")
-    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry)
-    return replace(found, purpose=purpose, source=source)
+    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry, fraction)
+    return replace(found, purpose=purpose, source=source, names=_names(X))
 
 
 def named_columns(X: Any) -> str | None:
     """The names of a table's columns, or of one column; None where there are none, or they are no text."""
+    return ", ".join(_names(X)) or None
+
+
+def _names(X: Any) -> tuple[str, ...]:
     for names in (getattr(X, "columns", ()), getattr(X, "column_names", ())):  # the first is arrays, of pyarrow
-        listed = list(names)
+        listed = tuple(names)
         if listed and all(isinstance(name, str) for name in listed):
-            return ", ".join(listed)
-    return column_name(X)
+            return listed
+    one = column_name(X)
+    return () if one is None else (one,)
 
 
 def mean_of_users(
@@ -126,19 +159,42 @@ def mean_of_users(
     engine: Engine | str | None = None,
     insecure_seed: int | None = None,
     purpose: str = "private_mean",
+    fraction: float | None = None,
 ) -> MeanResult:
-    """The same of data that is grouped already."""
+    """The same of data that is grouped already; fraction: of the budget, for standard errors."""
     if not 0 <= outliers < 0.4:
         raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a fraction of the users.")
-    mechanism = plan_mean(data.n_users, budget, radius_grid(*spread, _RATIO), outliers)
-    plan = Plan(data.n_users, (Step(_LABEL, 0, data.n_users, mechanism),))
+    n_users, d = data.n_users, data.n_features
+    radii = radius_grid(*spread, _RATIO)
+    planned: OutlierRemoval | MeanSteps
+    if fraction is None:
+        planned = plan_mean(n_users, budget, radii, outliers)
+        plan = Plan(n_users, (Step(_LABEL, 0, n_users, planned),))
+    else:
+        planned = plan_intervals(n_users, d, budget, radii, outliers, fraction)
+        plan = planned.plan
     ledger = Ledger(budget) if ledger is None else ledger
     curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
-    released = curator.release(_LABEL, UserMean(), 1.0)
-    radius = float(released[-1])
-    noise_std = mechanism.noise_multiplier * mechanism.sensitivity(radius, data.n_features)
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    return MeanResult(released[:-1], noise_std, radius, statement(plan, curator.budget, ledger, seed))
+    errors = None
+    if isinstance(planned, MeanSteps):
+        mean, noise_std, radius, errors = planned.located_mean(curator, d, spread[1])
+    else:
+        released = curator.release(_LABEL, UserMean(), 1.0)
+        mean, radius = released[:-1], float(released[-1])
+        noise_std = planned.noise_multiplier * planned.sensitivity(radius, d)
+    return MeanResult(mean, noise_std, radius, statement(plan, curator.budget, ledger, seed), errors=errors)
+
+
+def plan_intervals(
+    n_users: int, n_features: int, budget: Budget, radii: tuple[float, ...], outliers: float, fraction: float
+) -> MeanSteps:
+    """A mean with standard errors, for a fraction of the budget; raises `BudgetExceeded` if users are too few."""
+
+    def locate(n_users: int, part: float) -> OutlierRemoval | None:
+        return _best(n_users, budget, radii, outliers, part, _CLEAR)
+
+    return plan_located(n_users, n_features, budget, fraction, _FAILURE_FRACTION * budget.delta, locate)
 
 
 def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> OutlierRemoval:
@@ -157,21 +213,23 @@ def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: 
     )
 
 
-def _best(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> OutlierRemoval | None:
+def _best(
+    n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float, part: float = 1.0, clear: float = 0.0
+) -> OutlierRemoval | None:
+    """The same for a part of the Gaussian budget; None if users are too few."""
     failure, probes = _FAILURE_FRACTION * budget.delta, math.ceil(math.log2(len(radii) + 1))
     best, least = None, math.inf
     for fraction in _TEST_FRACTIONS:
         try:
-            mu_squared = (
-                1 / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2 * (1 - 1e-9)
-            )  # mu^2 of GDP, less rounding
+            mu_squared = part * mu_squared_of(budget, failure)
+            test_std = math.sqrt(probes / (fraction * mu_squared))
             removal = OutlierRemoval(
                 n_users,
                 1 / math.sqrt((1 - fraction) * mu_squared),
                 None,
                 failure,
-                outliers=math.ceil(outliers * n_users),
-                test_std=math.sqrt(probes / (fraction * mu_squared)),
+                outliers=math.ceil(max(outliers * n_users, clear * test_std)),
+                test_std=test_std,
                 radii=radii,
             )
         except ValueError:  # too little budget, or too few users, for this fraction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
@@ -13,10 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows
-from userdp.models.private_mean import mean_of_users, named_columns
-from userdp.privacy.accounting import budget_for
-from userdp.privacy.curator import Engine
+from userdp.models.inference import fraction_of, names_of, title_of
+from userdp.models.mean_intervals import DEFAULT_FRACTION, MEAN, MeanErrors, MeanIntervals, plan_ranged
+from userdp.models.private_mean import MeanResult, mean_of_users, named_columns
+from userdp.privacy.accounting import Budget, budget_for
+from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
+from userdp.vectors.moments import UserMean
 
 _OUTLIERS = 0.01
 _ENDS = "of the public range of every feature, or one number per feature; from what features mean, not from the data."
@@ -60,18 +65,25 @@ class PublicScaler(_Scaler):
         "mean_ : array": "Mean of each feature.",
         "scale_ : array": "Standard deviation of each feature.",
         "privacy_ : Statement": "What was guaranteed and spent.",
+        "errors_ : MeanErrors or None": "With `inference`: variances of the means, which `std_err`, `conf_int()` and "
+        "`summary()` are made of.",
         "source_ : Source": "Names of the columns, and of the one that says who is a user, as far as they are known.",
     },
     low=f"The lowest end {_ENDS} What lies beyond is cut off. Too wide a range costs noise.",
     high=f"The highest end {_ENDS}",
+    inference="True for standard errors and intervals of the means (`std_err`, `conf_int()`, `summary()`), for a tenth "
+    "of the budget; or the part of it that they get. Noise is then in proportion to the ranges, and nobody is left "
+    "out. Refused for too few users, before anything is charged.",
     purpose="What it is for, in words that may be shown to anyone: the ledger and a saved pipeline name it.",
 )
 @dataclass(eq=False, repr=False)
-class PrivateStandardScaler(_Scaler, PrivateEstimator):
+class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
     """Take off the mean and divide by the standard deviation of each feature, both learned privately for whole users.
 
     Means and mean squares over users (every user counts the same), in units of public ranges, are released together;
     what cannot be told from noise is taken to be as large as the noise. Missing values count as the middle of a range.
+    The 1% of users who are farthest from the others are left out, which pulls means of skewed features towards the
+    bulk; with `inference` nobody is.
 
     Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private under replacement of one user's whole data.
     They come on top of what a model costs: give both the same `ledger`.
@@ -82,6 +94,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     _: KW_ONLY
     low: npt.ArrayLike | None = None
     high: npt.ArrayLike | None = None
+    inference: bool | float = False
     max_rows_per_user: int | None = None
     ledger: Ledger | str | None = None
     engine: Engine | str | None = None
@@ -92,6 +105,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
         budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
+        fraction = fraction_of(self.inference, DEFAULT_FRACTION)
         check_purpose(self.purpose)
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
@@ -100,28 +114,47 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         middle, half = public_range(self.low, self.high, self.n_features_in_)
         rows = np.nan_to_num(_scaled(X, middle, half))
         data = UserData.from_arrays(
-            np.hstack([rows, rows**2]),
+            np.hstack([rows, rows**2 - 1]),  # at most 1 long for each feature, since a^2 + (a^2 - 1)^2 <= 1
             None,
             owners(groups, self.privacy_unit, len(rows)),
             max_rows_per_user=self.max_rows_per_user,
             insecure_seed=self.insecure_seed,
         )
-        released = mean_of_users(
-            data,
-            budget_for(self.epsilon, self.delta, data.n_users),
-            (1e-6, 2 * np.sqrt(data.n_features)),  # no two users' means in [-1, 1] are farther apart than 2 in each
-            _OUTLIERS,
-            self._opened_ledger(),
-            self.engine,
-            insecure_seed=self.insecure_seed,
-            purpose=source.entry(self.purpose, f"{type(self).__name__}.fit"),
-        )
+        budget = budget_for(self.epsilon, self.delta, data.n_users)
+        purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
+        if fraction is None:  # means are at most sqrt(d) from 0, so no two are farther apart than twice that
+            spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
+            released = mean_of_users(data, budget, spread, _OUTLIERS, self._opened_ledger(), self.engine, seed, purpose)
+        else:
+            released = self._with_errors(data, budget, fraction, purpose)
         means, squares = np.split(released.mean, 2)
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means
-        self.scale_ = half * np.sqrt(np.clip(squares - means**2, min(1.0, released.noise_std), 1.0))
+        self.scale_ = half * np.sqrt(np.clip(squares + 1 - means**2, min(1.0, released.noise_std), 1.0))
+        self.errors_ = None if released.errors is None else released.errors.times(half)
         self.privacy_, self.source_ = replace(released.privacy, unit=self.privacy_unit), source
         return self
+
+    def _with_errors(self, data: UserData, budget: Budget, fraction: float, purpose: str) -> MeanResult:
+        """Means and mean squares of everybody, less 1, and errors of the means."""
+        steps = plan_ranged(data.n_users, self.n_features_in_, budget, fraction)
+        ledger = self._opened_ledger() or Ledger(budget)
+        seed = self.insecure_seed
+        curator = Curator(
+            data, steps.plan, ledger, budget=budget, purpose=purpose, engine=self.engine, insecure_seed=seed
+        )
+        longest = math.sqrt(self.n_features_in_) * (1 + 1e-9)
+        released = curator.release(MEAN, UserMean(), longest)
+        noise_std = steps.mean.noise_std(longest, released.size)
+        means = np.clip(released[: self.n_features_in_], -1, 1)
+        errors = steps.errors(curator, means, 1 + np.abs(means), longest, noise_std)
+        return MeanResult(released, noise_std, longest, statement(steps.plan, budget, ledger, seed), errors=errors)
+
+    def _errors(self) -> MeanErrors | None:
+        return getattr(self, "errors_", None)
+
+    def _shown(self) -> tuple[list[str], np.ndarray, str]:
+        return names_of(self, len(self.mean_)), self.mean_, title_of(type(self).__name__, self.privacy_)
 
     def transform(self, X: Any) -> np.ndarray:
         """Rows with mean about 0 and standard deviation about 1, cut off where the public ranges end."""

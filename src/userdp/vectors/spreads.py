@@ -1,6 +1,7 @@
-"""Matrices of users, for standard errors: how curved the loss is along their rows, and squares of their gradients.
+"""What standard errors need of users: how curved the loss is along their rows, squares of their gradients and means.
 
-Both are sums of y y' with weights >= 0, so positive semi-definite: no two users' vectors point apart.
+Matrices are sums of y y' with weights >= 0, so positive semi-definite, and squares of numbers are >= 0: no two users'
+vectors point apart.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from userdp.data.users import UserData
 from userdp.vectors import matrices
 from userdp.vectors.gradients import MeanGradient, PerUser
+from userdp.vectors.moments import UserMean
 
 _EXTREME = 400  # powers of 2 beyond which a trace counts as 0, as in `MomentShape`
 
@@ -114,3 +116,34 @@ class GradientSquare(PerUser):
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class CentredMean(PerUser):
+    """Mean of each user's rows less a centre, in units; of the first columns, if the centre has not as many as rows.
+
+    Zeros for a user without rows, or whose mean is not finite: as if it were at the centre.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters.
+    """
+
+    centre: np.ndarray
+    units: npt.ArrayLike
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        means = UserMean().vectors(data, users)[:, : len(self.centre)]
+        return np.where(np.isfinite(means).all(axis=1, keepdims=True), (means - self.centre) / self.units, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class CentredSquares(PerUser):
+    """Squares of the coordinates of `CentredMean`.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters. No entry is below 0, so that no two
+    vectors point apart (docs/proofs.md, section 31).
+    """
+
+    mean: CentredMean
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        return np.asarray(np.square(self.mean.vectors(data, users)))

@@ -1,0 +1,239 @@
+"""Means with standard errors: released around where they lie, with how much users differ.
+
+1. `location`, unless ranges are public: mean and radius as `private_mean` finds them, for a small part of the budget.
+2. `mean`: the mean of users' differences from there, clipped at a length that hardly any exceeds, and how many do.
+   Nobody is left out, as the first release leaves out those who are far from the others.
+3. `spread`: the mean of the squares of users' differences from that mean, feature by feature.
+
+The variance of the mean is that of its noise, which is known, what the clip may have cost, and the mean square over the
+number of users. Its own noise is known, too: intervals are Student's, of as many degrees as give that uncertainty.
+
+docs/intervals.md has the coverage that was measured, docs/proofs.md, section 31, what is proven.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from userdp.models.inference import Summary
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.curator import Curator
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.plan import Plan, Step
+from userdp.solvers.mean_plans import enough_users
+from userdp.vectors.moments import UserMean
+from userdp.vectors.spreads import CentredMean, CentredSquares
+
+LOCATION, MEAN, SPREAD = "location", "mean", "spread"
+DEFAULT_FRACTION = 0.1  # of the budget, for the spread
+_LOCATION_PARTS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the budget: the first that will do
+_ASKED = 4000  # users who locate the mean, or 4, 16, ... times as many, as its noise wants: pairs of them are compared
+_OFF = 0.25  # how far, in radii, noise may put the location off
+_COUNT = 0.05  # of the mean's part, for how many are clipped
+_USUAL = 4.0  # length to clip at in standard deviations of a feature, about, beside sqrt(2 n_features)
+_ROOM, _ROOM_NOISE = 4.0, 0.05  # most times that, and the variance of noise / of sampling up to which there is room
+_SHORT = 0.5  # mean fraction of the clip's length that a clipped difference may have lost
+_MOST_NOISE, _MOST_ROUGH = 0.5, 1.0  # of a mean, in standard deviations of users; relative error of a variance
+_FEWEST = 100  # users whose mean counts as normal
+
+
+@dataclass(frozen=True, eq=False)
+class MeanErrors:
+    """Variances of a mean's features by noise and by sampling; the noise (std) of the latter."""
+
+    noise: np.ndarray
+    sampling: np.ndarray
+    sampling_noise: np.ndarray
+
+    @property
+    def std_err(self) -> np.ndarray:
+        return np.asarray(np.sqrt(self.noise + self.sampling))
+
+    @property
+    def freedom(self) -> np.ndarray:
+        """Degrees of freedom with which a variance would be as uncertain (Satterthwaite): 2 (variance / its std)^2."""
+        return np.asarray(2 * ((self.noise + self.sampling) / self.sampling_noise) ** 2)
+
+    def times(self, units: np.ndarray) -> MeanErrors:
+        """Those of the means in other units."""
+        squares = units**2
+        return MeanErrors(squares * self.noise, squares * self.sampling, squares * self.sampling_noise)
+
+
+class MeanIntervals:
+    """What a private mean tells of its errors, where `inference` was asked for."""
+
+    @property
+    def std_err(self) -> np.ndarray:
+        """The standard error of each feature's mean: privacy's noise, and who was sampled."""
+        return self._known(AttributeError).std_err
+
+    def conf_int(self, level: float = 0.95) -> np.ndarray:
+        """Confidence intervals: a row (low, high) for each feature's mean, over all people there could be.
+
+        Each person counts once. Post-processing of the release: it costs no budget.
+        """
+        return self.summary(level).conf_int
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """A table of means, standard errors, z, intervals, and which part of the variance is privacy's noise."""
+        errors = self._known(ValueError)
+        names, means, title = self._shown()
+        variances = (errors.noise, errors.sampling)
+        return Summary.of(names, means, *variances, level, title, what="mean", freedom=errors.freedom)
+
+    def _known(self, refusal: type[Exception]) -> MeanErrors:
+        errors = self._errors()
+        if errors is None:
+            raise refusal(
+                "Expected a mean with inference=True: standard errors are part of the plan, and cannot be had "
+                "afterwards."
+            )
+        return errors
+
+    def _errors(self) -> MeanErrors | None:
+        raise NotImplementedError
+
+    def _shown(self) -> tuple[list[str], np.ndarray, str]:
+        """Names of the features, their means, and a title."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MeanSteps:
+    """The releases of the module, of all users."""
+
+    mean: Clip
+    spread: Clip
+    location: OutlierRemoval | None = None
+
+    @staticmethod
+    def of(n_users: int, mu_squared: float, fraction: float, location: OutlierRemoval | None = None) -> MeanSteps:
+        """Those that together cost this mu^2, a fraction of it for the spread, beside the location."""
+        left = (1 - fraction) * mu_squared
+        counted = None if location is None else 1 / math.sqrt(_COUNT * left)
+        mean = Clip(
+            n_users, 1 / math.sqrt(left if location is None else (1 - _COUNT) * left), fraction_multiplier=counted
+        )
+        return MeanSteps(mean, Clip(n_users, 1 / math.sqrt(fraction * mu_squared), acute=True), location)
+
+    @property
+    def plan(self) -> Plan:
+        found = {LOCATION: self.location, MEAN: self.mean, SPREAD: self.spread}
+        steps = (Step(label, 0, one.n_vectors, one) for label, one in found.items() if one is not None)
+        return Plan(self.mean.n_vectors, tuple(steps))
+
+    def tells_nothing(self, n_features: int, reach: float, squares: float) -> bool:
+        """Whether users are too few, or noise hides means or variances, if these are in standard deviations of users.
+
+        reach: the length that differences are clipped at; squares: that of their squares.
+        """
+        noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(squares, n_features)
+        rough = sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
+        return rough or noise > _MOST_NOISE or self.mean.n_vectors < _FEWEST
+
+    def reach(self, n_features: int) -> float:
+        """Where to clip, in standard deviations, about: farther where the noise of that is little beside sampling."""
+        usual = _USUAL + math.sqrt(2 * n_features)
+        noise = self.mean.noise_std(usual, n_features)
+        return usual * min(_ROOM, max(1.0, math.sqrt(_ROOM_NOISE / self.mean.n_vectors) / noise))
+
+    def located_mean(
+        self, curator: Curator, n_features: int, longest: float
+    ) -> tuple[np.ndarray, float, float, MeanErrors]:
+        """The mean, the std of its noise, the radius that was found, and errors; nobody is farther than `longest`."""
+        assert self.location is not None
+        located = curator.release(LOCATION, UserMean(), 1.0)
+        centre, radius = located[:-1], float(located[-1])
+        far = self.reach(n_features) / _usual_radius(self.location, n_features)
+        reach = max(radius, min(far * radius, longest))
+        *moved, fraction = curator.release(MEAN, CentredMean(centre, reach), 1.0)
+        mean, noise_std = centre + reach * np.array(moved), reach * self.mean.noise_std(1.0, n_features)
+        assert self.mean.fraction_multiplier is not None
+        count_std = self.mean.fraction_multiplier * self.mean.fraction_sensitivity
+        cut = _SHORT * reach * max(0.0, 1 - float(fraction) - 2 * count_std)
+        return mean, noise_std, radius, self.errors(curator, mean, reach, 1.0, math.hypot(noise_std, cut))
+
+    def errors(
+        self, curator: Curator, mean: np.ndarray, units: npt.ArrayLike, longest: float, noise_std: float
+    ) -> MeanErrors:
+        """Errors of a mean with such noise, around which squares of differences, in units, are at most so long."""
+        squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, units)), longest)
+        scale = np.square(np.broadcast_to(units, mean.shape)) / self.mean.n_vectors
+        sampling_noise = self.spread.noise_std(longest, mean.size) * scale
+        return MeanErrors(np.full(mean.size, noise_std**2), np.maximum(squares, 0.0) * scale, sampling_noise)
+
+
+def mu_squared_of(budget: Budget, failure: float = 0.0) -> float:
+    """mu^2 of Gaussian differential privacy that a budget has beside failures, less rounding."""
+    if budget.delta == 0:
+        raise BudgetExceeded("Expected delta > 0: the noise of means is Gaussian. Nothing was spent.")
+    return float((1 - 1e-9) / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2)
+
+
+def _usual_radius(location: OutlierRemoval, n_features: int) -> float:
+    """What is found, in a feature's standard deviations, about: a radius that all but a public fraction keep to."""
+    outside = 1 - location.threshold / location.n_vectors
+    return math.sqrt(2 * n_features) - math.sqrt(2) - 2 * float(ndtri(outside / 2))
+
+
+def plan_located(
+    n_users: int,
+    n_features: int,
+    budget: Budget,
+    fraction: float,
+    failure: float,
+    locate: Callable[[int, float], OutlierRemoval | None],
+) -> MeanSteps:
+    """Steps for a mean with intervals; `locate` plans a location for a part of the budget, which fails so rarely.
+
+    Refuses users who are too few, before anything is spent, with a number that would do.
+    """
+    mu_squared = mu_squared_of(budget, failure)
+
+    def planned(n_users: int) -> MeanSteps | None:
+        sizes = [_ASKED * 4**k for k in range(20) if _ASKED * 4**k < n_users]
+        for part, asked in itertools.product(_LOCATION_PARTS, [*sizes, n_users]):
+            found = locate(asked, part)
+            if found is None or found.noise_multiplier * found.sensitivity(math.sqrt(n_features), n_features) > _OFF:
+                continue
+            steps = MeanSteps.of(n_users, (1 - part) * mu_squared, fraction, found)
+            reach = steps.reach(n_features)
+            return None if steps.tells_nothing(n_features, reach, reach**2) else steps
+        return None
+
+    return _enough_for(planned, n_users, n_features, budget)
+
+
+def plan_ranged(n_users: int, n_features: int, budget: Budget, fraction: float) -> MeanSteps:
+    """The same for features within public ranges, the ends of which are 8 standard deviations apart, about."""
+    mu_squared = mu_squared_of(budget)
+
+    def planned(n_users: int) -> MeanSteps | None:
+        steps, root = MeanSteps.of(n_users, mu_squared, fraction), math.sqrt(n_features)
+        return None if steps.tells_nothing(2 * n_features, 4 * root, 16 * root) else steps
+
+    return _enough_for(planned, n_users, n_features, budget)
+
+
+def _enough_for(planned: Callable[[int], MeanSteps | None], n_users: int, n_features: int, budget: Budget) -> MeanSteps:
+    """What is planned; refuses, with a number of users that would do, if it is None."""
+    steps = planned(n_users)
+    if steps is not None:
+        return steps
+    more = enough_users(lambda n: planned(n) is not None, n_users)
+    remedy = "far more users" if more is None else f"about {more:,} users would do"
+    raise BudgetExceeded(
+        f"Expected more than n_users={n_users} for standard errors of {n_features} means at "
+        f"epsilon={budget.epsilon:g}, delta={budget.delta:g}: {remedy}, or a larger epsilon, or leave inference out. "
+        "Nothing was spent.",
+        enough_users=more,
+    )
