@@ -184,8 +184,8 @@ def test_a_seed_repeats_and_is_recorded(solver, mode):
 )
 def test_tight_learns_and_stays_below_its_bound(loss, solver):
     kind = "classes" if losses.loss(loss).classifies else "numbers"
-    train = make_users(20_000, kind=kind, rows=(5, 15))
-    result = fit(train, 15, Budget(2.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
+    train = make_users(10_000, kind=kind, rows=(5, 15))
+    result = fit(train, 15, Budget(4.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
     assert excess < (0.01 if solver == "whitened-clip" else 0.12) * (nothing - best)
