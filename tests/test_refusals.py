@@ -4,11 +4,15 @@ import re
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import sklearn
+from sklearn.ensemble import StackingClassifier
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit, cross_validate
 
 from userdp import Budget, BudgetExceeded, Ledger, LogisticRegression
+from userdp.data.schema import positions
 
 
 def people(n_users=300, n_features=2):
@@ -56,6 +60,47 @@ def test_too_small_an_epsilon_says_which_would_do():
         model(None, solver="phased-sgd", epsilon=0.3).fit(X, y, groups=users)
 
 
+TEXT = np.where(people()[1] == 1, "1", "0")
+SMALL = people()[1].astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("classes", "y", "found"),
+    [
+        ([0, 1], TEXT, "text"),
+        ([0, 1], pa.array(TEXT), "text"),
+        ([0, 1], pd.Series(TEXT, dtype="category"), "text"),
+        ([0, 1], pl.Series(TEXT, dtype=pl.Categorical), "text"),
+        ([0, 1], pl.Series(TEXT, dtype=pl.Enum(["0", "1"])), "text"),
+        (["0", "1"], pd.Categorical(SMALL), "numbers"),
+        ([1, 2], SMALL.astype(bool), "bool"),
+        ([1, 2], pd.Series(SMALL, dtype="boolean"), "boolean"),
+        ([-1, 1], SMALL, "uint8"),
+        ([0, 1000], pa.array(SMALL), "uint8"),
+        ([0.5, 1.5], pl.Series(SMALL), "UInt8"),
+    ],
+)
+def test_labels_whose_type_cannot_hold_the_classes_are_refused(classes, y, found):
+    X, _, users = people()
+    ledger = Ledger(Budget(1000, 1e-3))
+    with pytest.raises(TypeError, match=rf"labels such as {classes[0]}, .*got {found}: convert"):
+        model(ledger, epsilon=8.0, classes=classes).fit(X, y, groups=users)
+    assert ledger.charges() == ()
+
+
+def test_types_that_hold_two_of_the_classes_are_taken_and_widths_of_text_tell_nothing():
+    """A text is as wide as the longest cell, and an object is what it is: both are somebody's."""
+    assert positions("y", SMALL, [-1, 0, 1])[:600].min() == 1
+    assert np.isnan(positions("y", TEXT, ["no", "yes"])).all()
+    assert np.isnan(positions("y", TEXT.astype(object), [0, 1])).all()
+    for column in (
+        pd.Series(SMALL, dtype="category"),
+        pd.Categorical(SMALL.astype(object)),
+        pd.CategoricalIndex(SMALL),
+    ):
+        np.testing.assert_array_equal(positions("y", column, [0, 1]), SMALL)
+
+
 @pytest.mark.parametrize("groups", [range(600), pd.RangeIndex(600)])
 def test_row_numbers_are_no_users(groups):
     X, y, _ = people()
@@ -74,11 +119,13 @@ def test_folds_that_split_people_are_refused_before_a_fit():
     X, y, users = people()
     with sklearn.config_context(enable_metadata_routing=True):
         ledger = Ledger(Budget(1000, 1e-3))
-        for cv in (3, KFold(3)):
+        for cv in (None, 3, KFold(3)):
             with pytest.raises(ValueError, match="GroupKFold"):
                 cross_validate(model(ledger, epsilon=8.0), X, y, params={"groups": users}, cv=cv)
             with pytest.raises(ValueError, match="GroupKFold"):
                 GridSearchCV(model(ledger, epsilon=8.0), {"l2": [0.0]}, cv=cv).fit(X, y, groups=users)
+            with pytest.raises(ValueError, match="GroupKFold"):
+                StackingClassifier([("one", model(ledger, epsilon=8.0))], cv=cv).fit(X, y, groups=users)
         assert ledger.charges() == ()
         for cv in (GroupKFold(3), PredefinedSplit(users % 2)):
             params = {"groups": users}

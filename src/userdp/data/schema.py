@@ -35,6 +35,7 @@ _CODED_CELLS = 1 << 18  # labels that become positions at a time: what is made o
 # Names of types, in lower case, of pandas' own columns, polars and Arrow.
 _NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
 _TEXTS = re.compile(r"(large_)?(string|utf8)(_view)?(\[pyarrow\])?|str")
+_WHOLE = re.compile(r"((?P<int>u?int(8|16|32|64))|(?P<bool>bool(ean)?))(\[pyarrow\])?")
 _CATEGORIES = ("category", "categorical", "enum")
 # Numbers in text, as pyarrow reads those of a CSV column: either way of reading a cell must give the same.
 _BLANKS = r"[ \t\r\n\f\v]*"
@@ -229,10 +230,11 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
     A column whose type cannot hold the classes is refused. Text without a type, of CSV, is read as the classes are.
     """
     column = decoded(column)
-    kind, wanted = declared(column), _kind_of_classes(classes)
-    if kind not in (wanted, ANY, *_CATEGORIES) and wanted != ANY:
+    kind, wanted = _declared_of_labels(column), _kind_of_classes(classes)
+    fits = kind in (wanted, ANY) or wanted == ANY
+    if not fits or _possible(column, classes) < min(2, len(classes)):
         shown = ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
-        kind = {NUMBER: "numbers"}.get(kind, kind)
+        kind = str(_type_of(column)) if fits else {NUMBER: "numbers"}.get(kind, kind)
         raise TypeError(f"Expected {what} to hold labels such as {shown}, got {kind}: convert it.")
     known = {label: float(position) for position, label in enumerate(classes)}
     if isinstance(column, Untyped):
@@ -246,7 +248,7 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
         return found
     if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last position
         return np.asarray(np.append(_positions_of(list(column.cat.categories), known), np.nan)[column.cat.codes])
-    cells = as_arrow(column) if kind in (NUMBER, TEXT, *_CATEGORIES) or isinstance(column, _ARROW) else None
+    cells = as_arrow(column) if kind in (NUMBER, TEXT) or isinstance(column, _ARROW) else None
     if cells is not None:
         return _positions_in_arrow(cells, known)
     return _positions_of(column.tolist() if isinstance(column, np.ndarray) else column, known)
@@ -348,6 +350,25 @@ def _position(cell: Any, known: dict[Any, float]) -> float:
         return known.get(cell, np.nan)
     except Exception:  # not hashable, or of a type that refuses to be compared
         return np.nan
+
+
+def _declared_of_labels(column: Any) -> str:
+    """The same as `declared`, but of categories what their own type declares; those of polars are text."""
+    kind = declared(column)
+    if kind not in _CATEGORIES:
+        return kind
+    categories = getattr(_type_of(column), "categories", None)
+    return declared(categories) if hasattr(categories, "dtype") else TEXT
+
+
+def _possible(column: Any, classes: Sequence[Any]) -> int:
+    """How many of the classes a cell of this type can be: true and false are not 2, uint8 is not -1, int64 not 0.5."""
+    whole = _WHOLE.fullmatch(str(_type_of(column)).lower())
+    if not whole:
+        return len(classes)
+    low, high = (0, 1) if whole["bool"] else (np.iinfo(whole["int"]).min, np.iinfo(whole["int"]).max)
+    labels: list[Any] = [label for label in classes if isinstance(label, number_kinds.Real)]
+    return sum(label == label // 1 and low <= label <= high for label in labels)
 
 
 def _kind_of_classes(classes: Sequence[Any]) -> str:

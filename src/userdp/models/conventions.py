@@ -236,6 +236,11 @@ def _check_folds(frames: list[FrameType]) -> None:
     """Refuse a splitter of scikit-learn that knows no groups: one person would be in both folds."""
     for frame in frames:
         cv = frame.f_locals.get("cv_orig", frame.f_locals.get("cv"))
+        caller: Any = frame.f_locals.get("self")
+        if cv is None and hasattr(caller, "cv"):  # stacking fits on everyone before it splits
+            from sklearn.model_selection import KFold
+
+            cv = KFold() if caller.cv is None or isinstance(caller.cv, int) else caller.cv
         kinds = [kind.__name__ for kind in type(cv).__mro__]
         splits = {"BaseCrossValidator", "BaseShuffleSplit", "_UnsupportedGroupCVMixin"} & set(kinds)
         if splits and not {"GroupsConsumerMixin", "PredefinedSplit", "_CVIterableWrapper"} & set(kinds):
