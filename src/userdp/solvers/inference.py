@@ -10,7 +10,7 @@ fraction of the budget is kept for a few releases, in the coordinates u that the
    order in that distance they do not depend on where u0 was.
 3. Spread: the mean over users of the squares of their gradients at the new point, the "meat" M of a sandwich by users.
 
-Curvatures of a rare class, or of counts, change with the mean prediction. How, the loss tells (`_told`): steps end where
+Curvatures of a rare class, or of counts, change with the mean prediction, as the loss tells (`_told`): steps end where
 the gradient is 0 if it is so, and H is that of the point which is reached.
 
 The covariance of B^-1 weights is H^-1 (s^2 I + E) H^-1, from noise, and H^-1 M H^-1 / n, from sampling users. s is the
