@@ -204,7 +204,7 @@ def rare_class(n_users, seed):
 
 def test_few_long_gradients_of_a_rare_class_are_not_cut_off():
     relative, errors = [], []
-    for seed in range(5):
+    for seed in range(8):
         truth, data = rare_class(10_000, seed)
         options = {"rows_per_user": 1, "insecure_seed": seed, "inference": 0.5, "progress": False}
         result = minimize(losses.logistic, data, Ball(1e9), 8.0, 1e-6, **options)
@@ -223,19 +223,6 @@ def test_a_class_too_rare_for_the_noise_has_none_and_says_how_many_users_would_d
     said = re.search(r"There are no standard errors, .* About ([\d,]+) such users would do", result.message)
     assert int(said[1].replace(",", "")) > 2000
     assert np.linalg.norm(result.weights) < 20, "weights are those of the solver, not of steps that led astray"
-
-
-def test_rows_that_are_more_alike_than_planned_have_none():
-    """Fewest users that a cap of 10 rows allows, who all have the same row ten times, some of them a far longer one."""
-    rng = np.random.default_rng(0)
-    users = np.repeat(np.arange(1600), 10)
-    X = (rng.normal(size=(1600, 6)) * rng.choice([0.5, 3.0], (1600, 1)))[users]
-    y = (rng.random(len(users)) < 0.5).astype(float)
-    data = UserData.from_arrays(X, y, users, fit_intercept=True)
-    options = {"rows_per_user": 10, "insecure_seed": 0, "inference": 0.5, "progress": False}
-    result = minimize(losses.logistic, data, Ball(1e9), 1.0, 1e-6, **options)
-    assert result.uncertainty is None
-    assert inference.ALIKE in result.message
 
 
 def test_a_penalty_moves_what_is_covered():
