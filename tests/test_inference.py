@@ -153,13 +153,17 @@ def test_one_plan_within_the_budget_and_one_charge():
         assert model.privacy_.epsilon == 4.0
 
 
-def test_learned_columns_have_them_too():
+def test_learned_columns_have_them_too(tmp_path):
     X, z, error, users = people()
     table = pd.DataFrame({"age": 40 + 10 * X[:, 0], "city": np.where(X[:, 1] > 0, "Lyon", "Paris")})
     columns = Columns({"age": Number(range="private"), "city": Category(levels="private", max_levels=4)})
     model = LogisticRegression(classes=[0, 1], columns=columns, insecure_seed=1, **OPTIONS)
     model.fit(table, classes(z, error), groups=users)
     assert len(model.conf_int()) == len(model.feature_names_in_) + 1
+    names = model.summary().names
+    assert names[0] == "age"
+    assert {"city=Lyon", "city=Paris"} & set(names), "names are those of the encoded columns"
+    assert load_model(save_model(model, tmp_path / "m.json")).summary().names == names
 
 
 # --- coverage ---------------------------------------------------------------------------------------------------------
@@ -189,6 +193,36 @@ def test_errors_are_as_large_as_the_standard_errors_say(loss, targets, truth):
     assert np.mean(np.abs(relative) < 1.96) > 0.9
     assert 0.02 < np.mean(parts) < 0.9, "neither part would be missed otherwise"
     assert np.sqrt(np.mean(np.square(relative), axis=0))[-1] < 1.3, "the intercept, along which users differ most"
+
+
+def rare_class(n_users, seed):
+    """Users of one row, two of a hundred of which are of the class; log-odds and data."""
+    X, z, error, users = people(n_users, rows=1, seed=seed)
+    truth = TRUTH - [0, 0, 4.5]
+    return truth, UserData.from_arrays(X, classes(z - 4.5, error), users, fit_intercept=True)
+
+
+def test_few_long_gradients_of_a_rare_class_are_not_cut_off():
+    relative, errors = [], []
+    for seed in range(8):
+        truth, data = rare_class(10_000, seed)
+        options = {"rows_per_user": 1, "insecure_seed": seed, "inference": 0.5, "progress": False}
+        result = minimize(losses.logistic, data, Ball(1e9), 8.0, 1e-6, **options)
+        errors.append(np.sqrt(np.diag(result.uncertainty.covariance)))
+        relative.append((result.weights - truth) / errors[-1])
+    assert 0.6 < np.sqrt(np.mean(np.square(relative))) < 1.5, "not nearly covered, and not ten times too wide"
+    assert np.mean(errors) < 0.3
+
+
+def test_a_class_too_rare_for_the_noise_has_none_and_says_how_many_users_would_do():
+    _, data = rare_class(2000, 0)
+    options = {"rows_per_user": 1, "insecure_seed": 0, "progress": False}
+    result = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, inference=0.5, **options)
+    assert result.uncertainty is None
+    assert not result.aborted
+    said = re.search(r"There are no standard errors, .* About ([\d,]+) such users would do", result.message)
+    assert int(said[1].replace(",", "")) > 2000
+    assert np.linalg.norm(result.weights) < 20, "weights are those of the solver, not of steps that led astray"
 
 
 def test_a_penalty_moves_what_is_covered():

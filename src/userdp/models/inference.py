@@ -108,8 +108,8 @@ class Intervals:
         found: Uncertainty | None = getattr(self, "uncertainty_", None)
         if found is None:
             raise refusal(
-                "Expected a model fitted with inference=True, which was not aborted: standard errors are part of the "
-                "plan, and cannot be had afterwards."
+                "Expected a model fitted with inference=True whose fit did not say that there are no standard errors: "
+                "they are part of the plan, and cannot be had afterwards."
             )
         return found
 

@@ -5,16 +5,22 @@ fraction of the budget is kept for a few releases, in the coordinates u that the
 
 1. Curvature: how long users' matrices of the loss's second derivative are, then their mean H at the found point u0.
 2. Gradient: the mean g of users' gradients there, with a clip that hardly ever acts, and how many it acted on; and once
-   more at u1 = u0 - H^-1 g. Weights become the mean of both u - H^-1 g, by their precision: to second order in the
-   distance from the optimum they do not depend on where u0 was. Noise of both is that of one release; what is wrong
-   with H counts less, because u1 is nearer.
+   more at u1, with a wider clip if the first acted. u1 is u0 - H^-1 g as far as that stands out of its noise: errors of
+   H act on the distance from the optimum. Weights become the mean of both u - H^-1 g, by their precision: to second
+   order in that distance they do not depend on where u0 was.
 3. Spread: the mean over users of the squares of their gradients at the new point, the "meat" M of a sandwich by users.
+
+Curvatures of a rare class, or of counts, change with the mean prediction, as the loss tells (`_told`): steps end where
+the gradient is 0 if it is so, and H is that of the point which is reached.
 
 The covariance of B^-1 weights is H^-1 (s^2 I + E) H^-1, from noise, and H^-1 M H^-1 / n, from sampling users. s is the
 noise of the gradient, exactly known; E = t/2 (|v|^2 I + v v') what noise of variance t in H adds to the mean step v; a
 clip that acted adds what it may have cost. Noisy matrices are drawn towards what they are expected to be, the identity
 and a multiple of H, the more the noisier they are (James and Stein), and are positive: eigenvalues are raised, never
 lowered.
+
+There are no standard errors, and weights are those that the solver found, if H is seen to be too rough, or if noise or
+the steps move predictions to where the loss is curved otherwise.
 
 docs/intervals.md has the coverage that was measured, docs/proofs.md, section 31, what is proven.
 """
@@ -36,6 +42,7 @@ from userdp.solvers.choose import AUTO, Option
 from userdp.solvers.mean_plans import enough_users
 from userdp.solvers.preconditioning import block_of, symmetric
 from userdp.solvers.problem import Problem
+from userdp.solvers.shrinkage import Axes, told_curvature
 from userdp.solvers.uncertainty import Uncertainty
 from userdp.solvers.whitened_clip import Fitted, WhitenedClip
 from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
@@ -48,7 +55,9 @@ _PARTS = {SIZE: 0.03, CURVATURE: 0.27, GRADIENTS[0]: 0.15, GRADIENTS[1]: 0.4, SP
 _LOSSES = ("logistic", "squared", "poisson")  # those whose coverage was measured
 _MOST_WEIGHTS = 200
 _MOST_ROUGH = 0.4  # relative error of the curvature's eigenvalues, about, from which on intervals missed
-_MUCH_ROUGHER = 1.5  # than that, from which on it is said after the run
+_MOST_ROUGH_AFTER = 0.5  # the same once users' matrices were seen
+_FARTHEST = 0.6  # logarithm by which curvatures may change where noise or the steps move predictions
+_LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise
 _PLANNED_INVERSE_ROWS = 0.2  # mean over users of 1 / rows that is planned for, however many rows are kept
 _SIMILARITY = 0.1  # how alike a user's rows are taken to be, for the length of curvature matrices
 _SHARE = 0.5  # of a matrix's usual length that its trace gets as a number of its own
@@ -59,13 +68,13 @@ _ROOM = 3.5  # by which rows may be longer than usual, in whitened coordinates, 
 _TAIL = 0.5  # users that the gradient's clip may act on, about, in units of the noise of such a count
 _MARK = 0.3
 _LEAST_CURVATURE = 0.05  # least eigenvalue / mean one
+_WIDER = 4.0  # the most by which a clip that acted gets wider
 _SHORT = 0.5  # mean fraction of its length that a clipped gradient may have lost
+_LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change
 _TRIES, _LESS = 20, 1 - 1e-6
 
-ROUGH_ADVICE = (
-    "Standard errors are rough: users' rows are fewer, or more alike, than was planned for. Have more users, a larger "
-    "epsilon, fewer features or a larger inference fraction."
-)
+ALIKE = "users' rows are fewer, or more alike, than was planned for"
+FAR = "noise is too large for how curved the loss is, as where a class, or what is counted, is rare"
 CUT_ADVICE = "There are no standard errors: the weights reached the limit of domain_radius. Raise it, or leave it out."
 
 
@@ -105,38 +114,54 @@ class IntervalSteps:
         return self.curvature.noise_std(_WIDE * math.hypot(1, _SHARE) * usual, entries) * math.sqrt(n_features)
 
     def refine(self, problem: Problem, fitted: Fitted, found: Found) -> Releases[None]:
-        """Replace what was found by the Newton step from it, with its uncertainty."""
+        """Replace what was found by the Newton steps from it, with their uncertainty, unless that cannot be told."""
         weighing = RowWeights(fitted.coordinates.basis, math.sqrt(problem.n_features) + _ROOM)
         curved, error, rough = yield from self._curvature(problem, fitted, weighing)
-        total = curved + _penalty(problem, fitted)
+        penalty, told = _penalty(problem, fitted), _told(problem, fitted)
         point = fitted.coordinates.from_weights(fitted.weights)
-        clip = self._clip(problem, fitted, weighing.longest)
-        found_points, steps, noises, cuts = [], [], [], []
+        start, clip = told(point), self._clip(problem, fitted, weighing.longest)
+        points, steps, noises, cuts, moved = [], [], [], [], 1.0
         for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
             weights = fitted.coordinates.to_weights(point)
-            gradient, noise, cut = yield from _gradient(label, mechanism, problem, _at(fitted, weights, weighing), clip)
+            at = _at(fitted, weights, weighing)
+            gradient, noise, cut, wider = yield from _gradient(label, mechanism, problem, at, clip)
             pull = fitted.coordinates.of_gradient(problem.l2 * problem.penalised(weights))
-            steps.append(np.linalg.solve(total, gradient + pull))
-            point = point - steps[-1]
-            found_points.append(point)
+            inverse = np.linalg.inv(told(point) / start * curved + penalty)
+            step = inverse @ (gradient + pull)
+            steps.append(_length(told, point, step) * step)
+            points.append(point - steps[-1])
             noises.append(noise)
             cuts.append(cut)
-        parts = np.array(noises) ** -2.0 / np.sum(np.array(noises) ** -2.0)
-        weights, step = fitted.coordinates.to_weights(parts @ found_points), parts @ steps
-        known = 1 / float(np.sum(np.array(noises) ** -2.0))  # variance of the mean gradient's noise
+            if len(points) == 1:
+                moved = max(0.0, 1 - noise**2 * float(np.sum(inverse**2)) / float(step @ step))
+                point = point - moved * steps[-1]
+                clip = min(wider * clip, weighing.longest * fitted.largest_slope)
+        parts = 1 / (np.square(noises) + np.square(cuts))
+        parts = parts / parts.sum()
+        point, step = parts @ points, parts @ steps
+        weights, change = fitted.coordinates.to_weights(point), told(point) / start
+        inverse = np.linalg.inv(change * curved + penalty)
+        known = float(np.square(parts) @ np.square(noises))  # variance of the mean gradient's noise
         meat = yield from self._spread(_at(fitted, weights, weighing), clip, curved)
-        around = known + float(parts @ cuts) ** 2 + error**2 / 2 * float(step @ step)
-        noisy = around * np.eye(len(step)) + error**2 / 2 * np.outer(step, step)
-        back = fitted.coordinates.basis @ np.linalg.inv(total)
-        uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(back)
+        # Of the square of the mean step, what its noise alone adds to that of the distance which errors of H act on.
+        mere = (known - 2 * moved * float(np.prod(parts)) * noises[0] ** 2) * float(np.sum(inverse**2))
+        length = float(step @ step)
+        wrong = (change * error) ** 2 / 2 * max(1 - mere / length, _LEAST_STEP)
+        around = known + float(parts @ cuts) ** 2 + wrong * length
+        noisy = around * np.eye(len(step)) + wrong * np.outer(step, step)
+        uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(fitted.coordinates.basis @ inverse)
+        far = _far(problem, fitted, told, point, inverse @ noisy @ inverse)
         if not problem.domain.contains(weights):
             found.weights = fitted.coordinates.project(problem.domain, weights)
             found.message = found.message or CUT_ADVICE
             return
-        found.weights = weights
-        found.uncertainty = replace(uncertainty, gradient_noise=known * fitted.coordinates.moment)
-        if rough > _MUCH_ROUGHER * _MOST_ROUGH:
-            found.message = found.message or ROUGH_ADVICE
+        if rough > _MOST_ROUGH_AFTER:
+            found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
+        elif far > _FARTHEST:
+            found.message = _none(FAR, self.spread.n_vectors * far / _FARTHEST)
+        else:
+            found.weights = weights
+            found.uncertainty = replace(uncertainty, gradient_noise=known * fitted.coordinates.moment)
 
     def _curvature(
         self, problem: Problem, fitted: Fitted, weighing: RowWeights
@@ -174,7 +199,17 @@ class IntervalSteps:
         multiplier = sum(one.noise_multiplier**-2 for one in self.gradients) ** -0.5
         rare = min(_TAIL * multiplier / self.spread.n_vectors, 0.05)
         multiple = math.sqrt(2 * math.log(2 / rare)) * (1 + 1 / problem.n_features)
-        return min(multiple * fitted.gradient_size, longest * fitted.largest_slope)
+        likely = max(multiple * fitted.gradient_size, fitted.exceeded_by(rare, longest))
+        return min(likely, longest * fitted.largest_slope)
+
+
+def _none(why: str, enough: float) -> str:
+    """What a run without standard errors says."""
+    rounded = round(enough, 1 - math.floor(math.log10(enough)))
+    return (
+        f"There are no standard errors, intervals would not cover what they should: {why}. About {rounded:,.0f} such "
+        "users would do, or a larger epsilon, fewer features or a larger inference fraction."
+    )
 
 
 def _usual_length(n_features: int, inverse_rows: float) -> float:
@@ -189,13 +224,57 @@ def _at(fitted: Fitted, weights: np.ndarray, weighing: RowWeights) -> MeanGradie
 
 def _gradient(
     label: str, mechanism: Clip, problem: Problem, gradient: MeanGradient, clip: float
-) -> Releases[tuple[np.ndarray, float, float]]:
-    """The loss's gradient, the std of its noise, and what the clip may have taken off it."""
+) -> Releases[tuple[np.ndarray, float, float, float]]:
+    """The loss's gradient, the std of its noise, what the clip may have taken off it, and how much wider it should be.
+
+    Of lengths with a long tail, whose square's mean just exists, as many exceed the wider clip as noise hides.
+    """
     statistic = ClippedGradient(gradient, clip, 2 * clip, _MARK * clip)
     released = yield Request(label, statistic, statistic.radius)
     noise = mechanism.noise_std(statistic.radius, released.size)
-    clipped = (float(released[problem.n_features]) - 2 * noise) / (_MARK * clip)  # users beyond the clip, less noise
-    return released[: problem.n_features], noise, _SHORT * max(0.0, clipped) * clip
+    beyond, unseen = float(released[problem.n_features]) / (_MARK * clip), noise / (_MARK * clip)  # users' fractions
+    cut = _SHORT * max(0.0, beyond - 2 * unseen) * clip
+    return released[: problem.n_features], noise, cut, min(math.sqrt(beyond / unseen), _WIDER) if cut else 1.0
+
+
+def _told(problem: Problem, fitted: Fitted) -> Callable[..., float]:
+    """How curved the loss is at a point, but for a factor, as far as the mean and spread of predictions tell.
+
+    With a `shift` of all predictions.
+    """
+    axes, mean = Axes.of(fitted.coordinates, problem.intercept), fitted.loss.mean
+    if mean is None or not axes.level:
+        return lambda point, shift=0.0: 1.0
+
+    def told(point: np.ndarray, shift: float = 0.0) -> float:
+        level, square = axes.mean_and_square(point)
+        return told_curvature(mean, level + shift, square - level**2)
+
+    return told
+
+
+def _length(told: Callable[[np.ndarray], float], point: np.ndarray, step: np.ndarray) -> float:
+    """How much of a Newton step leads to where the gradient is 0, if curvatures change on the way as is told of them.
+
+    1 for a constant one; where it falls towards the optimum, as from a class that is found too frequent, up to
+    `_LONGEST`.
+    """
+    places = np.linspace(0.0, _LONGEST, _PLACES)
+    along = np.array([told(point - place * step) for place in places]) / told(point)
+    passed = np.append(0.0, np.cumsum((along[1:] + along[:-1]) / 2 * np.diff(places)))
+    return float(np.interp(1.0, passed, places))
+
+
+def _far(problem: Problem, fitted: Fitted, told: Callable[..., float], point: np.ndarray, noise: np.ndarray) -> float:
+    """By how much curvatures change, about, where noise of this covariance or the steps move predictions; logarithms.
+
+    Root mean square of predictions, as far as rows are known to vary, times how much a shift by 1 changes curvatures.
+    """
+    axes = Axes.of(fitted.coordinates, problem.intercept)
+    away = axes.along(point - fitted.coordinates.from_weights(fitted.weights))[0]
+    variances = np.diag(axes.along(axes.along(noise).T))
+    changes = [abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0)]
+    return max(changes) * math.sqrt(max(float(axes.known @ variances), float(axes.known @ away**2)))
 
 
 def _penalty(problem: Problem, fitted: Fitted) -> np.ndarray:

@@ -26,7 +26,7 @@ There is no test, hence no abort on clean data; if a quarter of the users have n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -438,6 +438,10 @@ class _Descent:
         usual = math.sqrt(self.problem.n_features)
         return self.sizes.rms * self.longest * max(1.0, usual / self.phase.longest)
 
+    def exceeded_by(self, fraction: float, longest: float) -> float:
+        """Norm that about this fraction of users' gradients exceeds, as far as is seen, if rows are this long."""
+        return self.sizes.exceeded_by(fraction) * self.longest * max(1.0, longest / self.phase.longest)
+
     def _follow(self) -> None:
         """Have the curvature be that of this point, if the loss tells it: coordinates tell mean and mean square of
         rows' predictions.
@@ -546,6 +550,7 @@ class Fitted:
     curvature: float
     inverse_rows: float
     gradient_size: float  # root mean square
+    exceeded_by: Callable[[float, float], float]  # norm that a fraction of gradients exceeds, if rows are so long
     largest_slope: float
     step: float  # of predictions, to tell the slope's derivative
 
@@ -608,8 +613,9 @@ class WhitenedClip:
             found.message = CLIPPED_ADVICE
         if self.intervals is not None:
             largest = problem.lipschitz / problem.row_norm
-            told = (descent.curvature, descent.inverse_rows, descent.gradient_size, largest, descent.difference)
-            yield from self.intervals.refine(problem, Fitted(coordinates, loss, found.weights, *told), found)
+            told = (descent.curvature, descent.inverse_rows, descent.gradient_size, descent.exceeded_by, largest)
+            fitted = Fitted(coordinates, loss, found.weights, *told, descent.difference)
+            yield from self.intervals.refine(problem, fitted, found)
 
 
 def _sampling_error(descent: _Descent, n_users: int) -> float:
