@@ -1,8 +1,9 @@
-"""The private evaluation itself: up to three clipped means of the same people, and what follows from them.
+"""The private evaluation itself: up to four clipped means of the same people, and what follows from them.
 
 1. `bins of scores`, if rankings or calibration are asked for: how many rows of each class are in each bin of margins.
-2. `scores`: the mean of a short vector of each person, one or two coordinates a metric.
-3. `spread of scores`: the mean of its products, for the variance between people.
+2. `lengths of scores`, likewise, of everybody: how far people's vectors of scores are from the mean that the bins show.
+3. `scores`: the mean of a short vector of each person, one or two coordinates a metric, clipped as far out as pays.
+4. `spread of scores`: the mean of its products, for the variance between people.
 
 Each metric is a smooth function of the means: its variance is that of the noise, which is known, and that of the
 sample of people, gradient' covariance gradient / n.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,17 @@ from scipy.special import ndtri
 
 from userdp.metrics import binned
 from userdp.metrics.binned import N_BINS, Histogram, Influences
-from userdp.metrics.layout import BlockScores, ScoreLayout, enclosing_ball
+from userdp.metrics.layout import BlockScores, ScoreLayout
+from userdp.metrics.limits import ENDS, chosen_limit, enclosing_ball, enclosing_ellipsoid
 from userdp.metrics.results import Score, Scores
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.scores import CellFractions, ScoreMeans, ScoreSquares, symmetric
+from userdp.vectors.scores import CellFractions, ScoreLengths, ScoreMeans, ScoreSquares, symmetric
 
-BINS, SCORES, SPREAD = "bins of scores", "scores", "spread of scores"
-_BINS_FRACTION, _SPREAD_FRACTION = 0.2, 0.06  # of the budget, in mu^2
+BINS, LENGTHS, SCORES, SPREAD = "bins of scores", "lengths of scores", "scores", "spread of scores"
+_BINS_FRACTION, _LENGTHS_FRACTION, _SPREAD_FRACTION = 0.2, 0.1, 0.06  # of the budget, in mu^2; scores get the rest
 _BLOCK = 2048
 _MOST_NOISE = 0.25  # deviation, of a score's range, beyond which it tells nothing
 # Coordinates that are influences of a histogram, between which ends they lie, and what its noise may leave in them.
@@ -54,8 +56,9 @@ def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: i
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0 for an evaluation: its noise is Gaussian. Nothing was spent.")
     mu_squared = (1 - 1e-9) / gaussian_multiplier(budget, 1) ** 2
-    fractions = {SCORES: 1 - _SPREAD_FRACTION - _BINS_FRACTION * layout.needs_cells, SPREAD: _SPREAD_FRACTION}
-    fractions = ({BINS: _BINS_FRACTION} if layout.needs_cells else {}) | fractions
+    before = {BINS: _BINS_FRACTION} if layout.needs_cells else {}
+    before |= {LENGTHS: _LENGTHS_FRACTION} if layout.needs_cells and not layout.levels else {}
+    fractions = before | {SCORES: 1 - _SPREAD_FRACTION - sum(before.values()), SPREAD: _SPREAD_FRACTION}
     enough = math.ceil(math.sqrt(len(layout.names(0)) / (fractions[SCORES] * mu_squared)) / _MOST_NOISE)
     if n_users < enough:
         raise BudgetExceeded(
@@ -79,7 +82,7 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
 
     Guarantee: all that is read of the data are the plan's releases.
     """
-    steps = {step.label: step for step in plan.steps if step.label in (BINS, SCORES, SPREAD)}
+    steps = {step.label: step for step in plan.steps if step.label in (BINS, LENGTHS, SCORES, SPREAD)}
     mechanisms: dict[str, Any] = {label: step.mechanism for label, step in steps.items()}
     n_users = steps[SCORES].n_users
     histograms: list[Histogram | None] = [None] * layout.n_blocks
@@ -88,18 +91,13 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         noise = mechanisms[BINS].noise_std(1.0, layout.n_groups * (N_BINS + 1))
         histograms = list(_histograms(layout, statistic, curator.release(BINS, statistic, 1.0), noise))
     function = BlockScores.of(layout, histograms)
-    possible = function(layout.possible_rows())
-    if layout.most_rows is not None:
-        possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
-    centre, radius = enclosing_ball(possible)
-    radius = max(radius, 1e-6) * _ROOM
-    means = ScoreMeans(function, centre, layout.most_rows)
+    means, axes, radius, lost = _clipped_means(curator, mechanisms, layout, function, histograms[0])
     mean = curator.release(SCORES, means, radius)
     squares = symmetric(curator.release(SPREAD, ScoreSquares(means), radius**2))
     found = _Means(
-        (mean + centre) * function.scales,
-        function.scales,
-        mechanisms[SCORES].noise_std(radius, layout.width),
+        (axes @ mean + means.centre) * function.scales,
+        axes * function.scales[:, None],
+        math.hypot(mechanisms[SCORES].noise_std(radius, layout.width), lost),
         (squares - np.outer(mean, mean)) / n_users,
         mechanisms[SPREAD].noise_std(radius**2, layout.width * (layout.width + 1) // 2) / n_users,
     )
@@ -125,6 +123,33 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         _clipped(layout, everybody),
         _notes(layout, function, histograms, unresolved),
     )
+
+
+def _clipped_means(
+    curator: Curator,
+    mechanisms: dict[str, Any],
+    layout: ScoreLayout,
+    function: BlockScores,
+    everybody: Histogram | None,
+) -> tuple[ScoreMeans, np.ndarray, float, float]:
+    """The vectors u of scores c + A u that are to be clipped, A, the radius to clip them to, and what that loses.
+
+    A radius of 1 is that of a body around all possible vectors. Where both classes can be seen, people are counted by
+    their distance from the mean that the histogram shows, and the radius may be smaller.
+    """
+    possible = function(layout.possible_rows())
+    if layout.most_rows is not None:
+        possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
+    body = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
+    means = ScoreMeans(function, body[0], layout.most_rows, np.linalg.inv(body[1]))
+    if LENGTHS in mechanisms and everybody is not None and everybody.clear:
+        around = replace(means, centre=function.centre(everybody))
+        fractions = curator.release(LENGTHS, ScoreLengths(around, ENDS), 1.0)
+        stds = mechanisms[LENGTHS].noise_std(1.0, len(ENDS) + 1), mechanisms[SCORES].noise_std(1.0, layout.width)
+        limit, lost = chosen_limit(fractions, *stds)
+        if limit < 1:
+            return around, body[1], limit, lost
+    return means, body[1], _ROOM, 0.0
 
 
 def _histograms(layout: ScoreLayout, statistic: CellFractions, released: np.ndarray, noise: float) -> list[Histogram]:
@@ -166,21 +191,21 @@ def _clipped(layout: ScoreLayout, found: Histogram | None) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class _Means:
-    """Means of coordinates in units, what they were divided by, the noise of the divided, and their covariance.
+    """Means of coordinates in units, the matrix that makes them of what was released, its noise and covariance.
 
     The covariance is noisy itself: one deviation of that is added, so that where noise hides the variance between
     people, intervals are too wide rather than too narrow.
     """
 
     values: np.ndarray
-    scales: np.ndarray
+    axes: np.ndarray
     noise_std: float
     covariance: np.ndarray
     covariance_std: float
 
     def errors(self, gradient: np.ndarray) -> tuple[float, float]:
         """The deviations, by noise and by the sample of people, of a function with this gradient."""
-        scaled = gradient * self.scales
+        scaled = gradient @ self.axes
         sampling = float(scaled @ self.covariance @ scaled) + self.covariance_std * float(scaled @ scaled)
         return self.noise_std * float(np.linalg.norm(scaled)), math.sqrt(max(sampling, 0.0))
 
@@ -205,7 +230,7 @@ def _block_scores(
     places = {name: first + place for place, name in enumerate(names)}
     counted = layout.counted(block)
     count = float(found.values[first]) if counted else 1.0
-    hidden = counted and count < _CLEAR * found.noise_std * found.scales[first]
+    hidden = counted and count < _CLEAR * found.noise_std * float(np.linalg.norm(found.axes[first]))
 
     def mean(name: str) -> tuple[float, np.ndarray]:
         """The mean over the block's rows, and its gradient."""
