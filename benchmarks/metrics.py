@@ -11,7 +11,7 @@ of class 1) and metric:
     ratio      joint over the best of the others
 
     python benchmarks/metrics.py [--users 1000,10000] [--rows 1,3,10,50] [--epsilon 0.5,1,8] [--class-1 0.4,0.03]
-        [--kind classes,numbers] [--metrics log_loss,auc,calibration] [--runs 100]
+        [--kind classes,numbers] [--metrics log_loss,auc,calibration] [--runs 100] [--first-seed 0]
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def truth(model, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     }
 
 
-def cell(kind: str, n_users: int, rows: int, epsilon: float, of_class_1: float, names: list[str], runs: int) -> None:
+def cell(kind: str, n_users: int, rows: int, epsilon: float, of_class_1: float, names: list[str], seeds: range) -> None:
     """Print a line for each metric."""
     model = model_of(kind, of_class_1)
     known = truth(model, *people(kind, POPULATION // rows, rows, of_class_1, 10**6)[:2])
     errors: dict[str, dict[str, list[float]]] = {}
     held: dict[str, list[bool]] = {}
     untold = dict.fromkeys(known, 0)
-    for run in range(runs):
-        X, y, owner = people(kind, n_users, rows, of_class_1, run)
+    for seed in seeds:
+        X, y, owner = people(kind, n_users, rows, of_class_1, seed)
         joint = evaluate(model, X, y, owner, epsilon=epsilon, metrics=names)
         for name, score in joint.scores.items():
             if math.isnan(score.value):
@@ -130,6 +130,7 @@ def main() -> None:
     parser.add_argument("--kind", default="classes")
     parser.add_argument("--metrics", default=None)
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     print("kind       users rows   eps class metric                 coverage     joint     alone      mean  ratio")
@@ -143,7 +144,7 @@ def main() -> None:
     for kind, users, rows, epsilon, of_class_1 in grid:
         usual = "log_loss,auc,calibration" if kind == "classes" else "mae,rmse,r2"
         names = (asked.metrics or usual).split(",")
-        cell(kind, users, rows, epsilon, of_class_1, names, asked.runs)
+        cell(kind, users, rows, epsilon, of_class_1, names, range(asked.first_seed, asked.first_seed + asked.runs))
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def test_acute_steps_take_no_statistic_but_those_proven(statistic):
     curator = curator_of(True, engine)
     proven = (
         "CellFractions, ColumnScales, CurvatureMatrix, CurvatureSize, GradientSquare, Histograms, MomentShape, "
-        "RowScale, ScoreLengths, ScoreSquares"
+        "RowScale, ScoreSquares"
     )
     words = f"{proven} in step 'shape'.*got {type(statistic).__name__}"
     with pytest.raises(TypeError, match=words):

@@ -19,7 +19,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.scores import CellFractions, ScoreLengths, ScoreMeans, ScoreSquares, symmetric
+from userdp.vectors.scores import CellFractions, ScoreMeans, ScoreSquares, symmetric
 
 WIDTH = 3
 HOSTILE = [0.0, 1.0, 2.0, 3.0, 5.0, -1.0, 0.5, 1e300, -1e300, 1e-300, math.nan, math.inf, -math.inf]
@@ -37,7 +37,6 @@ STATISTICS = [
     CellFractions(2, 3, most_rows=2),
     ScoreSquares(MEANS),
     ScoreSquares(TURNED),
-    ScoreLengths(TURNED, (0.5, 1.0, 2.0)),
     ScoreSquares(ScoreMeans(as_they_are, np.full(WIDTH, 0.25), most_rows=3)),
 ]
 
@@ -78,7 +77,7 @@ def test_no_two_vectors_point_apart_and_fractions_are_at_most_1_long(drawn):
         for x, y in itertools.combinations_with_replacement(finite, 2):
             longest = math.hypot(*x) * math.hypot(*y)
             assert inner(x, y) >= -1e-14 * longest
-            if isinstance(statistic, CellFractions | ScoreLengths):
+            if isinstance(statistic, CellFractions):
                 assert inner(x, y) <= 1 + 1e-12
                 assert min(x) >= 0
 
@@ -97,19 +96,9 @@ def test_the_sensitivity_is_attained_by_people_in_two_cells_or_along_two_axes(si
     empty = [[] for _ in range(size - 1)]
     cells = [users_of([[[cell, 0.0, 0.0]], *empty], WIDTH) for cell in (0.0, 5.0)]
     axes = [users_of([[axis], *empty], WIDTH) for axis in np.eye(WIDTH)[:2]]
-    sizes = [users_of([[row], *empty], WIDTH) for row in ([0.1, 0.0, 0.0], [9.0, 0.0, 0.0])]
-    lengths = ScoreLengths(MEANS, (1.0,))
-    of_others = clipped(all_of(lengths, users_of([[], *empty], WIDTH)))
-    assert of_others.tolist() == [1.0, 0.0], "nobody's scores are those of the centre"
-    for statistic, (one, other) in ((CellFractions(3, 2), cells), (ScoreSquares(MEANS), axes), (lengths, sizes)):
+    for statistic, (one, other) in ((CellFractions(3, 2), cells), (ScoreSquares(MEANS), axes)):
         moved = math.hypot(*(clipped(all_of(statistic, one)) - clipped(all_of(statistic, other))))
         assert moved == pytest.approx(math.sqrt(2) / size, rel=1e-12)
-
-
-def test_a_length_is_told_as_one_of_a_few_that_of_nothing_as_the_last():
-    people = [[[0.3, 0.4, 0.0]], [[0.0, 0.6, 0.8]], [[3.0, 4.0, 0.0]], [[1e200, 0.0, 0.0]], [[math.nan, 0.0, 0.0]]]
-    told = all_of(ScoreLengths(MEANS, (0.5, 2.0)), users_of(people, WIDTH))
-    np.testing.assert_array_equal(told, np.eye(3)[[0, 1, 2, 2, 2]])
 
 
 def test_means_are_turned_as_a_product_of_matrices_would():
@@ -137,9 +126,8 @@ def test_products_are_those_of_the_means():
     [
         (CellFractions(2, 1), [[[0.0, 0.0, 0.0]], [[1.0, 0.0, 0.0]]]),
         (ScoreSquares(MEANS), [[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]),
-        (ScoreLengths(MEANS, (1.0,)), [[[0.1, 0.0, 0.0]], [[9.0, 0.0, 0.0]]]),
     ],
-    ids=["cells", "squares", "lengths"],
+    ids=["cells", "squares"],
 )
 def test_audit_of_the_releases(statistic, versions):
     """One cell or another, one axis or another: the claim holds, and little of it is wasted."""

@@ -27,7 +27,7 @@ from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemova
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
 from userdp.metrics.layout import ScoreLayout
-from userdp.metrics.release import BINS, LENGTHS, SCORES, SPREAD, evaluation_steps
+from userdp.metrics.release import BINS, SCORES, SPREAD, evaluation_steps
 from userdp.metrics.scoring import Scale
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.mechanisms import concentration
@@ -273,13 +273,13 @@ def _vocabulary(budget: Budget) -> list[Pair]:
 
 
 def _evaluation(budget: Budget) -> Pair:
-    """A person in one bin, near the others, with the best scores; or in another, far off, with the worst.
+    """A person whose rows are in one bin and have the best scores, or in another and have the worst; others have none.
 
     What is seen is the best test of all releases together. Products of scores are the same for both persons.
     """
     n_users = 100 + math.ceil(100 / budget.epsilon)
     steps = evaluation_steps(ScoreLayout("binary", ("log_loss", "auc"), Scale(4.0)), n_users, budget)
-    own = {BINS: np.eye(2), LENGTHS: np.eye(2), SCORES: np.array([[1.0], [-1.0]]), SPREAD: np.ones((2, 1))}
+    own = {BINS: np.eye(2), SCORES: np.array([[1.0], [-1.0]]), SPREAD: np.ones((2, 1))}
     nobody = {label: np.zeros((n_users - 1, vectors.shape[1])) for label, vectors in own.items()}
 
     def play(noise: Noise, version: int) -> list[float]:

@@ -181,15 +181,6 @@ class BlockScores:
         shared = np.array([_SHARED if name in _OF_ONE_METRIC else 1.0 for name in names])
         return replace(plain, scales=shared * np.where(ranges > _LEAST_RANGE, ranges, 1.0))
 
-    def centre(self, found: Histogram) -> np.ndarray:
-        """The mean over rows that a histogram of everybody shows: of possible rows, each as often as its cell is."""
-        rows = self.layout.possible_rows()
-        rows = rows[rows[:, CELL] >= 0]
-        cells = rows[:, CELL].astype(np.int64)
-        chances = (found.masses.ravel() / np.bincount(cells))[cells]
-        total = 1.0 if self.layout.most_rows is None else float(np.clip(found.groups.sum(), 0.0, 1.0))
-        return np.asarray(total * (chances @ self(rows)))
-
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         layout, out = self.layout, np.zeros((len(rows), self.layout.width))
         known = rows[:, CELL] >= 0

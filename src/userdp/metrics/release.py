@@ -1,9 +1,8 @@
-"""The private evaluation itself: up to four clipped means of the same people, and what follows from them.
+"""The private evaluation itself: up to three clipped means of the same people, and what follows from them.
 
 1. `bins of scores`, if rankings or calibration are asked for: how many rows of each class are in each bin of margins.
-2. `lengths of scores`, likewise, of everybody: how far people's vectors of scores are from the mean that the bins show.
-3. `scores`: the mean of a short vector of each person, one or two coordinates a metric, clipped as far out as pays.
-4. `spread of scores`: the mean of its products, for the variance between people.
+2. `scores`: the mean of a short vector of each person, one or two coordinates a metric.
+3. `spread of scores`: the mean of its products, for the variance between people.
 
 Each metric is a smooth function of the means: its variance is that of the noise, which is known, and that of the
 sample of people, gradient' covariance gradient / n.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,17 @@ from scipy.special import ndtri
 
 from userdp.metrics import binned
 from userdp.metrics.binned import N_BINS, Histogram, Influences
+from userdp.metrics.enclosing import enclosing_ball, enclosing_ellipsoid
 from userdp.metrics.layout import BlockScores, ScoreLayout
-from userdp.metrics.limits import ENDS, chosen_limit, enclosing_ball, enclosing_ellipsoid
 from userdp.metrics.results import Score, Scores
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.scores import CellFractions, ScoreLengths, ScoreMeans, ScoreSquares, symmetric
+from userdp.vectors.scores import CellFractions, ScoreMeans, ScoreSquares, symmetric
 
-BINS, LENGTHS, SCORES, SPREAD = "bins of scores", "lengths of scores", "scores", "spread of scores"
-_BINS_FRACTION, _LENGTHS_FRACTION, _SPREAD_FRACTION = 0.2, 0.1, 0.06  # of the budget, in mu^2; scores get the rest
+BINS, SCORES, SPREAD = "bins of scores", "scores", "spread of scores"
+_BINS_FRACTION, _SPREAD_FRACTION = 0.2, 0.06  # of the budget, in mu^2
 _BLOCK = 2048
 _MOST_NOISE = 0.25  # deviation, of a score's range, beyond which it tells nothing
 # Coordinates that are influences of a histogram, between which ends they lie, and what its noise may leave in them.
@@ -44,7 +43,7 @@ _TOO_FEW_BINS = (
     "{names} of {whom}: not told. Margins are counted in bins, of width 0.5 from -5 to 5 with ends at -7 and 7; too "
     "many are in one or two of these or beyond the ends, or the slope is above 5."
 )
-_ROOM = 1 + 1e-9  # of the radius, for rounding
+_RADIUS = 1 + 1e-9  # that of the body around all possible vectors, in its own coordinates, with room for rounding
 _CLEAR = 3.0  # noise deviations that a level's count must be above 0
 
 
@@ -56,9 +55,8 @@ def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: i
     if budget.delta == 0:
         raise BudgetExceeded("Expected delta > 0 for an evaluation: its noise is Gaussian. Nothing was spent.")
     mu_squared = (1 - 1e-9) / gaussian_multiplier(budget, 1) ** 2
-    before = {BINS: _BINS_FRACTION} if layout.needs_cells else {}
-    before |= {LENGTHS: _LENGTHS_FRACTION} if layout.needs_cells and not layout.levels else {}
-    fractions = before | {SCORES: 1 - _SPREAD_FRACTION - sum(before.values()), SPREAD: _SPREAD_FRACTION}
+    fractions = {SCORES: 1 - _SPREAD_FRACTION - _BINS_FRACTION * layout.needs_cells, SPREAD: _SPREAD_FRACTION}
+    fractions = ({BINS: _BINS_FRACTION} if layout.needs_cells else {}) | fractions
     enough = math.ceil(math.sqrt(len(layout.names(0)) / (fractions[SCORES] * mu_squared)) / _MOST_NOISE)
     if n_users < enough:
         raise BudgetExceeded(
@@ -82,7 +80,7 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
 
     Guarantee: all that is read of the data are the plan's releases.
     """
-    steps = {step.label: step for step in plan.steps if step.label in (BINS, LENGTHS, SCORES, SPREAD)}
+    steps = {step.label: step for step in plan.steps if step.label in (BINS, SCORES, SPREAD)}
     mechanisms: dict[str, Any] = {label: step.mechanism for label, step in steps.items()}
     n_users = steps[SCORES].n_users
     histograms: list[Histogram | None] = [None] * layout.n_blocks
@@ -91,15 +89,19 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         noise = mechanisms[BINS].noise_std(1.0, layout.n_groups * (N_BINS + 1))
         histograms = list(_histograms(layout, statistic, curator.release(BINS, statistic, 1.0), noise))
     function = BlockScores.of(layout, histograms)
-    means, axes, radius, lost = _clipped_means(curator, mechanisms, layout, function, histograms[0])
-    mean = curator.release(SCORES, means, radius)
-    squares = symmetric(curator.release(SPREAD, ScoreSquares(means), radius**2))
+    possible = function(layout.possible_rows())
+    if layout.most_rows is not None:
+        possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
+    centre, axes = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
+    means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes))
+    mean = curator.release(SCORES, means, _RADIUS)
+    squares = symmetric(curator.release(SPREAD, ScoreSquares(means), _RADIUS**2))
     found = _Means(
-        (axes @ mean + means.centre) * function.scales,
+        (axes @ mean + centre) * function.scales,
         axes * function.scales[:, None],
-        math.hypot(mechanisms[SCORES].noise_std(radius, layout.width), lost),
+        mechanisms[SCORES].noise_std(_RADIUS, layout.width),
         (squares - np.outer(mean, mean)) / n_users,
-        mechanisms[SPREAD].noise_std(radius**2, layout.width * (layout.width + 1) // 2) / n_users,
+        mechanisms[SPREAD].noise_std(_RADIUS**2, layout.width * (layout.width + 1) // 2) / n_users,
     )
     quantile = float(ndtri(0.5 + confidence / 2))
     unresolved = [0.0 if one is None or not one.clear else binned.Ranking.unresolved(one) for one in histograms]
@@ -123,33 +125,6 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         _clipped(layout, everybody),
         _notes(layout, function, histograms, unresolved),
     )
-
-
-def _clipped_means(
-    curator: Curator,
-    mechanisms: dict[str, Any],
-    layout: ScoreLayout,
-    function: BlockScores,
-    everybody: Histogram | None,
-) -> tuple[ScoreMeans, np.ndarray, float, float]:
-    """The vectors u of scores c + A u that are to be clipped, A, the radius to clip them to, and what that loses.
-
-    A radius of 1 is that of a body around all possible vectors. Where both classes can be seen, people are counted by
-    their distance from the mean that the histogram shows, and the radius may be smaller.
-    """
-    possible = function(layout.possible_rows())
-    if layout.most_rows is not None:
-        possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
-    body = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
-    means = ScoreMeans(function, body[0], layout.most_rows, np.linalg.inv(body[1]))
-    if LENGTHS in mechanisms and everybody is not None and everybody.clear:
-        around = replace(means, centre=function.centre(everybody))
-        fractions = curator.release(LENGTHS, ScoreLengths(around, ENDS), 1.0)
-        stds = mechanisms[LENGTHS].noise_std(1.0, len(ENDS) + 1), mechanisms[SCORES].noise_std(1.0, layout.width)
-        limit, lost = chosen_limit(fractions, *stds)
-        if limit < 1:
-            return around, body[1], limit, lost
-    return means, body[1], _ROOM, 0.0
 
 
 def _histograms(layout: ScoreLayout, statistic: CellFractions, released: np.ndarray, noise: float) -> list[Histogram]:

@@ -95,7 +95,7 @@ def evaluate(
 ) -> Evaluation:
     """How good a model is on people that it has not seen: each metric with an interval, private for whole users.
 
-    All metrics come of one joint release of at most four clipped means. Intervals count the noise, which is known, and
+    All metrics come of one joint release of at most three clipped means. Intervals count the noise, which is known, and
     which people happen to be in the sample, which is estimated inside the same release. Rows that cannot be scored (a
     missing feature, a label that is no class, a cell that the model or a step before it fails on) count as the worst,
     and are left out of AUC and calibration. A score that noise hides, of a class or level that few people have, or that

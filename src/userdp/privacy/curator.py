@@ -30,7 +30,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.vectors.columns import Histograms
 from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
-from userdp.vectors.scores import CellFractions, ScoreLengths, ScoreSquares
+from userdp.vectors.scores import CellFractions, ScoreSquares
 from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
 
 # What has released nothing, and so is not written down: a run goes on behind it.
@@ -49,7 +49,6 @@ _ACUTE = (
     Histograms,
     MomentShape,
     RowScale,
-    ScoreLengths,
     ScoreSquares,
 )
 

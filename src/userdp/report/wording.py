@@ -24,7 +24,6 @@ _PURPOSES = (
         "How good the candidates of a search are, on average, for people who trained none of them.",
     ),
     ("bins of scores", "How often which class gets which prediction, of people who were kept from training."),
-    ("lengths of scores", "How far apart these people's scores are, roughly: how far out they count."),
     ("spread of scores", "How much the model's scores differ between these people, for intervals."),
     ("scores", "How good the model is on people who were kept from training."),
     ("interval curvature", "How curved the loss is at the model, in all directions: for standard errors."),

@@ -86,28 +86,6 @@ class ScoreMeans(PerUser):
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreLengths(PerUser):
-    """Between which of some ends the length of each user's `ScoreMeans` is: 1 there, 0 elsewhere.
-
-    The first coordinate is for lengths up to the first end, the last for those beyond the last, and for none.
-
-    Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows. Every vector has one 1
-    and zeros: it is 1 long, and no two point apart (docs/proofs.md, section 30).
-    """
-
-    means: ScoreMeans
-    ends: tuple[float, ...]
-
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        squares = np.zeros(users.size)
-        with np.errstate(all="ignore"):
-            for column in self.means.vectors(data, users).T:
-                squares += column**2
-        places = np.searchsorted(np.square(self.ends), squares)  # NaN comes last
-        return np.asarray((places[:, None] == np.arange(len(self.ends) + 1)).astype(np.float64))
-
-
-@dataclass(frozen=True, eq=False)
 class ScoreSquares(PerUser):
     """The products of the coordinates of `ScoreMeans`, v v', as a vector whose norm is |v|^2.
 

@@ -1,18 +1,12 @@
-"""How far people's vectors of scores may lie from a centre before they are clipped; by public numbers and releases.
+"""Bodies around all possible vectors of scores, by public numbers: noise is proportional to their size.
 
-Noise is proportional to the size of the body that vectors are clipped to. Around all possible vectors that is an
-ellipsoid, flat where coordinates go together. Most people are far closer to their mean than that: a release of how many
-are how far tells whether a smaller copy, around the mean that the histogram shows, costs less than it gains.
+An ellipsoid is flat where coordinates go together, and so has less noise than a ball.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-LIMITS = (0.4, 0.55, 0.75)  # sizes of smaller copies of the ellipsoid
-ENDS = (*LIMITS, 1.0)  # between which people are counted
-_EXCESS = np.maximum([[0.475, 0.65, 0.875, 1.2]] - np.array(LIMITS)[:, None], 0.0)  # of those beyond each end, about
-_DOUBT = 0.6  # deviations of their noise that fractions of people must be above, to count
 _ELLIPSOID_STEPS, _BALL_STEPS = 100, 400
 _FLATTEST = 1e-6  # of the longest axis's variance
 _LEAST_SIZE = 1e-6
@@ -66,22 +60,3 @@ def _distances(points: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.nda
     values, turn = np.linalg.eigh((apart * mass[:, None]).T @ apart)
     roots = np.sqrt(np.maximum(values, max(values[-1] * _FLATTEST, _LEAST_SIZE**4)))
     return centre, roots, turn, ((apart @ turn) ** 2 / roots).sum(axis=1) + _LEAST_SIZE**2
-
-
-def chosen_limit(fractions: np.ndarray, fraction_std: float, noise_std: float) -> tuple[float, float]:
-    """The limit at which noise and what is lost beyond it are least, and what is lost: about how far the mean is off.
-
-    A limit of 1 is for the whole ellipsoid, which loses nothing.
-
-    fractions: noisy, of people by their distance from the centre: up to the first of ENDS, to the next, and so on,
-    and beyond. noise_std: of scores at a limit of 1.
-
-    >>> chosen_limit(np.array([1.0, 0.0, 0.0, 0.0, 0.0]), 0.001, 0.001)
-    (0.4, 0.0)
-    >>> chosen_limit(np.array([0.9, 0.0, 0.0, 0.0, 0.1]), 0.001, 0.001)
-    (1.0, 0.0)
-    """
-    lost = _EXCESS @ np.maximum(fractions[1:] - _DOUBT * fraction_std, 0.0)
-    errors = np.hypot(noise_std * np.array(LIMITS), lost)
-    best = int(np.argmin(errors))
-    return (LIMITS[best], float(lost[best])) if errors[best] < noise_std else (1.0, 0.0)
