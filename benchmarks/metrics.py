@@ -1,8 +1,8 @@
 """Private scores: how often their intervals hold the truth, and their error beside that of one metric alone.
 
 People are drawn anew in each run, with rows that are alike (half of the margins' variance is theirs); the model is
-fixed, and a little off. The truth is that of 400,000 other people. For each cell (users, rows a user, epsilon, fraction
-of class 1) and metric:
+fixed, and a little off. The truth is that of 4,000,000 other people with one row each, which has the same distribution
+as any row. For each cell (users, rows a user, epsilon, fraction of class 1) and metric:
 
     coverage   of 95% intervals
     joint      root mean square error of the joint release, noise and sample of people
@@ -17,6 +17,7 @@ of class 1) and metric:
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import warnings
@@ -29,7 +30,7 @@ import userdp
 from userdp.metrics import evaluate
 from userdp.metrics.scoring import row_losses, scale_of
 
-POPULATION = 400_000
+POPULATION = 4_000_000
 MEANS = ("log_loss", "brier", "accuracy", "mae")
 
 
@@ -59,8 +60,11 @@ def model_of(kind: str, of_class_1: float) -> userdp.LogisticRegression | userdp
     return model
 
 
-def truth(model, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Scores of the population, whose people have equally many rows."""
+@functools.cache
+def truth(kind: str, of_class_1: float) -> dict[str, float]:
+    """Scores of the population: the same for any number of rows, if all people have equally many."""
+    model = model_of(kind, of_class_1)
+    X, y, _ = people(kind, POPULATION, 1, of_class_1, 10**6)
     if isinstance(model, userdp.LinearRegression):
         predicted, y = np.clip(model.predict(X), -8, 8), np.clip(y, -8, 8)
         return {
@@ -84,7 +88,7 @@ def truth(model, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
 def cell(kind: str, n_users: int, rows: int, epsilon: float, of_class_1: float, names: list[str], seeds: range) -> None:
     """Print a line for each metric."""
     model = model_of(kind, of_class_1)
-    known = truth(model, *people(kind, POPULATION // rows, rows, of_class_1, 10**6)[:2])
+    known = truth(kind, of_class_1)
     errors: dict[str, dict[str, list[float]]] = {}
     held: dict[str, list[bool]] = {}
     untold = dict.fromkeys(known, 0)
