@@ -137,6 +137,17 @@ def test_intervals_hold_what_is_there(epsilon):
     assert max(held.values()) <= runs
 
 
+def test_people_far_from_all_others_count_in_full():
+    """Intervals of the log loss hold it with the features of 1% of the people missing, which is the worst loss."""
+    rows = np.where(USERS[:, None] < 0.01 * N, np.nan, X)
+    truth = 4.0 * row_losses(logistic(), rows, Y, "log_loss").mean()
+    held, runs = 0, 20
+    for seed in range(runs):
+        score = evaluate(logistic(), rows, Y, USERS, epsilon=1.0, insecure_seed=seed)["log_loss"]
+        held += abs(score.value - truth) <= 1.96 * score.noise_std
+    assert held >= 0.9 * runs
+
+
 def test_groups_and_rows():
     half = np.where(USERS % 2, "odd", "even")
     found = exact(logistic(), ("log_loss", "auc"), by=pd.Series(half), levels=["odd", "even"])
