@@ -31,10 +31,12 @@ def as_they_are(rows):
 
 
 MEANS = ScoreMeans(as_they_are, np.zeros(WIDTH))
+TURNED = ScoreMeans(as_they_are, np.full(WIDTH, 0.25), None, np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -2.0], [0.3, 0, 3]]))
 STATISTICS = [
     CellFractions(3, 2),
     CellFractions(2, 3, most_rows=2),
     ScoreSquares(MEANS),
+    ScoreSquares(TURNED),
     ScoreSquares(ScoreMeans(as_they_are, np.full(WIDTH, 0.25), most_rows=3)),
 ]
 
@@ -85,7 +87,7 @@ def test_no_two_vectors_point_apart_and_fractions_are_at_most_1_long(drawn):
 def test_a_person_s_vector_is_the_same_bit_by_bit_whoever_else_there_is(drawn):
     one, other, replaced = drawn
     others = np.arange(one.n_users) != replaced
-    for statistic in [*STATISTICS, MEANS]:
+    for statistic in [*STATISTICS, MEANS, TURNED]:
         np.testing.assert_array_equal(all_of(statistic, one)[others], all_of(statistic, other)[others])
 
 
@@ -97,6 +99,12 @@ def test_the_sensitivity_is_attained_by_people_in_two_cells_or_along_two_axes(si
     for statistic, (one, other) in ((CellFractions(3, 2), cells), (ScoreSquares(MEANS), axes)):
         moved = math.hypot(*(clipped(all_of(statistic, one)) - clipped(all_of(statistic, other))))
         assert moved == pytest.approx(math.sqrt(2) / size, rel=1e-12)
+
+
+def test_means_are_turned_as_a_product_of_matrices_would():
+    data = users_of([[[1.0, 2.0, 3.0], [3.0, 0.0, 1.0]], [[0.5, 0.5, 0.5]]], WIDTH)
+    plain = ScoreMeans(as_they_are, TURNED.centre)
+    np.testing.assert_allclose(all_of(TURNED, data), all_of(plain, data) @ TURNED.turn.T)
 
 
 def test_who_has_more_rows_than_the_most_counts_no_more():

@@ -32,10 +32,10 @@ from userdp.metrics.scoring import (
 
 CELL, LEVEL, MARGIN, FIRST_PART = 0, 1, 2, 3
 MOST_LEVELS = 20
-_CENTRE_STEPS = 400
 _LEAST_RANGE = 1e-9
 _OF_ONE_METRIC = ("intercept", "slope", "target", "target_square")  # two coordinates of one metric each,
 _SHARED = np.sqrt(2)  # which together count as one: noise is the same for all metrics, relative to their ranges
+_OF_LOG_LOSS = 2.0  # its weight beside the others': people's losses are alike, and its noise shows most
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ class ScoreLayout:
         """Where each block's coordinates are."""
         ends = np.cumsum([0, *(len(self.names(block)) for block in range(self.n_blocks))])
         return tuple(slice(int(first), int(last)) for first, last in itertools.pairwise(ends))
+
+    @property
+    def weights(self) -> np.ndarray:
+        """How much the noise of each coordinate counts, of those whose metrics' ranges were brought to 2."""
+        names = (name for block in range(self.n_blocks) for name in self.names(block))
+        return np.array([_OF_LOG_LOSS if name == "log_loss" else 1.0 for name in names])
 
     @property
     def width(self) -> int:
@@ -196,16 +202,3 @@ class BlockScores:
                     out[:, column : column + width] = np.where((inside & known)[:, None], values, 0.0)
                 column += width
         return np.asarray(out / self.scales)
-
-
-def enclosing_ball(points: np.ndarray) -> tuple[np.ndarray, float]:
-    """The centre and radius of a ball around all points, about the smallest (Badoiu and Clarkson 2003).
-
-    >>> enclosing_ball(np.array([[0.0, 0.0], [2.0, 0.0], [1.0, 0.5]]))[1] < 1.01
-    True
-    """
-    centre = (points.max(axis=0) + points.min(axis=0)) / 2
-    for step in range(_CENTRE_STEPS):
-        distances = ((points - centre) ** 2).sum(axis=1)
-        centre = centre + (points[np.argmax(distances)] - centre) / (step + 2)
-    return centre, float(np.sqrt(((points - centre) ** 2).sum(axis=1).max()))

@@ -20,7 +20,8 @@ from scipy.special import ndtri
 
 from userdp.metrics import binned
 from userdp.metrics.binned import N_BINS, Histogram, Influences
-from userdp.metrics.layout import BlockScores, ScoreLayout, enclosing_ball
+from userdp.metrics.enclosing import enclosing_ball, enclosing_ellipsoid
+from userdp.metrics.layout import BlockScores, ScoreLayout
 from userdp.metrics.results import Score, Scores
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
 from userdp.privacy.curator import Curator
@@ -42,7 +43,7 @@ _TOO_FEW_BINS = (
     "{names} of {whom}: not told. Margins are counted in bins, of width 0.5 from -5 to 5 with ends at -7 and 7; too "
     "many are in one or two of these or beyond the ends, or the slope is above 5."
 )
-_ROOM = 1 + 1e-9  # of the radius, for rounding
+_RADIUS = 1 + 1e-9  # that of the body around all possible vectors, in its own coordinates, with room for rounding
 _CLEAR = 3.0  # noise deviations that a level's count must be above 0
 
 
@@ -91,17 +92,16 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
     possible = function(layout.possible_rows())
     if layout.most_rows is not None:
         possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
-    centre, radius = enclosing_ball(possible)
-    radius = max(radius, 1e-6) * _ROOM
-    means = ScoreMeans(function, centre, layout.most_rows)
-    mean = curator.release(SCORES, means, radius)
-    squares = symmetric(curator.release(SPREAD, ScoreSquares(means), radius**2))
+    centre, axes = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
+    means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes))
+    mean = curator.release(SCORES, means, _RADIUS)
+    squares = symmetric(curator.release(SPREAD, ScoreSquares(means), _RADIUS**2))
     found = _Means(
-        (mean + centre) * function.scales,
-        function.scales,
-        mechanisms[SCORES].noise_std(radius, layout.width),
+        (axes @ mean + centre) * function.scales,
+        axes * function.scales[:, None],
+        mechanisms[SCORES].noise_std(_RADIUS, layout.width),
         (squares - np.outer(mean, mean)) / n_users,
-        mechanisms[SPREAD].noise_std(radius**2, layout.width * (layout.width + 1) // 2) / n_users,
+        mechanisms[SPREAD].noise_std(_RADIUS**2, layout.width * (layout.width + 1) // 2) / n_users,
     )
     quantile = float(ndtri(0.5 + confidence / 2))
     unresolved = [0.0 if one is None or not one.clear else binned.Ranking.unresolved(one) for one in histograms]
@@ -166,21 +166,21 @@ def _clipped(layout: ScoreLayout, found: Histogram | None) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class _Means:
-    """Means of coordinates in units, what they were divided by, the noise of the divided, and their covariance.
+    """Means of coordinates in units, the matrix that makes them of what was released, its noise and covariance.
 
     The covariance is noisy itself: one deviation of that is added, so that where noise hides the variance between
     people, intervals are too wide rather than too narrow.
     """
 
     values: np.ndarray
-    scales: np.ndarray
+    axes: np.ndarray
     noise_std: float
     covariance: np.ndarray
     covariance_std: float
 
     def errors(self, gradient: np.ndarray) -> tuple[float, float]:
         """The deviations, by noise and by the sample of people, of a function with this gradient."""
-        scaled = gradient * self.scales
+        scaled = gradient @ self.axes
         sampling = float(scaled @ self.covariance @ scaled) + self.covariance_std * float(scaled @ scaled)
         return self.noise_std * float(np.linalg.norm(scaled)), math.sqrt(max(sampling, 0.0))
 
@@ -205,7 +205,7 @@ def _block_scores(
     places = {name: first + place for place, name in enumerate(names)}
     counted = layout.counted(block)
     count = float(found.values[first]) if counted else 1.0
-    hidden = counted and count < _CLEAR * found.noise_std * found.scales[first]
+    hidden = counted and count < _CLEAR * found.noise_std * float(np.linalg.norm(found.axes[first]))
 
     def mean(name: str) -> tuple[float, np.ndarray]:
         """The mean over the block's rows, and its gradient."""

@@ -60,12 +60,15 @@ class CellFractions(PerUser):
 class ScoreMeans(PerUser):
     """The mean of a function of each user's rows, less a public centre; with `most_rows` their sum over that.
 
+    turn: a public square matrix that the result is multiplied by; None for none.
+
     Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows.
     """
 
     function: RowFunction
     centre: np.ndarray
     most_rows: int | None = None
+    turn: np.ndarray | None = None
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         owners, rows = rows_of_users(data, users)
@@ -73,7 +76,13 @@ class ScoreMeans(PerUser):
         out = np.empty((users.size, len(self.centre)))
         for column in range(len(self.centre)):  # row after row of a user, wherever they lie
             out[:, column] = np.bincount(owners, values[:, column], users.size)
-        return np.asarray(out / _divisors(data, users, self.most_rows)[:, None] - self.centre)
+        out = out / _divisors(data, users, self.most_rows)[:, None] - self.centre
+        if self.turn is None:
+            return np.asarray(out)
+        turned = np.zeros_like(out)
+        for row, column in np.ndindex(self.turn.shape):  # by single numbers: no product of matrices
+            turned[:, row] += self.turn[row, column] * out[:, column]
+        return np.asarray(turned)
 
 
 @dataclass(frozen=True, eq=False)
