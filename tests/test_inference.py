@@ -24,6 +24,7 @@ from userdp import (
     PoissonRegressor,
     QuantileRegressor,
     UserData,
+    UtilityWarning,
     load_model,
     losses,
     save_model,
@@ -223,6 +224,17 @@ def test_a_class_too_rare_for_the_noise_has_none_and_says_how_many_users_would_d
     said = re.search(r"There are no standard errors, .* About ([\d,]+) such users would do", result.message)
     assert int(said[1].replace(",", "")) > 2000
     assert np.linalg.norm(result.weights) < 20, "weights are those of the solver, not of steps that led astray"
+
+
+def test_counts_beyond_the_largest_have_none_and_a_model_all_the_same():
+    """There the loss is flat, and steps would be divided by 0."""
+    X, _, _, users = people(3000)
+    y = np.random.default_rng(0).poisson(20, len(X))
+    with pytest.warns(UtilityWarning, match="Raise it, if it is low"):
+        model = PoissonRegressor(max_count=5, insecure_seed=1, **OPTIONS).fit(X, y, groups=users)
+    assert np.isfinite(model.coef_).all()
+    with pytest.raises(ValueError, match=r"standard errors"):
+        model.summary()
 
 
 def test_a_penalty_moves_what_is_covered():

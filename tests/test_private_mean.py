@@ -386,3 +386,16 @@ def test_intervals_of_a_scaler(tmp_path):
     np.testing.assert_array_equal(read[0].mean_, scaler.mean_)
     with pytest.raises(ValueError, match="inference=True"):
         read[0].conf_int()
+
+
+def test_a_scaler_with_errors_charges_the_ledger_that_it_is_given():
+    ledger = Ledger(Budget(3.0, 1e-5))
+    SCALER(1.0, 1e-6, ledger=ledger).fit(values(), groups=USERS)
+    assert [charge.purpose for charge in ledger.charges()] == ["PrivateStandardScaler.fit"]
+    assert ledger.spent_epsilon(1e-6) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_seeded_scaler_with_errors_is_not_said_to_be_private():
+    seeded, secure = (SCALER(1.0, 1e-6, insecure_seed=seed) for seed in (1, None))
+    assert not seeded.fit(values(), groups=USERS).privacy_.private
+    assert secure.fit(values(), groups=USERS).privacy_.private

@@ -36,7 +36,7 @@ _CODED_CELLS = 1 << 18  # labels that become positions at a time: what is made o
 _NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
 _TEXTS = re.compile(r"(large_)?(string|utf8)(_view)?(\[pyarrow\])?|str")
 _WHOLE = re.compile(r"((?P<int>u?int(8|16|32|64))|(?P<bool>bool(ean)?))(\[pyarrow\])?")
-_CATEGORIES = ("category", "categorical", "enum")
+_CATEGORIES = {"category": ANY, "categorical": TEXT, "enum": TEXT}  # of pandas, and of polars
 # Numbers in text, as pyarrow reads those of a CSV column: either way of reading a cell must give the same.
 _BLANKS = r"[ \t\r\n\f\v]*"
 _DIGITS = _BLANKS + r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:inf|infinity))" + _BLANKS
@@ -353,12 +353,9 @@ def _position(cell: Any, known: dict[Any, float]) -> float:
 
 
 def _declared_of_labels(column: Any) -> str:
-    """The same as `declared`, but of categories what their own type declares; those of polars are text."""
+    """The same as `declared`, but categories of polars are text; those of pandas may have any type, by their cells."""
     kind = declared(column)
-    if kind not in _CATEGORIES:
-        return kind
-    categories = getattr(_type_of(column), "categories", None)
-    return declared(categories) if hasattr(categories, "dtype") else TEXT
+    return _CATEGORIES.get(kind, kind)
 
 
 def _possible(column: Any, classes: Sequence[Any]) -> int:

@@ -15,6 +15,7 @@ import textwrap
 import warnings
 import weakref
 from collections.abc import Callable
+from numbers import Integral
 from types import FrameType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -240,7 +241,8 @@ def _check_folds(frames: list[FrameType]) -> None:
         if cv is None and hasattr(caller, "cv"):  # stacking fits on everyone before it splits
             from sklearn.model_selection import KFold
 
-            cv = KFold() if caller.cv is None or isinstance(caller.cv, int) else caller.cv
+            without = caller.cv is None and type(caller).__name__.endswith("Chain")  # chains make no folds then
+            cv = None if without else KFold() if caller.cv is None or isinstance(caller.cv, Integral) else caller.cv
         kinds = [kind.__name__ for kind in type(cv).__mro__]
         splits = {"BaseCrossValidator", "BaseShuffleSplit", "_UnsupportedGroupCVMixin"} & set(kinds)
         if splits and not {"GroupsConsumerMixin", "PredefinedSplit", "_CVIterableWrapper"} & set(kinds):

@@ -72,9 +72,11 @@ _WIDER = 4.0  # the most by which a clip that acted gets wider
 _SHORT = 0.5  # mean fraction of its length that a clipped gradient may have lost
 _LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change
 _TRIES, _LESS = 20, 1 - 1e-6
+_FLATTEST = 1e-6  # least curvature / largest that counts as one: steps are divided by it
 
 ALIKE = "users' rows are fewer, or more alike, than was planned for"
 FAR = "noise is too large for how curved the loss is, as where a class, or what is counted, is rare"
+FLAT = "There are no standard errors: predictions are where the loss is flat, as at max_count. Raise it, if it is low."
 CUT_ADVICE = "There are no standard errors: the weights reached the limit of domain_radius. Raise it, or leave it out."
 
 
@@ -155,7 +157,9 @@ class IntervalSteps:
             found.weights = fitted.coordinates.project(problem.domain, weights)
             found.message = found.message or CUT_ADVICE
             return
-        if rough > _MOST_ROUGH_AFTER:
+        if min(start, told(point)) <= _FLATTEST * fitted.loss.curvature:
+            found.message = FLAT
+        elif rough > _MOST_ROUGH_AFTER:
             found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
         elif far > _FARTHEST:
             found.message = _none(FAR, self.spread.n_vectors * far / _FARTHEST)
@@ -240,7 +244,7 @@ def _gradient(
 def _told(problem: Problem, fitted: Fitted) -> Callable[..., float]:
     """How curved the loss is at a point, but for a factor, as far as the mean and spread of predictions tell.
 
-    With a `shift` of all predictions.
+    With a `shift` of all predictions. Never 0, as it is where all counts are beyond the largest.
     """
     axes, mean = Axes.of(fitted.coordinates, problem.intercept), fitted.loss.mean
     if mean is None or not axes.level:
@@ -248,7 +252,7 @@ def _told(problem: Problem, fitted: Fitted) -> Callable[..., float]:
 
     def told(point: np.ndarray, shift: float = 0.0) -> float:
         level, square = axes.mean_and_square(point)
-        return told_curvature(mean, level + shift, square - level**2)
+        return max(told_curvature(mean, level + shift, square - level**2), _FLATTEST * fitted.loss.curvature)
 
     return told
 
