@@ -38,16 +38,18 @@ types: $(DEV)/ready
 	$(DEV)/bin/mypy
 
 PYTEST := $(DEV)/bin/python -m pytest --quiet
+# A worker that has nothing left takes tests from the other.
+BOTH := --numprocesses=2 --dist=worksteal
 
 # A moment's look: layers, places of planted bugs, docs, and the core's arithmetic.
 check: lint types
-	$(PYTEST) --numprocesses=2 -m "not slow" tests/test_layers.py tests/test_domains.py tests/test_locks.py \
+	$(PYTEST) $(BOTH) -m "not slow" tests/test_layers.py tests/test_domains.py tests/test_locks.py \
 	  tests/test_default_delta.py tests/test_statistics.py tests/privacy/test_plan.py tests/privacy/test_clip.py \
 	  tests/privacy/test_mechanism.py tests/privacy/test_statement.py tests/solvers/test_problem.py \
 	  tests/test_mutants.py tests/test_docs.py --deselect=tests/test_docs.py::test_code_blocks_run
 
 test: lint types
-	$(PYTEST) --numprocesses=2 -m "not slow" --ignore=tests/privacy
+	$(PYTEST) $(BOTH) -m "not slow" --ignore=tests/privacy
 	$(MAKE) coverage
 
 # The site. Warnings are errors: a page in no toctree, a link that leads nowhere, an example that fails.
@@ -58,8 +60,8 @@ docs: $(DEV)/ready
 
 # What `test` leaves out.
 test-all: $(DEV)/ready
-	$(PYTEST) --numprocesses=2 -m "slow and not mutation" --ignore=tests/privacy
-	$(PYTEST) --numprocesses=2 -m mutation
+	$(PYTEST) $(BOTH) -m "slow and not mutation" --ignore=tests/privacy
+	$(PYTEST) $(BOTH) -m mutation
 
 # All tests of the privacy core, slow ones too. First compiled kernels as plain Python, which is how their branches are
 # seen. No threads, because coverage's tracer cannot be installed in two at once; those that need some are run after,
@@ -69,8 +71,8 @@ PLAIN := tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/priva
 	  test_totals_of_entries_are_those_of_the_vectors \
 	  test_a_vector_is_clipped_in_the_1_norm_and_never_beyond_what_the_sensitivity_allows)
 coverage: $(DEV)/ready
-	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 --cov --cov-report= $(PLAIN)
-	NUMBA_NUM_THREADS=1 $(PYTEST) --numprocesses=2 -m "not threads" --cov --cov-append --cov-report= tests/privacy
+	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) $(BOTH) --cov --cov-report= $(PLAIN)
+	NUMBA_NUM_THREADS=1 $(PYTEST) $(BOTH) -m "not threads" --cov --cov-append --cov-report= tests/privacy
 	$(DEV)/bin/python -m coverage report --fail-under=100
 	$(PYTEST) -m threads tests/privacy
 

@@ -38,8 +38,9 @@ def _each(function, predictions, targets):
 
 def each(function, predictions, targets):
     """The function of each prediction and target, in machine code if it is compiled."""
-    if is_jitted(function):
-        return _each(function, np.ascontiguousarray(predictions), targets)
+    machine_code = getattr(function, "compiled", function)
+    if is_jitted(machine_code):
+        return _each(machine_code, np.ascontiguousarray(predictions), targets)
     return np.array([function(p, t) for p, t in zip(predictions, targets, strict=True)])
 
 
