@@ -29,26 +29,39 @@ def make_users(n_users=3000, n_features=4, rows=(3, 12), seed=0, dtype=np.float6
 
 
 @numba.njit
-def _each(function, predictions, targets):
+def _values(function, predictions, targets):
     out = np.empty(len(targets))
     for i in range(len(targets)):
         out[i] = function(predictions[i], targets[i])
     return out
 
 
-def each(function, predictions, targets):
+@numba.njit
+def _vectors(function, predictions, targets):
+    out = np.empty(predictions.shape)
+    for i in range(len(targets)):
+        out[i] = function(predictions[i], targets[i])
+    return out
+
+
+def each(function, predictions, targets, loop=_values):
     """The function of each prediction and target, in machine code if it is compiled."""
     machine_code = getattr(function, "compiled", function)
     if is_jitted(machine_code):
-        return _each(machine_code, np.ascontiguousarray(predictions), targets)
+        return loop(machine_code, np.ascontiguousarray(predictions), targets)
     return np.array([function(p, t) for p, t in zip(predictions, targets, strict=True)])
 
 
-def risk(loss, data, w):
-    predictions = data.dense().astype(float) @ w.reshape(loss.n_outputs, -1).T
+def values_and_slopes(loss, X, y, w):
+    """Of each row: the loss, and its slope in each output (rows, outputs)."""
+    predictions = X @ w.reshape(loss.n_outputs, -1).T
     if loss.n_outputs == 1:
-        return float(np.mean(each(loss.value, predictions[:, 0], data.targets)))
-    return float(np.mean([loss.value(p, y) for p, y in zip(predictions, data.targets, strict=True)]))
+        return each(loss.value, predictions[:, 0], y), each(loss.slope, predictions[:, 0], y)[:, None]
+    return each(loss.value, predictions, y), each(loss.slope, predictions, y, _vectors)
+
+
+def risk(loss, data, w):
+    return float(np.mean(values_and_slopes(loss, data.dense().astype(float), data.targets, w)[0]))
 
 
 def best_risk(loss, data, l2=0.0):
@@ -56,11 +69,7 @@ def best_risk(loss, data, l2=0.0):
     X, y = data.dense().astype(float), data.targets
 
     def objective(w):
-        predictions = X @ w.reshape(loss.n_outputs, -1).T
-        if loss.n_outputs == 1:
-            slopes = each(loss.slope, predictions[:, 0], y)[:, None]
-        else:
-            slopes = np.array([loss.slope(p, t) for p, t in zip(predictions, y, strict=True)])
-        return risk(loss, data, w) + l2 / 2 * float(w @ w), (slopes.T @ X / len(X)).ravel() + l2 * w
+        values, slopes = values_and_slopes(loss, X, y, w)
+        return np.mean(values) + l2 / 2 * float(w @ w), (slopes.T @ X / len(X)).ravel() + l2 * w
 
     return minimize(objective, np.zeros(loss.n_outputs * X.shape[1]), jac=True, method="L-BFGS-B").fun

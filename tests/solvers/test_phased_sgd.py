@@ -7,7 +7,7 @@ import pytest
 import scipy
 from scipy.optimize import minimize as scipy_minimize
 from sklearn.linear_model import LogisticRegression
-from support_solvers import make_users
+from support_solvers import make_users, values_and_slopes
 
 from userdp import Affine, Ball, Box, Budget, BudgetExceeded, UserData, losses
 from userdp.models.fitting import minimize
@@ -200,16 +200,12 @@ def drive(releases, curator):
 
 def excess(problem, data, weights):
     """How much more the penalised mean loss is than its minimum by scipy; intercepts are not in the penalty."""
-    X, y, k = data.dense().astype(float), data.targets, problem.loss.n_outputs
+    X, y = data.dense().astype(float), data.targets
 
     def objective(w):
-        predictions = X @ w.reshape(k, -1).T
-        values = [problem.loss.value(p if k > 1 else p[0], t) for p, t in zip(predictions, y, strict=True)]
-        slopes = [
-            np.atleast_1d(problem.loss.slope(p if k > 1 else p[0], t)) for p, t in zip(predictions, y, strict=True)
-        ]
+        values, slopes = values_and_slopes(problem.loss, X, y, w)
         kept = problem.penalised(w)
-        gradient = (np.array(slopes).T @ X / len(X)).ravel() + problem.l2 * kept
+        gradient = (slopes.T @ X / len(X)).ravel() + problem.l2 * kept
         return np.mean(values) + problem.l2 / 2 * kept @ kept, gradient
 
     found = scipy_minimize(objective, np.zeros(problem.dimension), jac=True, method="L-BFGS-B", tol=1e-12)
