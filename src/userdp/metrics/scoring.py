@@ -219,7 +219,9 @@ def _n_rows(X: Any) -> int:
 
 def _check_columns(model: Any, X: Any) -> None:
     """Refuse other columns than those the model was fitted with: public facts, whatever cells hold."""
-    named, names = getattr(model, "feature_names_in_", None), getattr(X, "columns", None)
+    described = getattr(model.steps[0][1] if hasattr(model, "steps") else model, "columns_", None)
+    named = getattr(model, "feature_names_in_", None) if described is None else list(described)
+    names = getattr(X, "columns", None)
     if named is not None and names is not None and not isinstance(X, np.ndarray):
         held = set(getattr(X, "column_names", names))
         missing = [str(name) for name in named if name not in held]
