@@ -138,7 +138,7 @@ def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarra
     _check_columns(model, X)
     before, last = _linear(model)
     if before is None and last is not None:
-        features, sound = _features(model, X)
+        features, sound = _features(last, X)
     else:  # as it is: what steps make of it, and what another model says, is judged
         features, sound = X, np.ones(_n_rows(X), dtype=bool)
     if kind == "numbers":
