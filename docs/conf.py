@@ -88,6 +88,7 @@ def members(kind: type) -> list[tuple[str, str]]:
 
 
 _PUBLIC = {name: getattr(userdp, name) for name in userdp._MODULES}
+_PUBLIC |= {name: getattr(userdp.model_selection, name) for name in ("PrivateSearchCV", "SelectFeatures")}
 autosummary_context = {"own": {name: members(thing) for name, thing in _PUBLIC.items() if inspect.isclass(thing)}}
 
 # Docstrings are plain text with code in backticks: no |x|, w_ or 2 * 3 in them is reStructuredText's.

@@ -57,6 +57,28 @@ def test_a_missing_cell_may_have_a_feature_of_its_own():
     assert one(Text(4, missing_indicator=True), ["", "word"]).toarray()[:, -1].tolist() == [1, 0]
 
 
+def test_levels_that_are_all_there_are_need_no_feature_for_others():
+    every = Category(["a", "b", "c"], other=False)
+    assert Columns({"c": every}).names == ["c=b", "c=c"]
+    assert one(every, ["a", "b", "c", "z", None]).tolist() == [[0, 0], [1, 0], [0, 1], [0, 0], [0, 0]]
+    assert one(Category(["a", "b"], other=False, missing_indicator=True), ["b", "z", None]).tolist() == [
+        *([1, 0], [0, 0], [0, 1]),
+    ]
+    assert one(Category(["a"], other=False), ["a", "z"]).shape == (2, 0)
+    assert Columns.of(Columns({"c": every}).to_dict())["c"] == every
+    with pytest.raises(ValueError, match="declared levels only"):
+        Category("private", other=False)
+    with pytest.raises(TypeError, match="other of a Category to be True or False, got int"):
+        Category(["a", "b"], other=0)
+
+
+def test_text_that_a_schema_declares_is_no_number():
+    for column in (pa.array(["1", "2"]), pa.array(["1", "2"]).dictionary_encode(), pl.Series(["1", "2"])):
+        with pytest.raises(TypeError, match=r"column 'c' to hold numbers, got text.*Nothing was spent"):
+            one(Number(0, 2), column)
+    assert one(Number(0, 2), pd.Series(["1", "soon"])).tolist() == [[0], [0]]  # one cell may decide pandas' type
+
+
 def test_booleans_are_0_and_1():
     column = Boolean(missing_indicator=True)
     cells = [True, False, 1, 0, 1.0, "true", "False", " Yes ", "no", "Y", "n", "T", "off", "1", "0.0"]

@@ -362,6 +362,35 @@ def test_columns_other_than_the_fit_s_are_refused_by_what_is_declared():
         evaluate(model, pd.DataFrame(X, columns=["a", "c"]), Y, USERS, epsilon=1.0)
 
 
+def test_described_columns_are_those_of_the_table_not_the_features():
+    columns = userdp.Columns(a=userdp.Number(-9, 9), group=userdp.Category(["x", "y"]))
+    model = with_weights(LogisticRegression(classes=[0, 1], columns=columns), [0.8, 0.1, 0.2], -0.3, [0, 1])
+    model.columns_, model.feature_names_in_ = columns, np.array(columns.names, dtype=object)
+    table = pd.DataFrame({"group": np.where(X[:, 1] > 0, "x", "y"), "a": X[:, 0]})
+    for asked in (model, make_pipeline(model)):
+        found = evaluate(
+            asked, table, Y, USERS, epsilon=8.0, metrics=["accuracy"], by=table["group"], levels=["x", "y"]
+        )
+        assert found["accuracy"].value > 0.4
+        with pytest.raises(ValueError, match=r"columns of the fit: a is missing"):
+            evaluate(asked, table[["group"]], Y, USERS, epsilon=1.0)
+    with pytest.raises(ValueError, match=r'the column itself, X\["city"\]'):
+        evaluate(model, table, Y, USERS, epsilon=8.0, by="group", levels=["x", "y"])
+
+
+def test_a_delta_that_allows_publishing_a_person_is_refused():
+    ledger = Ledger(Budget(10.0, 0.5))
+    with pytest.raises(ValueError, match=r"delta=0\.001 well below 1 over the 3000 users.*Nothing was spent"):
+        evaluate(logistic(), X, Y, USERS, epsilon=1.0, delta=0.001, ledger=ledger)
+    for means in (userdp.private_mean, lambda X, users, **more: scaler(**more).fit(X, groups=users)):
+        with pytest.raises(ValueError, match=r"delta=0\.001 well below 1"):
+            means(X, USERS, epsilon=1.0, delta=0.001, ledger=ledger)
+    assert ledger.charges() == ()
+
+
+scaler = functools.partial(userdp.PrivateStandardScaler, low=-5, high=5)
+
+
 def test_predictions_of_numbers_that_are_none_count_as_the_worst():
     class Nothing:
         def predict(self, rows):

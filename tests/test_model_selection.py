@@ -76,6 +76,7 @@ def test_a_split_tells_all_candidates_scores_and_models(split):
     results = split.cv_results_
     assert results["params"] == [{"l2": 0.0}, {"l2": 3.0}]
     assert results["rank_test_score"].tolist() == [1, 2]
+    assert pd.DataFrame(results)["param_l2"].tolist() == [0.0, 3.0]
     assert results["mean_test_score"][0] == split.best_score_ > results["mean_test_score"][1]
     assert -0.2 < split.best_score_ < -0.05  # Brier scores
     assert 0 < results["noise_test_score"][0] < 0.01
@@ -107,7 +108,7 @@ def test_models_tell_of_the_whole_search_and_not_of_their_part(name, request, tm
     assert search.privacy_.n_users == N_USERS
     assert "the whole search" in str(search.privacy_)
     assert "NOT PRIVATE" in search.privacy_.warning
-    save_model(search.best_estimator_, tmp_path / "model.json")
+    save_model(search, tmp_path / "model.json")
     read = load_model(tmp_path / "model.json")
     assert read.privacy_.covers == search.privacy_.covers
     assert pickle.loads(pickle.dumps(search.best_estimator_)).coef_.tolist() == search.best_estimator_.coef_.tolist()

@@ -112,9 +112,9 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
         "best_score_ : float": "The chosen candidate's noisy score: the best of several, so it is too good on "
         "average, of random stopping most of all. For an honest one use `userdp.metrics.evaluate` on others.",
         "best_index_ : int": "Its place among the candidates.",
-        "cv_results_ : dict": "What was released of scores: `params`, `mean_test_score`, `rank_test_score`, and "
-        "`noise_test_score`, the standard deviation of the noise by which they differ. Of random stopping only the "
-        "best run is released.",
+        "cv_results_ : dict": "What was released of scores, for `pandas.DataFrame`: `params` and a `param_` of each, "
+        "`mean_test_score`, `rank_test_score`, and `noise_test_score`, the standard deviation of the noise by which "
+        "they differ. Of random stopping only the best run is released.",
         "candidates_ : list": "The released models of all candidates, in order; empty with random stopping.",
         "plan_ : SelectionPlan": "The plan that was carried out; printed, it says what noise was expected.",
         "privacy_ : Statement": "What was guaranteed and spent: one charge for all of it.",
@@ -240,10 +240,11 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             named = "neg_brier_score" if hasattr(model, "predict_proba") else named
             named = "neg_mean_pinball_loss" if isinstance(model, QuantileRegressor) else named
         fits = {"probabilities": hasattr(model, "predict_proba"), "classes": model._classifies}
-        if named not in _SCORINGS or not fits.get(_SCORINGS[named], not model._classifies):
+        fitting = [name for name, kind in _SCORINGS.items() if fits.get(kind, not model._classifies)]
+        if named not in fitting:
             raise ValueError(
-                f"Expected scoring={self.scoring!r} to be None or one of {', '.join(_SCORINGS)} that fits "
-                f"{type(model).__name__}. Nothing was spent."
+                f"Expected scoring={self.scoring!r} to be None or, of {type(model).__name__}, one of "
+                f"{', '.join(fitting)}. Nothing was spent."
             )
         return named
 
@@ -280,8 +281,10 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         self.candidates_ = list(found.models)
         scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.model))
         released = range(len(candidates)) if found.models else [found.best]
+        tried = [candidates[number][0] for number in released]
         self.cv_results_ = {
-            "params": [candidates[number][0] for number in released],
+            **{f"param_{name}": _tried(name, tried) for name in sorted({name for one in tried for name in one})},
+            "params": tried,
             "mean_test_score": scores,
             "noise_test_score": np.full(len(scores), spread),
             "rank_test_score": 1 + np.argsort(np.argsort(-scores, kind="stable"), kind="stable"),
@@ -377,6 +380,14 @@ def _check_candidate(candidate: Any, first: LinearModel) -> None:
                 "Expected steps that learn nothing before the model: a private scaler has a budget of its own. Use "
                 "PublicScaler, or none: the default solver works in columns of any units. Nothing was spent."
             )
+
+
+def _tried(name: str, params: list[dict[str, Any]]) -> Any:
+    """One parameter of each candidate, masked where it has none, as scikit-learn's searches have it."""
+    values = np.empty(len(params), dtype=object)
+    for place, one in enumerate(params):  # not at once: values may be lists
+        values[place] = one.get(name)
+    return np.ma.MaskedArray(values, mask=[name not in one for one in params])
 
 
 def _equal(one: Any, other: Any) -> bool:

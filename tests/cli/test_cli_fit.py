@@ -122,6 +122,10 @@ def test_a_dry_run_counts_users_and_spends_nothing(files, tmp_path):
     record = json.loads(run(*arguments, "--json").stdout)
     assert (record["choice"], record["n_users"], record["n_weights"]) == ("phased-sgd", 600, 3)
     assert Ledger.open(ledger).spent_epsilon() == 0
+    assert result.stderr == ""
+    assert "--delta 0.002 well below 1 over the 600 users" in run(*arguments, "--delta", "0.002").stderr
+    everything = run("fit", files / "data.csv", *FLAG[:2], *FLAG[4:], "--features", "*", "--dry-run")
+    assert "declares no types" in everything.stderr
     few = run("fit", files / "data.csv", *FLAG, "--dry-run", "--epsilon", "0.01")
     assert (few.exit_code, few.stdout) == (1, "")
     assert "users would do" in few.stderr

@@ -87,6 +87,7 @@ def in_options(message: str) -> str:
     message = _ASSIGNED.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", message)
     message = (
         message.replace("allow_weak=True", "--allow-weak")
+        .replace("columns=Columns(...)", "--columns")
         .replace("target_bound", "--target-range")
         .replace("public_X", "--public-data")
         .replace("n_partitions=", "--workers ")

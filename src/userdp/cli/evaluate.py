@@ -32,7 +32,8 @@ def evaluate(
     *,
     target: o.Target,
     user_column: Annotated[
-        str | None, o.option(o.DATA, "Column that says whose row it is, to count every user once too.")
+        str | None,
+        o.option(o.DATA, "Column that says whose row it is: needed with --epsilon; else to count every user once too."),
     ] = None,
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
@@ -85,12 +86,18 @@ def evaluate(
     for name in (target, *([] if user_column is None else [user_column])):
         require_column(table.column_names, name)
     if epsilon is None:
-        of_release = (delta, ledger, insecure_seed, loss_limit, metrics, by, max_rows_per_user, target_range)
-        if any(value is not None for value in of_release):
-            raise InputError(
-                "Expected --delta, --ledger, --loss-limit, --metrics, --by, --max-rows-per-user, --target-range and "
-                "--insecure-seed with --epsilon only."
-            )
+        of_release = {
+            "delta": delta,
+            "ledger": ledger,
+            "loss-limit": loss_limit,
+            "metrics": metrics,
+            "by": by,
+            "max-rows-per-user": max_rows_per_user,
+            "target-range": target_range,
+            "insecure-seed": insecure_seed,
+        }
+        if given := [f"--{name}" for name, value in of_release.items() if value is not None]:
+            raise InputError(f"Expected {', '.join(given)} with --epsilon only, for private scores: add that.")
     elif user_column is None:
         raise InputError("Expected --user-column with --epsilon: it says who is protected.")
     elif weight is not None:
@@ -116,6 +123,7 @@ def evaluate(
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if not show.as_json({"private": False, "scores": scores}, json):
             _print_public(scores, "counted once" if weight is None else "counted by weight")
+        _note_seen(fitted, data.name)
         return
     column, levels = (None, None) if by is None else _levels(by, table)
     layout = evaluation_layout(
@@ -147,6 +155,16 @@ def evaluate(
         _print_private(result)
     if result.privacy is not None and result.privacy.warning:
         show.note(result.privacy.warning, "bold red")
+    _note_seen(fitted, data.name)
+
+
+def _note_seen(model: LinearModel, name: str) -> None:
+    """Say so if scores are likely to be of people whom the model has seen, as far as names tell."""
+    if model.facts_["source"].get("data") == name:
+        show.note(
+            f"The model was fitted on a file named {name}: if it is this one, it has seen these people, and scores are "
+            "too good. `userdp fit --evaluate` keeps some people for them."
+        )
 
 
 def _levels(by: str, table: Any) -> tuple[str, list[Any]]:
@@ -281,4 +299,4 @@ def _print_private(found: Evaluation) -> None:
     counted = "rows that cannot be scored count as the worst"
     if found.limit is not None:
         counted = f"a row's loss or error counts {found.limit:g} at most; {counted}"
-    show.facts([*show.guarantee(found.privacy), ("limit", counted)])
+    show.facts([*show.guarantee(found.privacy, more=""), ("limit", counted)])

@@ -284,6 +284,11 @@ def fit(
         )
     if model.columns is not None and (feature_range is not None or fill_missing is not None):
         raise InputError("Expected no --feature-range or --fill-missing with --columns: it says both of each column.")
+    if features is not None and features.strip() == "*" and not table.typed:
+        raise InputError(
+            "Expected --features with names, or a narrower pattern, for a file that declares no types: '*' would take "
+            "columns of text for numbers that are all missing. Nothing was spent."
+        )
     schema = Schema.declare(table.column_names, user_column, features or list(model.columns or ()), target)
     for name in filter(None, (weight, exposure)):
         require_column(table.column_names, name)
@@ -311,7 +316,7 @@ def fit(
             n_users = _n_users(table, schema.user)
         else:
             n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
-        _dry_run(model, n_users - round((evaluate or 0.0) * n_users), schema, classes, json)
+        _dry_run(model, n_users, schema, classes, json)
         return
     assert output is not None  # as was checked first
     sources = [data] if public_data is None else [data, public_data]
@@ -490,6 +495,9 @@ def _n_users(table: TableFile, user_column: str) -> int:
 
 def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | None, json: Path | None) -> None:
     """Show the plans for this many users, the only thing read."""
+    budget = budget_for(model.epsilon, model.delta, n_users)
+    weak = choose.weak_delta(budget, n_users)
+    n_users -= round((model.evaluate or 0.0) * n_users)
     n_features = len(schema.features if model.columns is None else model.columns.names)
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))
@@ -499,7 +507,7 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
         model.max_rows_per_user,
         n_features,
         model.epsilon,
-        budget_for(model.epsilon, model.delta, n_users).delta,
+        budget.delta,
         loss=model._loss(),
         max_gradients=model.max_gradients,
         fit_intercept=model.fit_intercept,
@@ -512,14 +520,14 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
     def chosen(left: Budget) -> choose.Option:
         return choose.choose(*size, left, model.solver, model.mode, model.max_gradients)
 
-    budget = comparison.budget
     taken = chosen(budget) if fraction is None else with_intervals(*size, budget, fraction, chosen)
     if show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode}, json):
         return
     show.options(comparison, taken)
     typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
-    if advice := choose.advice_on(comparison.problem, taken):
-        show.note(advice)
+    for advice in (weak, choose.advice_on(comparison.problem, taken)):
+        if advice:
+            show.note(in_options(advice))
 
 
 def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, Any]:

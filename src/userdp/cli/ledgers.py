@@ -12,9 +12,10 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
 from userdp.data.tables import check_place
-from userdp.privacy.accounting import Budget, rounded_up
+from userdp.privacy.accounting import budget_for, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger
+from userdp.privacy.mechanisms.base import check_counts
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
@@ -37,7 +38,7 @@ def top() -> None:
 
     [bold]Example[/bold]
 
-    userdp ledger new visits.ledger --epsilon 3 --delta 1e-5
+    userdp ledger new visits.ledger --epsilon 3 --users 6000
 
     userdp fit visits.parquet ... --ledger visits.ledger
 
@@ -50,7 +51,10 @@ def top() -> None:
 def new(
     path: LedgerPath,
     epsilon: o.Epsilon,
-    delta: o.LifetimeDelta,
+    delta: o.Delta = None,
+    users: Annotated[
+        int | None, o.option(o.PRIVACY, "How many users the data set has, to choose --delta by; else up to 10,000.")
+    ] = None,
     failure_fraction: FailureFraction = FAILURE_FRACTION,
     failure_share: Annotated[float | None, typer.Option(hidden=True)] = None,  # as 0.1.0 named it
     json: o.Json = None,
@@ -62,11 +66,15 @@ def new(
 
     [bold]Example[/bold]
 
-    userdp ledger new visits.ledger --epsilon 3 --delta 1e-5
+    userdp ledger new visits.ledger --epsilon 3 --users 6000
     """
     if path.exists():
         raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
-    budget, fraction = Budget(epsilon, delta), failure_fraction if failure_share is None else failure_share
+    if delta is not None and users is not None:
+        raise InputError("Expected either --delta, or --users to choose it by, got both: leave one of them out.")
+    (n_users,) = check_counts(users=1 if users is None else users)
+    budget = budget_for(epsilon, delta, n_users)
+    fraction = failure_fraction if failure_share is None else failure_share
     show.check_json(json, path)
     Ledger(budget, check_place(path), fraction)
     kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction}
@@ -75,6 +83,8 @@ def new(
             f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "
             "Nothing is spent."
         )
+        if delta is None and users is None:
+            typer.echo("That delta is for up to 10,000 users: of a larger data set pass --users, or --delta.")
 
 
 @app.command("show", cls=o.Command)

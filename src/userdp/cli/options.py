@@ -73,7 +73,6 @@ Epsilon = Annotated[float, option(PRIVACY, "Privacy loss allowed; 1 is a common 
 Delta = Annotated[
     float | None, option(PRIVACY, "Chance of more, well below 1 / number of users; else users^-1.5, at most 1e-6.")
 ]
-LifetimeDelta = Annotated[float, option(PRIVACY, "Chance of more, well below 1 / number of users.")]
 LedgerFile = Annotated[
     Path | None, option(PRIVACY, "Ledger of the data set: what it holds is added up, and too much is refused.")
 ]

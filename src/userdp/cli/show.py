@@ -57,7 +57,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     Console(highlight=False).print(table)
 
 
-def guarantee(statement: Statement) -> list[tuple[str, str]]:
+def guarantee(statement: Statement, more: str = "; `userdp report` says more") -> list[tuple[str, str]]:
     """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
     found = statement.tradeoff if statement.private else None
@@ -78,7 +78,7 @@ def guarantee(statement: Statement) -> list[tuple[str, str]]:
             f"{rounded_up(statement.ledger_delta)}{kept}",
         ),
         *([("noise", noise)] if noise else []),
-        ("covers", f"{statement.covers}; `userdp report` says more"),
+        ("covers", f"{statement.covers}{more}"),
     ]
 
 
@@ -90,6 +90,9 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") ->
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)
+
+
+HIDDEN = "-: noise hides it. Ask for fewer scores or groups, or have more users or a larger epsilon."
 
 
 def scores(found: Scores, counted: str = "user") -> None:
@@ -108,7 +111,8 @@ def scores(found: Scores, counted: str = "user") -> None:
             for point in found.curve
         ]
         grid(["predicted chance", "mean", "observed", interval, "of the rows"], rows, "Calibration")
-    for why in found.notes:
+    hidden = any(shown[1] == "-" for shown in found.lines())
+    for why in found.notes or (HIDDEN,) * hidden:
         note(why)
 
 

@@ -48,8 +48,16 @@ class Coded:
 
 
 def numbers_or_text(what: str, column: Any) -> np.ndarray:
-    """A column of numbers; of text those cells that read as one."""
+    """A column of numbers; of text those cells that read as one, where the type may come from the cells themselves.
+
+    That is pandas': one cell of text makes a column of numbers text. Arrow (so Parquet) and polars declare types.
+    """
     column = decoded(column)
+    if declared(column) == TEXT and (isinstance(column, pa.Array | pa.ChunkedArray) or hasattr(column, "to_arrow")):
+        raise TypeError(
+            f"Expected {what} to hold numbers, got text: convert it, or describe it as a Category, a Date or Text. "
+            "Nothing was spent."
+        )
     if declared(column) != TEXT:
         return numbers(what, column).astype(np.float64, copy=False)
     cells = as_arrow(column)

@@ -193,7 +193,9 @@ class Category(Column):
     """One of some levels, or another: a 1 among zeros, one for each level but the first, and one for all others.
 
     The first level is the reference, whose features are all 0: otherwise they and the intercept would add up to the
-    same. Missing cells count as others, unless `missing_indicator` gives them a feature of their own.
+    same. Missing cells count as others, unless `missing_indicator` gives them a feature of their own. other=False says
+    that the levels are all there are, and leaves the others' feature out: whatever else a cell holds counts as the
+    first level. A feature that nobody has would get a weight of noise, and may cost the intervals of all weights.
 
     levels="private" learns them, at most `max_levels`: those that so many people have that nobody's own can show. A
     person then counts for their `levels_per_user` most frequent ones; levels are told apart by their first 48 bytes.
@@ -203,6 +205,7 @@ class Category(Column):
     LONGEST: ClassVar[int] = 48  # bytes
     levels: Sequence[Any] | str = PRIVATE
     _: KW_ONLY
+    other: bool = True
     missing_indicator: bool = False
     max_levels: int = 20
     levels_per_user: int = 3
@@ -212,7 +215,11 @@ class Category(Column):
             value = getattr(self, name)
             if not (isinstance(value, int) and least <= value <= 1000) or isinstance(value, bool):
                 raise ValueError(f"Expected {name}={value!r} to be a whole number from {least} to 1000.")
+        if not isinstance(self.other, bool):
+            raise TypeError(f"Expected other of a Category to be True or False, got {type(self.other).__name__}.")
         if self.private:
+            if not self.other:
+                raise ValueError("Expected other=False of a Category with declared levels only: name them all.")
             return
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
             raise TypeError('Expected levels of a Category to be a list, such as ["Paris", "Lyon"], or "private".')
@@ -239,14 +246,18 @@ class Category(Column):
     def suffixes(self) -> list[str]:
         if self.private:
             return [f"=({number})" for number in range(1, self.max_levels)] + ["=(other)"]
-        return [f"={level}" for level in Coded.texts_of(self.levels[1:])] + ["=(other)"] * bool(self.levels)
+        return [f"={level}" for level in Coded.texts_of(self.levels[1:])] + ["=(other)"] * self._has_other
+
+    @property
+    def _has_other(self) -> bool:
+        return self.other and bool(self.levels)
 
     def features(self, cells: Coded) -> np.ndarray:
         places = {cut(text): place for place, text in enumerate(Coded.texts_of(self.levels)) if text is not None}
         n, other = len(places), self.missing_indicator
         of_text = [-1 if text is None and other else places.get(cut(text or ""), n) for text in cells.distinct]
         place = np.array(of_text, dtype=np.int64)[cells.codes]
-        return np.asarray(place[:, None] == np.arange(1, n + bool(n)), dtype=np.float64)
+        return np.asarray(place[:, None] == np.arange(1, max(n, 1) + self._has_other), dtype=np.float64)
 
     def missing(self, cells: Coded) -> np.ndarray:
         return np.asarray(np.array([text is None for text in cells.distinct])[cells.codes])

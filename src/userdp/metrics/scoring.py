@@ -138,7 +138,7 @@ def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarra
     _check_columns(model, X)
     before, last = _linear(model)
     if before is None and last is not None:
-        features, sound = _features(model, X)
+        features, sound = _features(last, X)
     else:  # as it is: what steps make of it, and what another model says, is judged
         features, sound = X, np.ones(_n_rows(X), dtype=bool)
     if kind == "numbers":
@@ -219,7 +219,9 @@ def _n_rows(X: Any) -> int:
 
 def _check_columns(model: Any, X: Any) -> None:
     """Refuse other columns than those the model was fitted with: public facts, whatever cells hold."""
-    named, names = getattr(model, "feature_names_in_", None), getattr(X, "columns", None)
+    described = getattr(model.steps[0][1] if hasattr(model, "steps") else model, "columns_", None)
+    named = getattr(model, "feature_names_in_", None) if described is None else list(described)
+    names = getattr(X, "columns", None)
     if named is not None and names is not None and not isinstance(X, np.ndarray):
         held = set(getattr(X, "column_names", names))
         missing = [str(name) for name in named if name not in held]

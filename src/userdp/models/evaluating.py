@@ -22,6 +22,7 @@ from userdp.privacy.guarantee import COVERS_EVALUATION, Statement, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan
+from userdp.solvers.choose import check_delta
 
 _DEFAULT = {"binary": ("log_loss", "auc", "calibration"), "classes": ("log_loss", "accuracy")}
 _WITHOUT_CHANCES = {"binary": ("accuracy", "auc"), "classes": ("accuracy",)}
@@ -135,8 +136,8 @@ def evaluate(
     y = read_targets(y, n_rows)
     exposed = None if exposure is None else read_weights("exposure", exposure, n_rows)
     found = predictions_of(model, X, y, layout.scale, exposed)
-    if by is not None and not (hasattr(by, "__len__") and len(by) == n_rows):
-        raise ValueError("Expected by with one value per row of X, in one dimension.")
+    if by is not None and (isinstance(by, str) or not (hasattr(by, "__len__") and len(by) == n_rows)):
+        raise ValueError('Expected by with one value per row of X, in one dimension: the column itself, X["city"] say.')
     own = None if by is None else positions("by", by, list(layout.levels))
     opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
     data = UserData.from_arrays(
@@ -209,6 +210,7 @@ def evaluate_users(
 ) -> Evaluation:
     """The same of the layout's rows, grouped already."""
     source = source or Source()
+    check_delta(budget, data.n_users, insecure_seed)
     plan = Plan(data.n_users, evaluation_steps(layout, data.n_users, budget))
     ledger = Ledger(budget) if ledger is None else ledger
     entry = source.entry(purpose, "evaluate")

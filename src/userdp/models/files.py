@@ -48,8 +48,9 @@ def save_model(model: LinearModel | Pipeline, path: str | os.PathLike[str]) -> P
     """Write a fitted estimator, or a pipeline that ends in one, as JSON, whole or not at all.
 
     Everything in the file may be shown to anyone. Steps of a pipeline are those that learn nothing from the data, told
-    by their parameters alone, and the scalers of userdp.
+    by their parameters alone, and the scalers of userdp. Of a `PrivateSearchCV` it is the chosen model.
     """
+    model = getattr(model, "best_estimator_", model)
     if isinstance(model, Pipeline):
         record = pipeline_to_dict(model)
     elif isinstance(model, LinearModel):

@@ -30,7 +30,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
-from userdp.solvers.choose import NOISE_ADVICE, Option, check_use, choose, noise_dominated
+from userdp.solvers.choose import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.inference import with_intervals
 from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
@@ -106,11 +106,8 @@ def minimize(
     budget = budget_for(epsilon, delta, data.n_users)
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     allow_weak = allow_weak or seed is not None  # which spends nobody's budget
-    if not allow_weak and budget.delta * data.n_users >= 1:
-        raise ValueError(
-            f"Expected delta={budget.delta:g} well below 1 over the {data.n_users} users: it would even allow "
-            "publishing somebody's data outright. Leave it out, or pass allow_weak=True. Nothing was spent."
-        )
+    if not allow_weak:
+        check_delta(budget, data.n_users, remedy="Leave it out, or pass allow_weak=True.")
     if isinstance(loss, str):
         loss = loss_of_name(loss)
     problem = Problem(

@@ -96,7 +96,20 @@ class Intervals:
         return self.summary(level).conf_int
 
     def summary(self, level: float = 0.95) -> Summary:
-        """A table of coefficients, standard errors, z, intervals, and which part of the variance is privacy's noise."""
+        """A table of coefficients, standard errors, z, intervals, and which part of the variance is privacy's noise.
+
+        Its fields are arrays; `print` shows it as a table.
+
+        >>> from userdp import LogisticRegression
+        >>> rng = np.random.default_rng(0)
+        >>> people, X = np.repeat(np.arange(4000), 3), rng.normal(size=(12_000, 2))
+        >>> y = rng.random(12_000) < 1 / (1 + np.exp(-X[:, 0]))
+        >>> model = LogisticRegression(8.0, max_rows_per_user=3, inference=True).fit(X, y, groups=people)
+        >>> model.summary().names
+        ('x0', 'x1', '(intercept)')
+        >>> model.conf_int(level=0.9).shape, model.cov_.shape
+        ((3, 2), (3, 3))
+        """
         found = self._known_uncertainty(ValueError)
         coef = np.atleast_2d(self.coef_)[0]
         names = names_of(self, len(coef))
@@ -107,9 +120,11 @@ class Intervals:
     def _known_uncertainty(self, refusal: type[Exception]) -> Uncertainty:
         found: Uncertainty | None = getattr(self, "uncertainty_", None)
         if found is None:
+            if getattr(self, "inference", False):
+                raise refusal("Expected a fit with standard errors: this one's warning, result_.message, says why not.")
             raise refusal(
-                "Expected a model fitted with inference=True whose fit did not say that there are no standard errors: "
-                "they are part of the plan, and cannot be had afterwards."
+                "Expected a model fitted with inference=True: standard errors are part of the plan, and cannot be had "
+                "afterwards."
             )
         return found
 

@@ -27,6 +27,7 @@ from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
+from userdp.solvers.choose import check_delta
 from userdp.solvers.mean_plans import enough_users
 from userdp.vectors.moments import UserMean
 
@@ -131,6 +132,7 @@ def private_mean(
         insecure_seed=insecure_seed,
     )
     budget = budget_for(epsilon, delta, data.n_users)
+    check_delta(budget, data.n_users, insecure_seed)
     entry = source.entry(purpose, "private_mean")
     found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry, fraction)
     return replace(found, purpose=purpose, source=source, names=_names(X))

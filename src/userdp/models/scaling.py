@@ -21,6 +21,7 @@ from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
+from userdp.solvers.choose import check_delta
 from userdp.vectors.moments import UserMean
 
 _OUTLIERS = 0.01
@@ -121,6 +122,7 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
             insecure_seed=self.insecure_seed,
         )
         budget = budget_for(self.epsilon, self.delta, data.n_users)
+        check_delta(budget, data.n_users, self.insecure_seed)
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
         if fraction is None:  # means are at most sqrt(d) from 0, so no two are farther apart than twice that
             spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed

@@ -290,6 +290,11 @@ class Comparison:
     @property
     def why(self) -> str:
         """What to expect of the choice, with a warning where noise is likely to dominate, and whom clipping biases."""
+        weak = weak_delta(self.budget, self.n_users)
+        return f"{weak} A fit is refused. {self._expected}" if weak else self._expected
+
+    @property
+    def _expected(self) -> str:
         if self.choice is None:
             return "No solver fits: have more users, a larger epsilon, or lower the number of features."
         reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
@@ -357,6 +362,20 @@ EXCESS_NOTE = "Excess risk: ~ is an estimate, <= a bound."
 def excess(option: Option) -> str:
     """An option's excess risk, marked as an estimate or a bound."""
     return f"{'~' if option.estimated else '<='}{option.bound:.2g}"
+
+
+def weak_delta(budget: Budget, n_users: int) -> str:
+    """What is wrong with a delta that is not below 1 / number of users, in a sentence; empty if it is."""
+    if budget.delta * n_users < 1:
+        return ""
+    outright = "it would even allow publishing somebody's data outright"
+    return f"Expected delta={budget.delta:g} well below 1 over the {n_users} users: {outright}."
+
+
+def check_delta(budget: Budget, n_users: int, seed: int | None = None, remedy: str = "Leave it out.") -> None:
+    """Refuse a delta that is not below 1 / number of users, unless a seed says that nobody's budget is spent."""
+    if seed is None and (why := weak_delta(budget, n_users)):
+        raise ValueError(f"{why} {remedy} Nothing was spent.")
 
 
 NOISE_ADVICE = (
