@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ import numpy as np
 from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
-from userdp.models.conventions import documented
+from userdp.models.conventions import UtilityWarning, documented
 from userdp.models.inference import fraction_of, title_of
 from userdp.models.mean_intervals import (
     DEFAULT_FRACTION,
+    Clipped,
     MeanErrors,
     MeanIntervals,
     MeanSteps,
@@ -32,6 +35,7 @@ from userdp.vectors.moments import UserMean
 
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried
+_ENDS = (1e-30, 1e30)  # of radii that may be tried
 _FAILURE_FRACTION = 0.05  # of delta
 _CLEAR = 1.7  # deviations of a test's noise that are outliers' room, at least, for a location, which has little budget
 _TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
@@ -55,9 +59,16 @@ class MeanResult(MeanIntervals):
     source: Source = field(default_factory=Source)
     errors: MeanErrors | None = None
     names: tuple[str, ...] = ()
+    clipped: Clipped | None = None
 
     def _errors(self) -> MeanErrors | None:
         return self.errors
+
+    def _note(self) -> str:
+        return "" if self.clipped is None else self.clipped.note
+
+    def _why_none(self) -> str:
+        return "" if self.clipped is None else self.clipped.message
 
     def _shown(self) -> tuple[list[str], np.ndarray, str]:
         names = [*self.names] or [f"x{k}" for k in range(len(self.mean))]
@@ -162,10 +173,10 @@ def mean_of_users(
     fraction: float | None = None,
 ) -> MeanResult:
     """The same of data that is grouped already; fraction: of the budget, for standard errors."""
-    if not 0 <= outliers < 0.4:
-        raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a fraction of the users.")
+    if not (isinstance(outliers, int | float | np.number) and 0 <= outliers < 0.4):
+        raise ValueError(f"Expected 0 <= outliers={outliers!r} < 0.4: a fraction of the users. Nothing was spent.")
     n_users, d = data.n_users, data.n_features
-    radii = radius_grid(*spread, _RATIO)
+    radii = _radii(spread)
     planned: OutlierRemoval | MeanSteps
     if fraction is None:
         planned = plan_mean(n_users, budget, radii, outliers)
@@ -176,14 +187,30 @@ def mean_of_users(
     ledger = Ledger(budget) if ledger is None else ledger
     curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    errors = None
+    stated = partial(statement, plan, curator.budget, ledger, seed)
     if isinstance(planned, MeanSteps):
-        mean, noise_std, radius, errors = planned.located_mean(curator, d, spread[1])
-    else:
-        released = curator.release(_LABEL, UserMean(), 1.0)
-        mean, radius = released[:-1], float(released[-1])
-        noise_std = planned.noise_multiplier * planned.sensitivity(radius, d)
-    return MeanResult(mean, noise_std, radius, statement(plan, curator.budget, ledger, seed), errors=errors)
+        found = planned.located_mean(curator, d, spread[1])
+        if found.clipped.message:
+            warnings.warn(found.clipped.message, UtilityWarning, stacklevel=3)
+        return MeanResult(
+            found.mean, found.noise_std, found.radius, stated(), errors=found.errors, clipped=found.clipped
+        )
+    released = curator.release(_LABEL, UserMean(), 1.0)
+    mean, radius = released[:-1], float(released[-1])
+    return MeanResult(mean, planned.noise_multiplier * planned.sensitivity(radius, d), radius, stated())
+
+
+def _radii(spread: Any) -> tuple[float, ...]:
+    """Distances to try between two public ones."""
+    ends = spread if isinstance(spread, tuple | list | np.ndarray) else ()
+    if len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends):
+        smallest, largest = map(float, ends)
+        if _ENDS[0] <= smallest <= largest <= _ENDS[1]:
+            return radius_grid(smallest, largest, _RATIO)
+    raise ValueError(
+        f"Expected two public distances of users, the smaller one first, between {_ENDS[0]:g} and "
+        f"{_ENDS[1]:g}, such as spread=(1e-9, 1e9), got {spread!r}: scale values to a usual size. Nothing was spent."
+    )
 
 
 def plan_intervals(

@@ -147,3 +147,27 @@ class CentredSquares(PerUser):
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         return np.asarray(np.square(self.mean.vectors(data, users)))
+
+
+@dataclass(frozen=True, eq=False)
+class CentredSize(PerUser):
+    """Between which `edges`, which increase, the length of each user's `CentredMean` lies: a 1 among 0s.
+
+    One entry more than edges; what is as long as an edge is below it, what overflows is beyond all of them.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters; entries are 0 but for one 1, so
+    that no two vectors point apart (docs/proofs.md, section 31).
+    """
+
+    mean: CentredMean
+    edges: tuple[float, ...]
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        differences = self.mean.vectors(data, users)
+        squares = np.zeros(len(differences))
+        with np.errstate(all="ignore"):
+            for k in range(differences.shape[1]):  # in a fixed order: the same wherever a user stands
+                squares += differences[:, k] * differences[:, k]
+        out = np.zeros((len(squares), len(self.edges) + 1))
+        out[np.arange(len(squares)), np.searchsorted(np.square(self.edges), squares)] = 1.0  # comparisons alone
+        return out
