@@ -25,7 +25,7 @@ from userdp import (
 )
 from userdp.models import mean_intervals
 from userdp.models.mean_intervals import MeanErrors
-from userdp.models.private_mean import mean_of_users, plan_intervals, plan_mean, private_mean
+from userdp.models.private_mean import mean_of_users, plan_intervals, plan_mean, plan_plain, private_mean
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
@@ -59,9 +59,34 @@ def test_the_noise_is_what_it_is_said_to_be():
 def test_a_plan_fits_its_budget_in_full():
     for epsilon in (0.2, 1.0, 8.0):
         budget = Budget(epsilon, 1e-6)
-        cost = plan_mean(5000, budget, radius_grid(1e-9, 1e9, 1.15), 0.01).cost
-        assert fits(cost, budget)
-        assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+        radii = radius_grid(1e-9, 1e9, 1.15)
+        located = plan_plain(5000, 2, budget, radii, 0.01)
+        for cost in (plan_mean(5000, budget, radii, 0.01).cost, located.plan.cost_of(0)):
+            assert fits(cost, budget)
+            assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+
+
+def test_too_few_users_for_two_steps_are_averaged_at_once():
+    radii = radius_grid(1e-9, 1e9, 1.15)
+    assert plan_plain(150, 1, Budget(3.0, 1e-6), radii, 0.01) == plan_mean(150, Budget(3.0, 1e-6), radii, 0.01)
+    found = private_mean(np.random.default_rng(0).normal(size=150), np.arange(150), 3.0, 1e-6, insecure_seed=0)
+    assert abs(found.mean[0]) < 4 * found.noise_std < 2
+
+
+def test_two_steps_have_less_noise_than_one():
+    rng, radii = np.random.default_rng(0), radius_grid(1e-9, 1e9, 1.15)
+    for n_users, epsilon in ((500, 3.0), (2000, 1.0), (20_000, 1.0)):
+        found = private_mean(rng.normal(size=n_users), np.arange(n_users), epsilon, 1e-6, insecure_seed=0)
+        at_once = plan_mean(n_users, Budget(epsilon, 1e-6), radii, 0.01)
+        assert found.noise_std < 1.1 * at_once.noise_std(mean_intervals.usual_radius(at_once, 1), 1)
+
+
+def test_the_farthest_are_left_out_and_others_clipped():
+    y, users = np.random.default_rng(0).normal(size=4000), np.arange(4000)
+    for far, moves in ((1e12, 0.0), (7.0, 0.04)):
+        y[:30] = far
+        found = private_mean(y, users, 30.0, 1e-6, insecure_seed=0)
+        assert abs(found.mean[0] - y[30:].mean() * 3970 / 4000 - moves) < 0.006
 
 
 def test_people_count_the_same_and_outliers_do_not():
@@ -77,7 +102,7 @@ def test_with_a_public_range_nobody_of_a_skewed_quantity_is_left_out():
     usual, ranged = (
         private_mean(y, np.arange(4000), 2.0, 1e-6, insecure_seed=0, **more) for more in ({}, {"spread": (30, 30)})
     )
-    assert usual.mean[0] < 0.95 * y.mean()
+    assert usual.mean[0] < 0.995 * y.mean()
     assert ranged.radius == 30
     assert abs(ranged.mean[0] - y.mean()) < 4 * ranged.noise_std < 0.06 * y.mean()
 
@@ -362,7 +387,7 @@ def test_with_intervals_nobody_is_left_out():
     """Those who are far count, to a length, and what that may cost is added; missing values count as the mean."""
     y, users = np.random.default_rng(0).exponential(size=20_000), np.arange(20_000)
     plain, told = (private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=asked) for asked in (False, True))
-    assert plain.mean[0] < 0.99 * y.mean()
+    assert plain.mean[0] < 0.998 * y.mean()
     assert abs(told.mean[0] - y.mean()) < 0.005
     y[:100] = np.nan
     found = private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=True)

@@ -179,6 +179,27 @@ MUTANTS = [
         _SIZES,
     ),
     Mutant(
+        "half of the noise of a mean around a location",
+        "MeanSteps.of",
+        "1 / math.sqrt(mu_squared)",
+        "0.5 / math.sqrt(mu_squared)",
+        "test_private_mean.py::test_a_plan_fits_its_budget_in_full",
+    ),
+    Mutant(
+        "how far is too far depends on the others",
+        "CentredMean.vectors",
+        "self.farthest**2",
+        "np.nanmax(_squares(out)) / 2",
+        "privacy/test_spreads.py::test_means_that_are_too_far_count_as_the_centre",
+    ),
+    Mutant(
+        "the farthest are not left out",
+        "MeanSteps.located_mean",
+        "_LEFT_OUT if self.spread is None else math.inf",
+        "math.inf",
+        "test_private_mean.py::test_the_farthest_are_left_out_and_others_clipped",
+    ),
+    Mutant(
         "a clip does not get wider where people are seen beyond",
         "MeanSteps._clipped",
         "int(np.argmax(beyond <= seen))",
@@ -194,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         "a mean's location is not counted in its budget",
-        "plan_located",
+        "located_steps",
         "(1 - part) * mu_squared",
         "mu_squared",
         _MEAN_PLAN,

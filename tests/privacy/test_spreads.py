@@ -147,6 +147,14 @@ def test_sizes_of_means_are_one_1_and_a_replacement_moves_their_mean_by_at_most_
         assert moved == pytest.approx(math.sqrt(2) / data.n_users)
 
 
+def test_means_that_are_too_far_count_as_the_centre():
+    data = users_of([[[4.0, 6.0], [4.0, 4.0]], [[1e200, 1.0]], [[np.inf, 1.0]], [[2.0, 1.0]]], 2)
+    told = all_of(CentredMean(np.array([1.0, 1.0]), 0.5, 9.0), data)
+    np.testing.assert_array_equal(told, [[0, 0], [0, 0], [0, 0], [2, 0]])
+    told = all_of(CentredMean(np.array([1.0, 1.0]), 0.5, 10.0), data)
+    np.testing.assert_array_equal(told[0], [6, 8])
+
+
 def test_sizes_of_means_are_what_numpy_computes():
     data = users_of([[[4.0, 6.0], [4.0, 4.0]], [], [[np.nan, 1.0]], [[1e200, 1.0]], [[2.0, 1.0]]], 2)
     sizes = all_of(CentredSize(CentredMean(np.array([1.0, 1.0]), 0.5), (1.0, 2.0, 9.9, 10.0)), data)

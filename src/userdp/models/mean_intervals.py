@@ -47,6 +47,7 @@ _HIDDEN = 0.5  # of a deviation of noise: so many more are taken to be beyond a 
 _OVER = 1.4  # by how much a clip is at least wider than the edge beyond which users are seen
 _USUAL = 4.0  # length to clip at in standard deviations of a feature, about, beside sqrt(2 n_features)
 _ROOM, _ROOM_NOISE = 4.0, 0.05  # most times that, and the variance of noise / of sampling up to which there is room
+_LEFT_OUT = 2.0  # lengths to clip at beyond which users are left out, where there are no intervals
 _SHORT = 0.5  # mean fraction of the clip's length that a clipped difference may have lost
 _MOST_NOISE, _MOST_ROUGH = 0.5, 1.0  # of a mean, in standard deviations of users; relative error of a variance
 _FEWEST = 100  # users whose mean counts as normal
@@ -184,13 +185,20 @@ class MeanSteps:
     """The releases of the module, of all users."""
 
     mean: Clip
-    spread: Clip
+    spread: Clip | None
     location: OutlierRemoval | None = None
     sizes: Clip | None = None
 
     @staticmethod
-    def of(n_users: int, mu_squared: float, fraction: float, location: OutlierRemoval | None = None) -> MeanSteps:
-        """Those that together cost this mu^2, a fraction of it for the spread, beside the location."""
+    def of(
+        n_users: int, mu_squared: float, fraction: float | None, location: OutlierRemoval | None = None
+    ) -> MeanSteps:
+        """Those that together cost this mu^2, a fraction of it for the spread, beside the location.
+
+        Without a fraction it is the mean alone.
+        """
+        if fraction is None:
+            return MeanSteps(Clip(n_users, 1 / math.sqrt(mu_squared)), None, location)
         left = (1 - fraction) * mu_squared
         sizes = None
         if location is not None and location.probes > 1:  # else one width is public, which nobody exceeds
@@ -210,13 +218,19 @@ class MeanSteps:
 
         reach: the length that differences are clipped at; squares: that of their squares.
         """
+        assert self.spread is not None
         noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(squares, n_features)
         rough = sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
         return rough or noise > _MOST_NOISE or self.mean.n_vectors < _FEWEST
 
     def reach(self, n_features: int) -> float:
-        """Where to clip, in standard deviations, about: farther where the noise of that is little beside sampling."""
+        """Where to clip, in standard deviations, about.
+
+        For intervals it is farther where the noise of that is little beside sampling.
+        """
         usual = _USUAL + math.sqrt(2 * n_features)
+        if self.spread is None:
+            return usual
         noise = self.mean.noise_std(usual, n_features)
         return usual * min(_ROOM, max(1.0, math.sqrt(_ROOM_NOISE / self.mean.n_vectors) / noise))
 
@@ -225,14 +239,15 @@ class MeanSteps:
         assert self.location is not None
         located = curator.release(LOCATION, UserMean(), 1.0)
         centre, radius = located[:-1], float(located[-1])
-        far = self.reach(n_features) / _usual_radius(self.location, n_features)
+        far = self.reach(n_features) / usual_radius(self.location, n_features)
         clipped = Clipped(max(radius, min(far * radius, longest)))
         if self.sizes is not None:
             clipped = self._clipped(curator, self.sizes, centre, clipped.reach, longest)
-        moved = curator.release(MEAN, CentredMean(centre, clipped.reach), 1.0)
+        farthest = _LEFT_OUT if self.spread is None else math.inf
+        moved = curator.release(MEAN, CentredMean(centre, clipped.reach, farthest), 1.0)
         noise_std = clipped.reach * self.mean.noise_std(1.0, n_features)
         mean, errors = centre + clipped.reach * moved, None
-        if not clipped.lost:
+        if self.spread is not None and not clipped.lost:
             cut = _SHORT * clipped.reach * clipped.beyond
             errors = self.errors(curator, mean, clipped.reach, 1.0, math.hypot(noise_std, cut))
         return LocatedMean(mean, noise_std, radius, errors, clipped)
@@ -264,6 +279,7 @@ class MeanSteps:
         self, curator: Curator, mean: np.ndarray, units: npt.ArrayLike, longest: float, noise_std: float
     ) -> MeanErrors:
         """Errors of a mean with such noise, around which squares of differences, in units, are at most so long."""
+        assert self.spread is not None
         squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, units)), longest)
         scale = np.square(np.broadcast_to(units, mean.shape)) / self.mean.n_vectors
         sampling_noise = self.spread.noise_std(longest, mean.size) * scale
@@ -277,10 +293,26 @@ def mu_squared_of(budget: Budget, failure: float = 0.0) -> float:
     return float((1 - 1e-9) / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2)
 
 
-def _usual_radius(location: OutlierRemoval, n_features: int) -> float:
+def usual_radius(location: OutlierRemoval, n_features: int) -> float:
     """What is found, in a feature's standard deviations, about: a radius that all but a public fraction keep to."""
     outside = 1 - location.threshold / location.n_vectors
     return math.sqrt(2 * n_features) - math.sqrt(2) - 2 * float(ndtri(outside / 2))
+
+
+def located_steps(
+    n_users: int,
+    n_features: int,
+    mu_squared: float,
+    fraction: float | None,
+    locate: Callable[[int, float], OutlierRemoval | None],
+) -> MeanSteps | None:
+    """Steps of this mu^2 around a location that `locate` plans for a part of it; None if users are too few."""
+    sizes = [_ASKED * 4**k for k in range(20) if _ASKED * 4**k < n_users]
+    for part, asked in itertools.product(_LOCATION_PARTS, [*sizes, n_users]):
+        found = locate(asked, part)
+        if found is not None and found.noise_std(math.sqrt(n_features), n_features) <= _OFF:
+            return MeanSteps.of(n_users, (1 - part) * mu_squared, fraction, found)
+    return None
 
 
 def plan_located(
@@ -298,15 +330,11 @@ def plan_located(
     mu_squared = mu_squared_of(budget, failure)
 
     def planned(n_users: int) -> MeanSteps | None:
-        sizes = [_ASKED * 4**k for k in range(20) if _ASKED * 4**k < n_users]
-        for part, asked in itertools.product(_LOCATION_PARTS, [*sizes, n_users]):
-            found = locate(asked, part)
-            if found is None or found.noise_multiplier * found.sensitivity(math.sqrt(n_features), n_features) > _OFF:
-                continue
-            steps = MeanSteps.of(n_users, (1 - part) * mu_squared, fraction, found)
-            reach = steps.reach(n_features)
-            return None if steps.tells_nothing(n_features, reach, reach**2) else steps
-        return None
+        steps = located_steps(n_users, n_features, mu_squared, fraction, locate)
+        if steps is None:
+            return None
+        reach = steps.reach(n_features)
+        return None if steps.tells_nothing(n_features, reach, reach**2) else steps
 
     return _enough_for(planned, n_users, n_features, budget)
 
