@@ -14,7 +14,7 @@ coverage of 95% is told up to about 1.96 sqrt(.0475 / r). Runs that abort are co
 that say that there are no intervals (`none`).
 
     python benchmarks/mean_intervals.py [--kinds normal,counts] [--users 2000,10000] [--rows 1,10,50,unequal]
-        [--epsilon 0.5,1,8] [--features 1,5] [--fraction 0.1] [--runs 200] [--save]
+        [--epsilon 0.5,1,8] [--features 1,5] [--fraction 0.1] [--runs 200] [--first-seed 0] [--save]
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def truth(kind: str, sizes: tuple[int, ...]) -> tuple[float, float]:
 
 
 def measure(
-    kind: str, n_users: int, rows: str, epsilon: float, features: int, fraction: float, runs: int
+    kind: str, n_users: int, rows: str, epsilon: float, features: int, fraction: float, runs: int, first: int
 ) -> dict[str, object]:
     """One cell: how often intervals hold the truth, and how wide they are."""
     sizes = SIZES.get(rows) or (int(rows),)
@@ -89,7 +89,7 @@ def measure(
     cell |= {"fraction": fraction, "runs": runs}
     (mean, variance), started = truth(kind, sizes), time.process_time()
     relative, exact, widths, noises, std_errs, aborted, none = [], [], [], [], [], 0, 0
-    for seed in range(runs):
+    for seed in range(first, first + runs):
         X, users = people(
             kind, n_users, sizes, features, np.random.default_rng([seed, n_users, int(8 * epsilon), *sizes])
         )
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--features", type=numbers, default=[1, 5])
     parser.add_argument("--fraction", type=float, default=0.1)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--save", action="store_true", help="write results/mean_intervals.json")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -153,7 +154,7 @@ def main() -> None:
     ):
         if features > 1 and kind in ("counts", *SHARED):
             continue
-        cell = measure(kind, int(n_users), rows, epsilon, int(features), args.fraction, args.runs)
+        cell = measure(kind, int(n_users), rows, epsilon, int(features), args.fraction, args.runs, args.first_seed)
         cells.append(cell)
         print("{kind:8} {users:7.0f} {rows:>7} {epsilon:6g} {features:8.0f} |".format(**cell), end=" ")
         if "refused" in cell:

@@ -209,8 +209,8 @@ MUTANTS = [
     Mutant(
         "intervals are shown though people are beyond any clip",
         "MeanSteps.located_mean",
-        "if not clipped.lost:",
-        "if True:",
+        "and not clipped.lost",
+        "",
         "test_private_mean.py::test_there_are_no_intervals_if_people_are_beyond_any_clip",
     ),
     Mutant(
