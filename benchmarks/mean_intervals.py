@@ -2,17 +2,19 @@
 
 Each run draws new people and new noise. Kinds: `normal`, features correlated by 0.5, a user's rows by 0.3; `counts`,
 visits of people whose rates are gamma, cut off at 30, with spread=(30, 30), of each row with the same; `skewed`, an
-exponential of each user and normal rows, without a public spread; `heavy`, a lognormal of each user, the same way;
-`scaler`, the normal ones in ranges from -5 to 5. `unequal` users have 1, 2, 5 or 40 rows. `coverage` is of all
+exponential of each user and normal rows, without a public spread; `heavy`, a lognormal of each user, `t3`, Student's
+with 3 degrees of freedom, and `far`, normal with 1% of the users 20 deviations out, the same way; `scaler`, the normal
+ones in ranges from -5 to 5. `unequal` users have 1, 2, 5 or 40 rows. `coverage` is of all
 features, `exact` that of the same people's means without noise, by their true variance: what chance made of these
 draws; `least` of the feature that is held least often; `width` is the standard error over the ideal one, of the noise
 that was added and of the true variance of the users; `noise` the part of the variance that is privacy's; `error` the
-true error over the standard error, root mean square. With more than half a million numbers users' means are drawn
-instead of their rows, which all releases are functions of. With r runs of one feature, coverage of 95% is told up to
-about 1.96 sqrt(.0475 / r). Runs that abort are counted apart (`aborts`).
+true error over the standard error, root mean square; `std_err` the mean standard error. With more than half a million
+numbers users' means are drawn instead of their rows, which all releases are functions of. With r runs of one feature,
+coverage of 95% is told up to about 1.96 sqrt(.0475 / r). Runs that abort are counted apart (`aborts`), as are those
+that say that there are no intervals (`none`).
 
     python benchmarks/mean_intervals.py [--kinds normal,counts] [--users 2000,10000] [--rows 1,10,50,unequal]
-        [--epsilon 0.5,1,8] [--features 1,5] [--fraction 0.1] [--runs 200] [--save]
+        [--epsilon 0.5,1,8] [--features 1,5] [--fraction 0.1] [--runs 200] [--first-seed 0] [--save]
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from scipy.stats import gamma, poisson
 
 from userdp import Aborted, BudgetExceeded, PrivateStandardScaler, private_mean
 
-KINDS = ("normal", "counts", "skewed", "heavy", "scaler")
+SHARED = {  # a number of each user, by its kind, with mean and variance
+    "skewed": (lambda rng, size: rng.exponential(size=size), 1.0, 1.0),
+    "heavy": (lambda rng, size: rng.lognormal(size=size), math.exp(0.5), math.exp(2) - math.exp(1)),
+    "t3": (lambda rng, size: rng.standard_t(3, size=size), 0.0, 3.0),
+    "far": (lambda rng, size: rng.normal(size=size) + 20 * (rng.random(size) < 0.01), 0.2, 1 + 0.0099 * 400),
+}
+KINDS = ("normal", "counts", *SHARED, "scaler")
 SIZES = {"unequal": (1, 2, 5, 40)}
 ALIKE, CORRELATION, CENTRE = 0.3, 0.5, 0.5
 RATE, VISITS, MOST = 0.6, 2.9, 30  # shape of people's rates, mean number of visits, largest
@@ -47,8 +55,8 @@ def people(
     if kind == "counts":
         rates = rng.gamma(RATE, VISITS / RATE, (n_users, 1))
         return np.minimum(rng.poisson(rates[users]), MOST).astype(float), users
-    if kind in ("skewed", "heavy"):
-        shared = rng.exponential(size=(n_users, 1)) if kind == "skewed" else rng.lognormal(size=(n_users, 1))
+    if kind in SHARED:
+        shared = SHARED[kind][0](rng, (n_users, 1))
         return shared[users] + 0.5 * per_row[:, None] * rng.normal(size=(len(users), 1)), users
 
     def correlated(n: int) -> np.ndarray:
@@ -67,23 +75,21 @@ def truth(kind: str, sizes: tuple[int, ...]) -> tuple[float, float]:
         chances, numbers = poisson.pmf(np.arange(201), rates[:, None]), np.minimum(np.arange(201), MOST)
         means, squares = chances @ numbers, chances @ numbers**2
         return float(means.mean()), float(means.var() + inverse * np.mean(squares - means**2))
-    if kind == "skewed":
-        return 1.0, 1.0 + 0.25 * inverse
-    if kind == "heavy":
-        return math.exp(0.5), math.exp(2) - math.exp(1) + 0.25 * inverse
+    if kind in SHARED:
+        return SHARED[kind][1], SHARED[kind][2] + 0.25 * inverse
     return CENTRE, ALIKE + (1 - ALIKE) * inverse
 
 
 def measure(
-    kind: str, n_users: int, rows: str, epsilon: float, features: int, fraction: float, runs: int
+    kind: str, n_users: int, rows: str, epsilon: float, features: int, fraction: float, runs: int, first: int
 ) -> dict[str, object]:
     """One cell: how often intervals hold the truth, and how wide they are."""
     sizes = SIZES.get(rows) or (int(rows),)
     cell: dict[str, object] = {"kind": kind, "users": n_users, "rows": rows, "epsilon": epsilon, "features": features}
     cell |= {"fraction": fraction, "runs": runs}
     (mean, variance), started = truth(kind, sizes), time.process_time()
-    relative, exact, widths, noises, aborted = [], [], [], [], 0
-    for seed in range(runs):
+    relative, exact, widths, noises, std_errs, aborted, none = [], [], [], [], [], 0, 0
+    for seed in range(first, first + runs):
         X, users = people(
             kind, n_users, sizes, features, np.random.default_rng([seed, n_users, int(8 * epsilon), *sizes])
         )
@@ -94,7 +100,11 @@ def measure(
             else:
                 spread = (MOST, MOST) if kind == "counts" else (1e-9, 1e9)
                 options = {"spread": spread, "inference": fraction, "insecure_seed": seed}
-                told = private_mean(X, users, epsilon, **options).summary()
+                found = private_mean(X, users, epsilon, **options)
+                if found.errors is None:
+                    none += 1
+                    continue
+                told = found.summary()
         except BudgetExceeded as refused:
             return cell | {"refused": True, "enough_users": refused.enough_users}
         except Aborted:  # which happens once in a thousand runs
@@ -106,6 +116,7 @@ def measure(
         noise = told.noise_share * told.std_err**2
         widths.append(told.std_err / np.sqrt(noise + variance / n_users))
         noises.append(told.noise_share)
+        std_errs.append(told.std_err)
     each = np.mean(np.abs(relative) <= 1, axis=0)
     return cell | {
         "coverage": float(each.mean()),
@@ -114,7 +125,9 @@ def measure(
         "width": float(np.mean(widths)),
         "noise": float(np.mean(noises)),
         "error": 1.96 * float(np.sqrt(np.mean(np.square(relative)))),
+        "std_err": float(np.mean(std_errs)),
         "aborted": aborted,
+        "none": none,
         "seconds": round((time.process_time() - started) / runs, 3),
     }
 
@@ -129,24 +142,26 @@ def main() -> None:
     parser.add_argument("--features", type=numbers, default=[1, 5])
     parser.add_argument("--fraction", type=float, default=0.1)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--save", action="store_true", help="write results/mean_intervals.json")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("kind      users   rows     eps  features | coverage  exact  least  width  noise  error aborts  s/run")
+    told = "coverage  exact  least  width  noise  error std_err aborts none  s/run"
+    print(f"kind      users   rows     eps  features | {told}")
     cells = []
     for kind, n_users, rows, epsilon, features in itertools.product(
         args.kinds, args.users, args.rows, args.epsilon, args.features
     ):
-        if features > 1 and kind in ("counts", "skewed", "heavy"):
+        if features > 1 and kind in ("counts", *SHARED):
             continue
-        cell = measure(kind, int(n_users), rows, epsilon, int(features), args.fraction, args.runs)
+        cell = measure(kind, int(n_users), rows, epsilon, int(features), args.fraction, args.runs, args.first_seed)
         cells.append(cell)
         print("{kind:8} {users:7.0f} {rows:>7} {epsilon:6g} {features:8.0f} |".format(**cell), end=" ")
         if "refused" in cell:
             print(f"refused: {cell['enough_users']} users would do", flush=True)
             continue
-        told = "{coverage:8.3f} {exact:6.3f} {least:6.3f} {width:6.2f} {noise:6.2f} {error:6.2f} {aborted:6}"
-        print(told.format(**cell), cell["seconds"], flush=True)
+        told = "{coverage:8.3f} {exact:6.3f} {least:6.3f} {width:6.2f} {noise:6.2f} {error:6.2f} {std_err:7.4f}"
+        print((told + " {aborted:6} {none:4}").format(**cell), cell["seconds"], flush=True)
     if args.save:
         print(f"Wrote {save('mean_intervals', {'coverage': cells})}")
 

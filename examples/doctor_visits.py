@@ -72,8 +72,8 @@ plt.show()
 
 # %%
 # The fraction of answers that tell of a visit, each person counted once, is a private mean. The mean *number* of visits
-# is skewed, and by default ``private_mean`` leaves the farthest people out, which would pull it down by a tenth. With
-# counts cut off at 30 no two people are farther apart than that: ``spread=(30, 30)`` says so, and nobody is left out.
+# is skewed, and by default ``private_mean`` clips the farthest people, which would pull it down by some percent. With
+# counts cut off at 30 no two people are farther apart than that: ``spread=(30, 30)`` says so, and nobody is clipped.
 any_visit = (seen["docvis"] > 0).rename("any visit").astype(float)
 mean = userdp.private_mean(any_visit, seen["id"], 1.0, purpose="who sees doctors at all")
 truth = np.average(any_visit, weights=fair)

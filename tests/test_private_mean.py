@@ -19,11 +19,13 @@ from userdp import (
     PrivateStandardScaler,
     PublicScaler,
     UserData,
+    UtilityWarning,
     load_model,
     save_model,
 )
 from userdp.models import mean_intervals
-from userdp.models.private_mean import mean_of_users, plan_intervals, plan_mean, private_mean
+from userdp.models.mean_intervals import MeanErrors
+from userdp.models.private_mean import mean_of_users, plan_intervals, plan_mean, plan_plain, private_mean
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
@@ -57,9 +59,34 @@ def test_the_noise_is_what_it_is_said_to_be():
 def test_a_plan_fits_its_budget_in_full():
     for epsilon in (0.2, 1.0, 8.0):
         budget = Budget(epsilon, 1e-6)
-        cost = plan_mean(5000, budget, radius_grid(1e-9, 1e9, 1.15), 0.01).cost
-        assert fits(cost, budget)
-        assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+        radii = radius_grid(1e-9, 1e9, 1.15)
+        located = plan_plain(5000, 2, budget, radii, 0.01)
+        for cost in (plan_mean(5000, budget, radii, 0.01).cost, located.plan.cost_of(0)):
+            assert fits(cost, budget)
+            assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+
+
+def test_too_few_users_for_two_steps_are_averaged_at_once():
+    radii = radius_grid(1e-9, 1e9, 1.15)
+    assert plan_plain(150, 1, Budget(3.0, 1e-6), radii, 0.01) == plan_mean(150, Budget(3.0, 1e-6), radii, 0.01)
+    found = private_mean(np.random.default_rng(0).normal(size=150), np.arange(150), 3.0, 1e-6, insecure_seed=0)
+    assert abs(found.mean[0]) < 4 * found.noise_std < 2
+
+
+def test_two_steps_have_less_noise_than_one():
+    rng, radii = np.random.default_rng(0), radius_grid(1e-9, 1e9, 1.15)
+    for n_users, epsilon in ((500, 3.0), (2000, 1.0), (20_000, 1.0)):
+        found = private_mean(rng.normal(size=n_users), np.arange(n_users), epsilon, 1e-6, insecure_seed=0)
+        at_once = plan_mean(n_users, Budget(epsilon, 1e-6), radii, 0.01)
+        assert found.noise_std < 1.1 * at_once.noise_std(mean_intervals.usual_radius(at_once, 1), 1)
+
+
+def test_the_farthest_are_left_out_and_others_clipped():
+    y, users = np.random.default_rng(0).normal(size=4000), np.arange(4000)
+    for far, moves in ((1e12, 0.0), (7.0, 0.04)):
+        y[:30] = far
+        found = private_mean(y, users, 30.0, 1e-6, insecure_seed=0)
+        assert abs(found.mean[0] - y[30:].mean() * 3970 / 4000 - moves) < 0.006
 
 
 def test_people_count_the_same_and_outliers_do_not():
@@ -75,7 +102,7 @@ def test_with_a_public_range_nobody_of_a_skewed_quantity_is_left_out():
     usual, ranged = (
         private_mean(y, np.arange(4000), 2.0, 1e-6, insecure_seed=0, **more) for more in ({}, {"spread": (30, 30)})
     )
-    assert usual.mean[0] < 0.95 * y.mean()
+    assert usual.mean[0] < 0.995 * y.mean()
     assert ranged.radius == 30
     assert abs(ranged.mean[0] - y.mean()) < 4 * ranged.noise_std < 0.06 * y.mean()
 
@@ -100,7 +127,12 @@ def test_too_many_outliers_abort():
         ({"inference": True, "epsilon": 0.05}, BudgetExceeded, "standard errors of 2 means.*users would do"),
         ({"inference": True, "epsilon": 1e-6}, BudgetExceeded, "room for noise"),
         ({"inference": True, "delta": 0.0}, BudgetExceeded, "delta > 0"),
-        ({"spread": (2.0, 1.0)}, ValueError, "smallest=2.0"),
+        ({"outliers": "few"}, ValueError, "outliers='few'"),
+        ({"inference": 1e-300}, ValueError, "inference=1e-300 .* from 1e-06"),
+        *(
+            ({"spread": wrong}, ValueError, r"two public distances .* got .*Nothing was spent")
+            for wrong in ((2.0, 1.0), (1e-300, 1e300), (0, 1), (1, np.inf), (1, np.nan), 5, None, (1, 2, 3), "ab")
+        ),
         ({"X": [1.0] * len(USERS)}, TypeError, "width are declared, got list"),
         ({"X": [[1.0]] * len(USERS)}, TypeError, "width are declared, got list"),
         ({"X": np.full((len(USERS), 1), "a")}, TypeError, "Expected X to be numeric .* got text"),
@@ -282,7 +314,7 @@ def test_no_intervals_unless_asked_for():
 @pytest.mark.parametrize("of", ["mean", "scaler"])
 def test_errors_are_as_large_as_the_standard_errors_say(of):
     """Noise and sampling are each a good part of the variance here: without one of them this fails."""
-    relative = []
+    relative, shares = [], []
     for seed in range(24):
         rows = np.random.default_rng(seed).normal(0, 1, (2000, 4))
         if of == "mean":
@@ -293,7 +325,8 @@ def test_errors_are_as_large_as_the_standard_errors_say(of):
             scaler.fit(rows, groups=np.arange(2000))
             relative.append(scaler.mean_ / scaler.std_err)
             found = scaler
-        assert 0.3 < found.summary().noise_share.mean() < 0.8
+        shares.append(found.summary().noise_share.mean())
+    assert 0.3 < np.mean(shares) < 0.8
     assert 0.85 < np.sqrt(np.mean(np.square(relative))) < 1.2
 
 
@@ -319,18 +352,17 @@ def test_one_plan_within_the_budget_and_one_charge():
             cost = steps.plan.cost_of(0)
             assert fits(cost, budget)
             assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
-        shares = [step.mechanism.cost.gaussian / located.plan.cost_of(0).gaussian for step in located.plan.steps]
-        assert shares[2] / (shares[1] + shares[2]) == pytest.approx(fraction)
+        costs = [step.mechanism.cost.gaussian for step in located.plan.steps]
+        assert costs[3] / sum(costs[1:]) == pytest.approx(fraction)
+        assert costs[1] / (costs[1] + costs[2]) == pytest.approx(0.2)
         assert ranged.spread.cost.gaussian == pytest.approx(fraction * cost.gaussian)
     ledger = Ledger(Budget(1.0, 1e-6))
     found = private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger, inference=True, purpose="how old")
     assert [charge.purpose for charge in ledger.charges()] == ["how old; private_mean"]
     assert ledger.spent_epsilon() == pytest.approx(1.0, abs=0.01)
-    assert [step.split(":")[0].strip() for step in str(found.privacy).splitlines()[1:4]] == [
-        "location",
-        "mean",
-        "spread",
-    ]
+    labels = [step.split(":")[0].strip() for step in str(found.privacy).splitlines()[1:5]]
+    assert labels == ["location", "sizes", "mean", "spread"]
+    assert len(plan_intervals(2000, 3, Budget(1.0, 1e-6), (30.0,), 0.01, 0.1).plan.steps) == 3, "a width is public"
 
 
 def test_the_number_of_users_that_would_do_does():
@@ -355,17 +387,43 @@ def test_with_intervals_nobody_is_left_out():
     """Those who are far count, to a length, and what that may cost is added; missing values count as the mean."""
     y, users = np.random.default_rng(0).exponential(size=20_000), np.arange(20_000)
     plain, told = (private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=asked) for asked in (False, True))
-    assert plain.mean[0] < 0.99 * y.mean()
+    assert plain.mean[0] < 0.998 * y.mean()
     assert abs(told.mean[0] - y.mean()) < 0.005
-    for wrong, wider in ((np.nan, False), (1e12, True)):
-        y[:100] = wrong
-        found = private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=True)
-        assert abs(found.mean[0] - 1) < 2 * found.std_err[0]
-        assert (found.std_err[0] > 2 * told.std_err[0]) == wider
+    y[:100] = np.nan
+    found = private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=True)
+    assert abs(found.mean[0] - 1) < 2 * found.std_err[0] < 3 * told.std_err[0]
     counts = np.minimum(np.random.default_rng(0).negative_binomial(0.6, 0.17, 4000), 30).astype(float)
     found = private_mean(counts, np.arange(4000), 2.0, 1e-6, insecure_seed=0, inference=True, spread=(30, 30))
     assert abs(found.mean[0] - counts.mean()) < 3 * found.noise_std
     assert found.errors.sampling == pytest.approx(counts.var() / 4000, rel=0.2)
+
+
+def test_a_clip_is_wider_where_people_are_seen_beyond():
+    """The usual one would cut off .06 of a lognormal's mean, and .14 of that with 1% far out."""
+    rng, users = np.random.default_rng(0), np.arange(10_000)
+    far = rng.normal(size=10_000) + 20 * (rng.random(10_000) < 0.01)
+    for y, usual in ((rng.lognormal(size=10_000), 8), (far, 6)):
+        found = private_mean(y, users, 1.0, 1e-6, insecure_seed=0, inference=True)
+        assert 1.5 * usual < found.clipped.reach < 6 * usual
+        assert abs(found.mean[0] - y.mean()) < 2 * found.noise_std < 0.08
+        assert np.mean(np.abs(y - found.mean[0]) > found.clipped.reach) < found.clipped.at_most < 0.01
+        note = str(found.summary()).splitlines()[-1]
+        assert re.fullmatch(
+            r"People farther than [\d.]+ from the others' mean, at most 0\.0\d+ of them, count .*", note
+        )
+    usual = private_mean(rng.normal(size=10_000), users, 1.0, 1e-6, insecure_seed=0, inference=True)
+    assert 4.5 < usual.clipped.reach < 6.5
+
+
+def test_there_are_no_intervals_if_people_are_beyond_any_clip():
+    y, users, ledger = np.random.default_rng(0).normal(size=4000), np.arange(4000), Ledger(Budget(4.0, 1e-6))
+    y[:60] = 1e12
+    with pytest.warns(UtilityWarning, match=r"no standard errors: about 0\.01\d? of the users .* spread=\(30, 30\)"):
+        found = private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=True, ledger=ledger)
+    assert abs(found.mean[0]) < 0.2
+    assert not hasattr(found, "std_err")
+    with pytest.raises(ValueError, match="no standard errors: about"):
+        found.conf_int()
 
 
 def test_intervals_of_a_scaler(tmp_path):
@@ -384,8 +442,10 @@ def test_intervals_of_a_scaler(tmp_path):
     model.fit(scaler.transform(table), np.ones(len(USERS)), groups=USERS)
     read = load_model(save_model(Pipeline([("scale", scaler), ("model", model)]), tmp_path / "pipeline.json"))
     np.testing.assert_array_equal(read[0].mean_, scaler.mean_)
-    with pytest.raises(ValueError, match="inference=True"):
-        read[0].conf_int()
+    np.testing.assert_array_equal(read[0].conf_int(), scaler.conf_int())
+    for wrong in ([1.0], [1.0, -1.0], [1.0, np.inf]):
+        with pytest.raises(ValueError, match="variances expected"):
+            MeanErrors.from_dict(scaler.errors_.to_dict() | {"sampling": wrong}, 2)
 
 
 def test_a_scaler_with_errors_charges_the_ledger_that_it_is_given():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.domains import Affine as Affine
     from userdp.domains import Ball, Box
     from userdp.domains import Simplex as Simplex
-    from userdp.models.conventions import PrivacyWarning
+    from userdp.models.conventions import PrivacyWarning, UtilityWarning
     from userdp.models.estimators import (
         HuberRegressor,
         LinearRegression,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
         LogisticRegression,
         PoissonRegressor,
         QuantileRegressor,
-        UtilityWarning,
     )
     from userdp.models.evaluating import Evaluation as Evaluation
     from userdp.models.evaluating import evaluate as evaluate
@@ -68,7 +67,7 @@ _PUBLIC = {
     "domains": ("Affine", "Ball", "Box", "Simplex"),
     "models.estimators": (
         *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "PoissonRegressor"),
-        *("QuantileRegressor", "UtilityWarning"),
+        "QuantileRegressor",
     ),
     "models.evaluating": ("Evaluation", "evaluate"),
     "models.export": ("to_sklearn",),
@@ -77,7 +76,7 @@ _PUBLIC = {
     "models.pipelines": ("make_pipeline",),
     "models.private_mean": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
-    "models.conventions": ("PrivacyWarning",),
+    "models.conventions": ("PrivacyWarning", "UtilityWarning"),
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),

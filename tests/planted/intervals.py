@@ -14,6 +14,11 @@ _SQUARES = (
     "privacy/test_spreads.py::"
     "test_squares_of_means_are_not_below_0_and_a_replacement_moves_their_mean_by_at_most_its_sensitivity"
 )
+_SIZES = (
+    "privacy/test_spreads.py::"
+    "test_sizes_of_means_are_one_1_and_a_replacement_moves_their_mean_by_at_most_its_sensitivity"
+)
+_WIDER = "test_private_mean.py::test_a_clip_is_wider_where_people_are_seen_beyond"
 _MEAN_PLAN = "test_private_mean.py::test_one_plan_within_the_budget_and_one_charge"
 _MEAN_ERRORS = "test_private_mean.py::test_errors_are_as_large_as_the_standard_errors_say"
 _REFUSED = "test_inference.py::test_what_was_not_measured_to_cover_is_refused_before_anything_is_charged"
@@ -132,15 +137,85 @@ MUTANTS = [
         _MEAN_PLAN,
     ),
     Mutant(
-        "how many are clipped is told for free",
+        "how many people are how far is told for free",
         "MeanSteps.of",
-        "(1 - _COUNT) * left",
-        "left",
+        "left = (1 - _SIZES) * left",
+        "",
         _MEAN_PLAN,
     ),
     Mutant(
+        "half of the noise of how many people are how far",
+        "MeanSteps.of",
+        "1 / math.sqrt(_SIZES * left)",
+        "0.5 / math.sqrt(_SIZES * left)",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "how many people are how far is left out of the plan that is charged",
+        "MeanSteps.plan",
+        "SIZES: self.sizes,",
+        "",
+        _MEAN_PLAN,
+    ),
+    Mutant(
+        "sizes of means are in an order that the users share",
+        "CentredSize.vectors",
+        "np.searchsorted(np.square(self.edges), squares)",
+        "np.searchsorted(np.square(self.edges), squares - np.nanmedian(squares))",
+        _SIZES,
+    ),
+    Mutant(
+        "sizes of means are as large as their place",
+        "CentredSize.vectors",
+        "np.searchsorted(np.square(self.edges), squares)] = 1.0",
+        "np.searchsorted(np.square(self.edges), squares)] = 1.0 + np.searchsorted(np.square(self.edges), squares)",
+        _SIZES,
+    ),
+    Mutant(
+        "sizes of means point apart",
+        "CentredSize.vectors",
+        "out = np.zeros(",
+        "out = -0.2 + np.zeros(",
+        _SIZES,
+    ),
+    Mutant(
+        "half of the noise of a mean around a location",
+        "MeanSteps.of",
+        "1 / math.sqrt(mu_squared)",
+        "0.5 / math.sqrt(mu_squared)",
+        "test_private_mean.py::test_a_plan_fits_its_budget_in_full",
+    ),
+    Mutant(
+        "how far is too far depends on the others",
+        "CentredMean.vectors",
+        "self.farthest**2",
+        "np.nanmax(_squares(out)) / 2",
+        "privacy/test_spreads.py::test_means_that_are_too_far_count_as_the_centre",
+    ),
+    Mutant(
+        "the farthest are not left out",
+        "MeanSteps.located_mean",
+        "_LEFT_OUT if self.spread is None else math.inf",
+        "math.inf",
+        "test_private_mean.py::test_the_farthest_are_left_out_and_others_clipped",
+    ),
+    Mutant(
+        "a clip does not get wider where people are seen beyond",
+        "MeanSteps._clipped",
+        "int(np.argmax(beyond <= seen))",
+        "0",
+        _WIDER,
+    ),
+    Mutant(
+        "intervals are shown though people are beyond any clip",
+        "MeanSteps.located_mean",
+        "and not clipped.lost",
+        "",
+        "test_private_mean.py::test_there_are_no_intervals_if_people_are_beyond_any_clip",
+    ),
+    Mutant(
         "a mean's location is not counted in its budget",
-        "plan_located",
+        "located_steps",
         "(1 - part) * mu_squared",
         "mu_squared",
         _MEAN_PLAN,

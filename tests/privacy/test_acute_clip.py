@@ -248,8 +248,8 @@ def test_acute_steps_take_no_statistic_but_those_proven(statistic):
     engine = RecordingEngine()
     curator = curator_of(True, engine)
     proven = (
-        "CellFractions, CentredSquares, ColumnScales, CurvatureMatrix, CurvatureSize, GradientSquare, Histograms, "
-        "MomentShape, RowScale, ScoreSquares"
+        "CellFractions, CentredSize, CentredSquares, ColumnScales, CurvatureMatrix, CurvatureSize, GradientSquare, "
+        "Histograms, MomentShape, RowScale, ScoreSquares"
     )
     words = f"{proven} in step 'shape'.*got {type(statistic).__name__}"
     with pytest.raises(TypeError, match=words):

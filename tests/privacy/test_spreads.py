@@ -21,7 +21,14 @@ from userdp.privacy.noise import SeededNoise
 from userdp.solvers.preconditioning import symmetric
 from userdp.vectors import kernels, matrices
 from userdp.vectors.gradients import MeanGradient, RowWeights
-from userdp.vectors.spreads import CentredMean, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
+from userdp.vectors.spreads import (
+    CentredMean,
+    CentredSize,
+    CentredSquares,
+    CurvatureMatrix,
+    CurvatureSize,
+    GradientSquare,
+)
 
 BASIS = np.random.default_rng(3).normal(size=(N_FEATURES, N_FEATURES))
 CURVED = {
@@ -120,6 +127,38 @@ def test_squares_of_means_are_what_numpy_computes_and_attain_the_sensitivity():
         for axis in 30 * np.eye(2)
     ]
     assert math.hypot(*(means[0] - means[1])) == pytest.approx(math.sqrt(2) / 10, rel=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn=neighbouring_users())
+def test_sizes_of_means_are_one_1_and_a_replacement_moves_their_mean_by_at_most_its_sensitivity(drawn):
+    data, other, _, replaced = drawn
+    statistic = CentredSize(CentredMean(np.full(data.n_features, 0.5), 1.5), (0.5, 1.0, 1.0, 4.0))
+    one, two = all_of(statistic, data), all_of(statistic, other)
+    np.testing.assert_array_equal(np.delete(one, replaced, axis=0), np.delete(two, replaced, axis=0))
+    for vectors in (one, two):
+        assert set(np.unique(vectors)) <= {0.0, 1.0}
+        assert np.all(vectors.sum(axis=1) == 1)
+    mechanism = Clip(data.n_users, 5.0, acute=True)
+    means = [mechanism.start(SilentNoise()).release(vectors, 1.0) for vectors in (one, two)]
+    moved = math.hypot(*(means[0] - means[1]))
+    assert moved <= mechanism.sensitivity(1.0, 5)
+    if np.any(one[replaced] != two[replaced]):
+        assert moved == pytest.approx(math.sqrt(2) / data.n_users)
+
+
+def test_means_that_are_too_far_count_as_the_centre():
+    data = users_of([[[4.0, 6.0], [4.0, 4.0]], [[1e200, 1.0]], [[np.inf, 1.0]], [[2.0, 1.0]]], 2)
+    told = all_of(CentredMean(np.array([1.0, 1.0]), 0.5, 9.0), data)
+    np.testing.assert_array_equal(told, [[0, 0], [0, 0], [0, 0], [2, 0]])
+    told = all_of(CentredMean(np.array([1.0, 1.0]), 0.5, 10.0), data)
+    np.testing.assert_array_equal(told[0], [6, 8])
+
+
+def test_sizes_of_means_are_what_numpy_computes():
+    data = users_of([[[4.0, 6.0], [4.0, 4.0]], [], [[np.nan, 1.0]], [[1e200, 1.0]], [[2.0, 1.0]]], 2)
+    sizes = all_of(CentredSize(CentredMean(np.array([1.0, 1.0]), 0.5), (1.0, 2.0, 9.9, 10.0)), data)
+    np.testing.assert_array_equal(np.argmax(sizes, axis=1), [3, 0, 0, 4, 1])
 
 
 def test_users_of_one_row_each_at_a_right_angle_attain_the_sensitivity():

@@ -22,7 +22,8 @@ from userdp.data.source import Source
 from userdp.data.tables import TableFile, check_place, open_table
 from userdp.data.users import UserData
 from userdp.models import estimators
-from userdp.models.estimators import LinearModel, UtilityWarning
+from userdp.models.conventions import UtilityWarning
+from userdp.models.estimators import LinearModel
 from userdp.models.files import save_model
 from userdp.models.inference import fraction_of
 from userdp.privacy.accounting import Budget, budget_for

@@ -189,6 +189,10 @@ _ONCE = {"FixedThresholdClassifier", "SelectFromModel"}
 _warned: dict[int, weakref.ref[Any]] = {}
 
 
+class UtilityWarning(UserWarning):
+    """A model is of little use, or its guarantee, or lacks intervals: a test aborted, noise may dominate, and so on."""
+
+
 class PrivacyWarning(UserWarning):
     """More is released than a statement covers."""
 

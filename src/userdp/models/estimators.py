@@ -48,7 +48,15 @@ from userdp.losses.weighing import pack_classes, pack_numbers
 from userdp.metrics.layout import ScoreLayout
 from userdp.metrics.results import Scores
 from userdp.metrics.scoring import compared, finite, kind_of, scale_of
-from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows, read_targets, read_weights
+from userdp.models.conventions import (
+    PrivateEstimator,
+    UtilityWarning,
+    documented,
+    owners,
+    read_rows,
+    read_targets,
+    read_weights,
+)
 from userdp.models.evaluating import usual_metrics
 from userdp.models.fitting import minimize
 from userdp.models.held_out import HeldOut
@@ -113,10 +121,6 @@ _ATTRIBUTES = {
     "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
 }
 _T = TypeVar("_T", bound=Callable[..., Any])
-
-
-class UtilityWarning(UserWarning):
-    """The model is of little use, or its guarantee: a test aborted, noise may dominate it, or delta is too large."""
 
 
 def _documented(**own: str) -> Callable[[_T], _T]:

@@ -12,6 +12,7 @@ from userdp.privacy.guarantee import Statement
 from userdp.solvers.inference import DEFAULT_FRACTION
 from userdp.solvers.uncertainty import Uncertainty
 
+_LEAST_PART = 1e-6  # of a budget: noise of less would hide anything
 _LABEL = 28  # characters of a name in the table
 
 
@@ -19,9 +20,12 @@ def fraction_of(inference: Any, default: float = DEFAULT_FRACTION) -> float | No
     """The part of the budget that a parameter `inference` asks for, if True the `default`; None for none."""
     if isinstance(inference, bool | np.bool_):
         return default if inference else None
-    if isinstance(inference, int | float | np.number) and 0 < inference < 1:
+    if isinstance(inference, int | float | np.number) and _LEAST_PART <= inference <= 1 - _LEAST_PART:
         return float(inference)
-    raise ValueError(f"Expected inference={inference!r} to be True, False, or a part of the budget between 0 and 1.")
+    raise ValueError(
+        f"Expected inference={inference!r} to be True, False, or a part of the budget from {_LEAST_PART:g} to "
+        f"{1 - _LEAST_PART:g}: True takes {default:g}. Nothing was spent."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,7 @@ class Summary:
     """A table of weights, or of what else was estimated, with their standard errors; `print` shows it.
 
     noise_share: which part of a weight's variance is privacy's noise; the rest comes from who was sampled; what: the
-    heading of the weights.
+    heading of the weights; note: what else is to be said of them.
     """
 
     names: tuple[str, ...]
@@ -41,6 +45,7 @@ class Summary:
     level: float
     title: str
     what: str = "coef"
+    note: str = ""
 
     def __str__(self) -> str:
         low = f"[{(1 - self.level) / 2:.3g}"
@@ -53,8 +58,8 @@ class Summary:
             ends = f"{self.conf_int[k, 0]:>11.4g}{self.conf_int[k, 1]:>11.4g}"
             parts = f"{self.noise_share[k]:>8.0%}{1 - self.noise_share[k]:>10.0%}"
             lines.append(f"{shown:<{_LABEL}}{numbers}{ends}{parts}")
-        note = "noise, sampling: parts of the variance that privacy and the choice of people have; clustered by user."
-        return "\n".join([*lines, "=" * len(head), note])
+        parts = "noise, sampling: parts of the variance that privacy and the choice of people have; clustered by user."
+        return "\n".join([*lines, "=" * len(head), parts, *([self.note] if self.note else [])])
 
     __repr__ = __str__
 
@@ -62,7 +67,7 @@ class Summary:
     def of(
         names: Any, values: np.ndarray, noise: np.ndarray, sampling: np.ndarray, level: float, title: str, **more: Any
     ) -> Summary:
-        """The table of values with these variances; more: `what`, and `freedom`, the degrees of Student's t."""
+        """The table of values with these variances; more: `what`, `note`, and `freedom`, the degrees of Student's t."""
         if not (isinstance(level, int | float | np.number) and 0 < level < 1):
             raise ValueError(f"Expected 0 < level={level!r} < 1, such as 0.95.")
         variances = noise + sampling

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +14,15 @@ import numpy as np
 from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
-from userdp.models.conventions import documented
+from userdp.models.conventions import UtilityWarning, documented
 from userdp.models.inference import fraction_of, title_of
 from userdp.models.mean_intervals import (
     DEFAULT_FRACTION,
+    Clipped,
     MeanErrors,
     MeanIntervals,
     MeanSteps,
+    located_steps,
     mu_squared_of,
     plan_located,
 )
@@ -33,6 +38,7 @@ from userdp.vectors.moments import UserMean
 
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried
+_ENDS = (1e-30, 1e30)  # of radii that may be tried
 _FAILURE_FRACTION = 0.05  # of delta
 _CLEAR = 1.7  # deviations of a test's noise that are outliers' room, at least, for a location, which has little budget
 _TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
@@ -42,10 +48,10 @@ _TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaus
 class MeanResult(MeanIntervals):
     """A private mean. All of it may be shown.
 
-    mean: one number per feature; noise_std: of the noise in each of them; radius: within which nearly all users' means
-    are of each other (found privately); privacy: what was guaranteed and spent; purpose and source: what it is for and
+    mean: one number per feature; noise_std: of the noise in each of them; radius: within which most users' means are of
+    each other (found privately); privacy: what was guaranteed and spent; purpose and source: what it is for and
     of which columns, as far as that was said. With `inference` also `std_err`, `conf_int()` and `summary()`, made of
-    `errors`.
+    `errors`, and `clipped`: at which distance users' means were clipped, and how many that may be.
     """
 
     mean: np.ndarray
@@ -56,9 +62,16 @@ class MeanResult(MeanIntervals):
     source: Source = field(default_factory=Source)
     errors: MeanErrors | None = None
     names: tuple[str, ...] = ()
+    clipped: Clipped | None = None
 
     def _errors(self) -> MeanErrors | None:
         return self.errors
+
+    def _note(self) -> str:
+        return "" if self.clipped is None else self.clipped.note
+
+    def _why_none(self) -> str:
+        return "" if self.clipped is None else self.clipped.message
 
     def _shown(self) -> tuple[list[str], np.ndarray, str]:
         names = [*self.names] or [f"x{k}" for k in range(len(self.mean))]
@@ -93,15 +106,21 @@ def private_mean(
     """The mean of the users' means of their rows, private for whole users; every user counts the same.
 
     No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
-    between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). Up to the fraction
-    `outliers` of the users may be far from the others, or have missing values; they are left out. Raises `Aborted` if
-    there are more. Leaving them out pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe,
-    which do not count that (docs/gallery.md has one that is 10% too low). Where a range is public, cut values off at
-    its ends and pass its width twice: with spread=(30, 30) nobody within 0 to 30 is left out, for more noise.
-    With `inference` the mean is released a second time, around the first: those who are farther than a length that
-    hardly anybody's distance exceeds (one to four times the radius) count as if they were at that length, and those
-    with missing values as if they were at the mean; nobody is left out. Intervals cover the mean of all people there
-    could be, the farthest so clipped; docs/intervals.md has what that costs where tails are long.
+    between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). A small part of the
+    budget finds where the mean lies, and how far users are apart; the rest releases the mean of everyone's differences
+    from there. Those beyond a length, about 5 standard deviations of a single normal quantity, count as if they were at
+    that length, and those beyond twice that, or with missing values, as if they were at the mean. Raises `Aborted` if
+    more than the fraction `outliers` of the users are far from the others. (Too few users for that are searched and
+    averaged at once, and all who are far from the others are left out.) Clipping pulls the mean of a skewed quantity
+    towards the bulk, by many `noise_std` maybe, which do not count that (docs/gallery.md has an example). Where a range
+    is public, cut values off at its ends and pass its width twice: with spread=(30, 30) nobody within 0 to 30 is
+    clipped, for more noise.
+    With `inference` a fifth of the rest tells how many users are how far: where more are beyond the length than noise
+    explains, it is up to 16 times as long, and what the clip may have cost is added to the variance; those at any
+    distance count. A warning says that there are no intervals where people are beyond any such length. Intervals cover
+    the mean of all people there could be, the farthest so clipped; `summary()` says at which length, and how many they
+    may be; docs/intervals.md has what that costs where tails are long. Without `inference` noise is less, and so is the
+    part of the farthest.
     Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
     Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
     public number.
@@ -164,39 +183,67 @@ def mean_of_users(
     fraction: float | None = None,
 ) -> MeanResult:
     """The same of data that is grouped already; fraction: of the budget, for standard errors."""
-    if not 0 <= outliers < 0.4:
-        raise ValueError(f"Expected 0 <= outliers={outliers} < 0.4: a fraction of the users.")
+    if not (isinstance(outliers, int | float | np.number) and 0 <= outliers < 0.4):
+        raise ValueError(f"Expected 0 <= outliers={outliers!r} < 0.4: a fraction of the users. Nothing was spent.")
     n_users, d = data.n_users, data.n_features
-    radii = radius_grid(*spread, _RATIO)
+    radii = _radii(spread)
     planned: OutlierRemoval | MeanSteps
     if fraction is None:
-        planned = plan_mean(n_users, budget, radii, outliers)
-        plan = Plan(n_users, (Step(_LABEL, 0, n_users, planned),))
+        planned = plan_plain(n_users, d, budget, radii, outliers)
     else:
         planned = plan_intervals(n_users, d, budget, radii, outliers, fraction)
-        plan = planned.plan
+    plan = planned.plan if isinstance(planned, MeanSteps) else Plan(n_users, (Step(_LABEL, 0, n_users, planned),))
     ledger = Ledger(budget) if ledger is None else ledger
     curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    errors = None
+    stated = partial(statement, plan, curator.budget, ledger, seed)
     if isinstance(planned, MeanSteps):
-        mean, noise_std, radius, errors = planned.located_mean(curator, d, spread[1])
-    else:
-        released = curator.release(_LABEL, UserMean(), 1.0)
-        mean, radius = released[:-1], float(released[-1])
-        noise_std = planned.noise_multiplier * planned.sensitivity(radius, d)
-    return MeanResult(mean, noise_std, radius, statement(plan, curator.budget, ledger, seed), errors=errors)
+        found = planned.located_mean(curator, d, spread[1])
+        if found.clipped.message:
+            warnings.warn(found.clipped.message, UtilityWarning, stacklevel=3)
+        clipped = None if fraction is None else found.clipped
+        return MeanResult(found.mean, found.noise_std, found.radius, stated(), errors=found.errors, clipped=clipped)
+    released = curator.release(_LABEL, UserMean(), 1.0)
+    mean, radius = released[:-1], float(released[-1])
+    return MeanResult(mean, planned.noise_multiplier * planned.sensitivity(radius, d), radius, stated())
+
+
+def _radii(spread: Any) -> tuple[float, ...]:
+    """Distances to try between two public ones."""
+    ends = spread if isinstance(spread, tuple | list | np.ndarray) else ()
+    if len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends):
+        smallest, largest = map(float, ends)
+        if _ENDS[0] <= smallest <= largest <= _ENDS[1]:
+            return radius_grid(smallest, largest, _RATIO)
+    raise ValueError(
+        f"Expected two public distances of users, the smaller one first, between {_ENDS[0]:g} and "
+        f"{_ENDS[1]:g}, such as spread=(1e-9, 1e9), got {spread!r}: scale values to a usual size. Nothing was spent."
+    )
+
+
+def plan_plain(
+    n_users: int, n_features: int, budget: Budget, radii: tuple[float, ...], outliers: float
+) -> MeanSteps | OutlierRemoval:
+    """A mean around a location; where users are too few for two steps, one of those who are near each other."""
+    if budget.delta > 0:
+        mu_squared = mu_squared_of(budget, _FAILURE_FRACTION * budget.delta)
+        located = located_steps(n_users, n_features, mu_squared, None, _locate(budget, radii, outliers))
+        if located is not None:
+            return located
+    return plan_mean(n_users, budget, radii, outliers)
 
 
 def plan_intervals(
     n_users: int, n_features: int, budget: Budget, radii: tuple[float, ...], outliers: float, fraction: float
 ) -> MeanSteps:
     """A mean with standard errors, for a fraction of the budget; raises `BudgetExceeded` if users are too few."""
+    failure = _FAILURE_FRACTION * budget.delta
+    return plan_located(n_users, n_features, budget, fraction, failure, _locate(budget, radii, outliers))
 
-    def locate(n_users: int, part: float) -> OutlierRemoval | None:
-        return _best(n_users, budget, radii, outliers, part, _CLEAR)
 
-    return plan_located(n_users, n_features, budget, fraction, _FAILURE_FRACTION * budget.delta, locate)
+def _locate(budget: Budget, radii: tuple[float, ...], outliers: float) -> Callable[[int, float], OutlierRemoval | None]:
+    """What plans a location of so many users for a part of the budget."""
+    return lambda n_users, part: _best(n_users, budget, radii, outliers, part, _CLEAR)
 
 
 def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: float) -> OutlierRemoval:

@@ -31,7 +31,7 @@ from userdp.vectors.columns import Histograms
 from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
 from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 from userdp.vectors.scores import CellFractions, ScoreSquares
-from userdp.vectors.spreads import CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
+from userdp.vectors.spreads import CentredSize, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
 
 # What has released nothing, and so is not written down: a run goes on behind it.
 _UNWRITTEN = (KeyboardInterrupt, EngineLost)
@@ -42,6 +42,7 @@ _VECTOR_BYTES = 24  # per entry: float64, sorted copies in float32, and what the
 # The statistics whose vectors are proven never to point apart: docs/proofs.md, sections 22, 29, 30 and 31.
 _ACUTE = (
     CellFractions,
+    CentredSize,
     CentredSquares,
     ColumnScales,
     CurvatureMatrix,

@@ -70,10 +70,7 @@ class CurvatureSize(PerUser):
     reference: float
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        matrices = self.curvature.vectors(data, users)
-        squares = np.zeros(len(matrices))
-        for k in range(matrices.shape[1]):  # in a fixed order: the same wherever a user stands
-            squares += matrices[:, k] * matrices[:, k]
+        squares = _squares(self.curvature.vectors(data, users))
         out = np.zeros((len(squares), self.SIZES.size))
         # Comparisons alone, whose result is the same on every machine.
         places = np.searchsorted(self.reference**2 * self.SIZES[:-1] * self.SIZES[1:], squares)
@@ -122,17 +119,22 @@ class GradientSquare(PerUser):
 class CentredMean(PerUser):
     """Mean of each user's rows less a centre, in units; of the first columns, if the centre has not as many as rows.
 
-    Zeros for a user without rows, or whose mean is not finite: as if it were at the centre.
+    Zeros for a user without rows, or whose mean is not finite, or farther than `farthest` units: as if it were at the
+    centre.
 
     Guarantee: vector j is a function of user users[j]'s rows and of the parameters.
     """
 
     centre: np.ndarray
     units: npt.ArrayLike
+    farthest: float = math.inf
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         means = UserMean().vectors(data, users)[:, : len(self.centre)]
-        return np.where(np.isfinite(means).all(axis=1, keepdims=True), (means - self.centre) / self.units, 0.0)
+        out = np.where(np.isfinite(means).all(axis=1, keepdims=True), (means - self.centre) / self.units, 0.0)
+        if self.farthest < math.inf:
+            out[~(_squares(out) <= self.farthest**2)] = 0.0
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,3 +149,32 @@ class CentredSquares(PerUser):
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         return np.asarray(np.square(self.mean.vectors(data, users)))
+
+
+@dataclass(frozen=True, eq=False)
+class CentredSize(PerUser):
+    """Between which `edges`, which increase, the length of each user's `CentredMean` lies: a 1 among 0s.
+
+    One entry more than edges; what is as long as an edge is below it, what overflows is beyond all of them.
+
+    Guarantee: vector j is a function of user users[j]'s rows and of the parameters; entries are 0 but for one 1, so
+    that no two vectors point apart (docs/proofs.md, section 31).
+    """
+
+    mean: CentredMean
+    edges: tuple[float, ...]
+
+    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+        squares = _squares(self.mean.vectors(data, users))
+        out = np.zeros((len(squares), len(self.edges) + 1))
+        out[np.arange(len(squares)), np.searchsorted(np.square(self.edges), squares)] = 1.0  # comparisons alone
+        return out
+
+
+def _squares(vectors: np.ndarray) -> np.ndarray:
+    """Of lengths, on single numbers in a fixed order: the same wherever a user stands."""
+    squares = np.zeros(len(vectors))
+    with np.errstate(all="ignore"):
+        for k in range(vectors.shape[1]):
+            squares += vectors[:, k] * vectors[:, k]
+    return squares
