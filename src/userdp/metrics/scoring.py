@@ -199,7 +199,7 @@ _LOSSES: dict[str, Any] = {
     "error": lambda y, p, scale: np.abs(p - y) * (scale.span / scale.limit),
     "square": lambda y, p, scale: (np.abs(p - y) * (scale.span / scale.limit)).clip(0.0, 1.0) ** 2,
     "target": lambda y, p, scale: y,
-    "target_square": lambda y, p, scale: y**2,
+    "target_square": lambda y, p, scale: (2 * y - 1) ** 2,
 }
 _CLASS_LOSSES: dict[str, Any] = {
     "log_loss": lambda y, v, scale: -_own(y, v) / scale.limit,
