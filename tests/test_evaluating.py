@@ -173,8 +173,8 @@ def test_means_told_in_two_parts_lie_in_the_ellipsoid_and_have_less_noise_up_to_
 
 
 def test_what_noise_may_be_all_of_is_not_counted():
-    assert above_noise(-1.0, 1.0) == above_noise(1.4, 1.0) == 0
-    assert above_noise(3.0, 1.0) == pytest.approx(2.25)
+    assert above_noise(-1.0, 1.0) == above_noise(1.2, 1.0) == 0
+    assert above_noise(2.5, 1.0) == pytest.approx(1.875)
     assert above_noise(1e6, 1.0) == pytest.approx(1e6)
     assert above_noise(0.5, 0.0) == 0.5
 

@@ -47,7 +47,7 @@ _TOO_FEW_BINS = (
 )
 _RADIUS = 1 + 1e-9  # that of the body around all possible vectors, in its own coordinates, with room for rounding
 _CLEAR = 3.0  # noise deviations that a level's count must be above 0
-_ABOVE_NOISE = 1.5  # deviations of what is told of means beyond a knot, up to which it counts as noise
+_ABOVE_NOISE = 1.25  # deviations of what is told of means beyond a knot, up to which it counts as noise
 
 
 def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: int = 0) -> tuple[Step, ...]:
@@ -249,11 +249,11 @@ def _block_scores(
         The interval is that of the sum, which holds whoever is far out; but its low end is at least that of the first
         part, since the second is not below 0. Half of the chance that it is too high is left to either.
         """
-        more, kept, of_more = (unit * one for one in beyond(name))
-        ends = (value, gradient), (value - more, gradient - of_more)
+        more, kept, of_more = beyond(name)
+        ends = (value, gradient), (value - unit * more, gradient - unit * of_more)
         wider = -float(ndtri(ndtr(-quantile) / 2))
         low = max(0.0, *(end - wider * math.hypot(*found.errors(one)) for end, one in ends))
-        shown = min(max(value - more + kept, 0.0), unit)
+        shown = min(max(value + unit * (kept - more), 0.0), unit)
         return replace(whole, value=shown, low=min(low, shown), high=max(whole.high, shown))
 
     limit, scores = layout.scale.limit, {}
@@ -317,7 +317,8 @@ def _explained(
 def above_noise(value: float, noise_std: float) -> float:
     """A mean that is not below 0, told with this noise: less where that could be all of it, and as it is far above.
 
-    x - (1.5 s)^2 / x for x > 1.5 s, else 0. Paper: Breiman 1995, the garrote.
+    x - (1.25 s)^2 / x for x > 1.25 s, else 0: its error is .3 s where there is nothing, and at most 1.34 s.
+    Paper: Breiman 1995, the garrote.
     """
     least = _ABOVE_NOISE * noise_std
     return value - least**2 / value if value > least else 0.0
