@@ -21,14 +21,15 @@ import userdp
 from userdp import Budget, BudgetExceeded, Ledger, LinearRegression, LinearSVC, LogisticRegression, PoissonRegressor
 from userdp.metrics import Evaluation, evaluate
 from userdp.metrics.binned import N_BINS, Histogram
-from userdp.metrics.enclosing import enclosing_ball, enclosing_ellipsoid
+from userdp.metrics.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
 from userdp.metrics.layout import BlockScores, ScoreLayout
-from userdp.metrics.release import _root, evaluation_steps
+from userdp.metrics.release import _root, above_noise, evaluation_steps
 from userdp.metrics.results import Score, Scores
 from userdp.metrics.scoring import Predictions, Scale, margins_of, predictions_of, row_losses
 from userdp.privacy.accounting import fits
 from userdp.privacy.guarantee import covered
 from userdp.privacy.plan import Plan
+from userdp.vectors.scores import split_at
 
 N, ROWS = 3000, 3
 USERS = np.repeat(np.arange(N), ROWS)
@@ -153,6 +154,49 @@ def test_people_far_from_all_others_count_in_full():
         score = evaluate(logistic(), rows, Y, USERS, epsilon=1.0, insecure_seed=seed)["log_loss"]
         held += abs(score.value - truth) <= 1.96 * score.noise_std
     assert held >= 0.9 * runs
+
+
+def test_means_told_in_two_parts_lie_in_the_ellipsoid_and_have_less_noise_up_to_the_knot():
+    layout = ScoreLayout("numbers", ("mae", "rmse", "r2"), Scale(16.0, -8.0, 8.0))
+    function = BlockScores.of(layout, [None])
+    rows, knots = function(layout.possible_rows()), layout.knots(function.scales)
+    centre, axes = enclosing_ellipsoid(corners_of_means(rows, knots), layout.weights)
+    rng = np.random.default_rng(0)
+    means = np.einsum("ij,ijk->ik", rng.dirichlet([0.3] * 3, 20_000), rows[rng.integers(0, len(rows), (20_000, 3))])
+    turned = (split_at(means, knots) - centre) @ np.linalg.inv(axes).T
+    assert 0.95 < np.linalg.norm(turned, axis=1).max() < 1.001
+    _, unsplit = enclosing_ellipsoid(rows, np.array([2.0, 1.0, 1.0, 1.0]))
+    error, square = (layout.names(0).index(name) for name in ("error", "square"))
+    for place, name, least in ((error, "error", 3), (square, "square", 10)):
+        assert least * np.linalg.norm(axes[place]) < np.linalg.norm(unsplit[place])
+        assert np.linalg.norm(axes[place] + axes[layout.split[name]]) < 1.1 * np.linalg.norm(unsplit[place])
+
+
+def test_what_noise_may_be_all_of_is_not_counted():
+    assert above_noise(-1.0, 1.0) == above_noise(1.2, 1.0) == 0
+    assert above_noise(2.5, 1.0) == pytest.approx(1.875)
+    assert above_noise(1e6, 1.0) == pytest.approx(1e6)
+    assert above_noise(0.5, 0.0) == 0.5
+
+
+@pytest.mark.parametrize("far", [0.0, 0.01])
+def test_numbers_are_told_better_than_their_range_allows_and_intervals_hold_with_some_far_out(far):
+    """The error of ten rows each is told as of a range an eighth as wide; intervals are of the whole one."""
+    rng, n, rows = np.random.default_rng(4), 2000, 10
+    users, model = np.repeat(np.arange(n), rows), with_weights(LinearRegression(target_range=(-8, 8)), [1.0], 0.0)
+    x = rng.normal(size=(n * rows, 1))
+    y = np.where(users < far * n, 8.0, x[:, 0] + rng.normal(size=n * rows))
+    truth = np.abs(y - x[:, 0]).mean()
+    runs = [
+        evaluate(model, x, y, users, epsilon=1.0, metrics=("mae", "rmse"), insecure_seed=seed) for seed in range(15)
+    ]
+    errors = np.array([found["mae"].value - truth for found in runs])
+    assert sum(found["mae"].low <= truth <= found["mae"].high for found in runs) >= 13
+    assert (
+        sum(found["rmse"].low <= math.sqrt(np.mean((y - x[:, 0]) ** 2)) <= found["rmse"].high for found in runs) >= 13
+    )
+    if not far:
+        assert math.sqrt(np.mean(errors**2)) < 0.6 * runs[0]["mae"].noise_std
 
 
 def test_groups_and_rows():

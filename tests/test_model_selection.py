@@ -80,6 +80,9 @@ def test_a_split_tells_all_candidates_scores_and_models(split):
     assert results["mean_test_score"][0] == split.best_score_ > results["mean_test_score"][1]
     assert -0.2 < split.best_score_ < -0.05  # Brier scores
     assert 0 < results["noise_test_score"][0] < 0.01
+    level = split.plan_.level_noise  # what all scores have in common
+    assert results["std_test_score"] == pytest.approx(np.hypot(results["noise_test_score"], level))
+    assert level > 2 * results["noise_test_score"][0]
     assert [model.l2 for model in split.candidates_] == [0.0, 3.0]
     assert split.strategy_ == split.plan_.strategy == "split"
 

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -21,7 +20,6 @@ from typing import Any, Self
 
 import numpy as np
 import sklearn
-from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
@@ -30,9 +28,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.grouping import Groups
-from userdp.data.schema import collected, matrix, numbers, positions
+from userdp.data.schema import collected
 from userdp.data.source import Source
 from userdp.data.sparse import is_sparse
+from userdp.metrics.scoring import row_losses
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_targets
 from userdp.models.estimators import LinearModel, PoissonRegressor, QuantileRegressor
 from userdp.models.fitting import bar
@@ -67,12 +66,12 @@ _FAILED = (
     "Expected every candidate's fit to be checked before anything is charged; a check failed. Try the search on data "
     "that is not private. Nothing was spent."
 )
-_SCORINGS = {
-    "neg_brier_score": "probabilities",
-    "accuracy": "classes",
-    "neg_mean_squared_error": "numbers",
-    "neg_mean_absolute_error": "numbers",
-    "neg_mean_pinball_loss": "numbers",
+_SCORINGS = {  # of what, and what `metrics.scoring` calls it
+    "neg_brier_score": ("probabilities", "brier"),
+    "accuracy": ("classes", "accuracy"),
+    "neg_mean_squared_error": ("numbers", "mse"),
+    "neg_mean_absolute_error": ("numbers", "mae"),
+    "neg_mean_pinball_loss": ("numbers", "pinball"),
 }
 
 
@@ -109,12 +108,14 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
         "best_params_ : dict": "Parameters of the chosen candidate.",
         "best_estimator_ : estimator": "The chosen candidate, refitted on everyone, or as it was scored. Its "
         "`privacy_` is that of the whole search.",
-        "best_score_ : float": "The chosen candidate's noisy score: the best of several, so it is too good on "
-        "average, of random stopping most of all. For an honest one use `userdp.metrics.evaluate` on others.",
+        "best_score_ : float": "The chosen candidate's noisy score, to compare candidates by: the best of several, so "
+        "it is too good on average, of random stopping most of all, and its level has the noise of `std_test_score`. "
+        "For an honest one use `userdp.metrics.evaluate` on others.",
         "best_index_ : int": "Its place among the candidates.",
         "cv_results_ : dict": "What was released of scores, for `pandas.DataFrame`: `params` and a `param_` of each, "
-        "`mean_test_score`, `rank_test_score`, and `noise_test_score`, the standard deviation of the noise by which "
-        "they differ. Of random stopping only the best run is released.",
+        "`mean_test_score`, `rank_test_score`, and two standard deviations of noise: `noise_test_score` of that by "
+        "which scores differ from each other, and `std_test_score` of each score's own, with what all of them share. "
+        "Neither counts which people happen to be held out. Of random stopping only the best run is released.",
         "candidates_ : list": "The released models of all candidates, in order; empty with random stopping.",
         "plan_ : SelectionPlan": "The plan that was carried out; printed, it says what noise was expected.",
         "privacy_ : Statement": "What was guaranteed and spent: one charge for all of it.",
@@ -142,7 +143,8 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     pay for them, cost no more than the dearer of both. Nothing but what `cv_results_`, `candidates_` and
     `best_estimator_` hold leaves. How long a search takes is not covered: it tells how many runs there were.
 
-    Steps before the model are fitted on nobody's data. If they fail on a row, all rows of its user are missing values.
+    Steps before the model are fitted on nobody's data. If they fail on a row, all rows of its user are missing values
+    in fits; of scores that row is the worst.
 
     Guarantee: all of it together, errors too, is (epsilon, delta)-differentially private under replacement of one
     user's whole data, unless seeded; provided that steps before the model make of a row, or fail on it, what that row
@@ -240,7 +242,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             named = "neg_brier_score" if hasattr(model, "predict_proba") else named
             named = "neg_mean_pinball_loss" if isinstance(model, QuantileRegressor) else named
         fits = {"probabilities": hasattr(model, "predict_proba"), "classes": model._classifies}
-        fitting = [name for name, kind in _SCORINGS.items() if fits.get(kind, not model._classifies)]
+        fitting = [name for name, (kind, _) in _SCORINGS.items() if fits.get(kind, not model._classifies)]
         if named not in fitting:
             raise ValueError(
                 f"Expected scoring={self.scoring!r} to be None or, of {type(model).__name__}, one of "
@@ -280,6 +282,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         self.best_estimator_ = found.model if found.refitted is None else found.refitted
         self.candidates_ = list(found.models)
         scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.model))
+        std = spread * math.hypot(1.0, self.plan_.level_noise / found.noise_std)
         released = range(len(candidates)) if found.models else [found.best]
         tried = [candidates[number][0] for number in released]
         self.cv_results_ = {
@@ -287,6 +290,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             "params": tried,
             "mean_test_score": scores,
             "noise_test_score": np.full(len(scores), spread),
+            "std_test_score": np.full(len(scores), std),
             "rank_test_score": 1 + np.argsort(np.argsort(-scores, kind="stable"), kind="stable"),
         }
         self.best_score_ = float(scores[found.best] if found.models else scores[0])
@@ -482,40 +486,15 @@ class _People:
         counts = np.bincount(own, minlength=len(users))
         columns = []
         for model in models:
-            of_rows = _row_losses(model, X, y, own, scoring)
-            of_rows = np.where(np.isfinite(of_rows), np.clip(of_rows, 0.0, 1.0), 1.0)
+            of_rows = row_losses(model, X, y, _SCORINGS[scoring][1], target_range=_ends(model_of(model)))
             columns.append(np.bincount(own, of_rows, len(users)) / counts)  # row after row of a user
         return np.column_stack(columns)
 
 
-def _row_losses(fitted: Any, X: Any, y: Any, own: Users, scoring: str) -> np.ndarray:
-    """How bad a model is for each row, in [0, 1] or no number; a function of that row alone, to the last bit."""
-    model = model_of(fitted)
-    margins = _margins(fitted, X, own)
+def _ends(model: Any) -> tuple[float, float] | None:
+    """The public range of targets, None for classes."""
     if model._classifies:
-        codes = positions("y", y, model.classes_.tolist())
-        truth = np.where(np.isnan(codes), np.nan, codes)[:, None] == np.arange(len(model.classes_))
-        if margins.shape[1] == 1:
-            margins = np.hstack([np.zeros_like(margins), margins])
-        if scoring == "accuracy":
-            wrong = margins.argmax(axis=1) != codes
-            return np.where(np.isfinite(margins).all(axis=1), wrong, np.nan)
-        chances = expit(margins[:, 1:] - margins[:, :1]) if margins.shape[1] == 2 else softmax(margins, axis=1)
-        chances = np.hstack([1 - chances, chances]) if chances.shape[1] == 1 else chances
-        return np.where(np.isnan(codes), np.nan, ((chances - truth) ** 2).sum(axis=1) / 2)
-    low, high = _ends(model)
-    told = np.exp(margins[:, 0]) if isinstance(model, PoissonRegressor) else margins[:, 0]
-    errors = (np.clip(numbers("y", y).astype(np.float64), low, high) - np.clip(told, low, high)) / (high - low)
-    if scoring == "neg_mean_squared_error":
-        return np.asarray(errors**2)
-    if scoring == "neg_mean_absolute_error":
-        return np.asarray(np.abs(errors))
-    level = getattr(model, "quantile", 0.5)
-    return np.asarray(np.maximum(level * errors, (level - 1) * errors))
-
-
-def _ends(model: Any) -> tuple[float, float]:
-    """The public range of targets."""
+        return None
     if isinstance(model, PoissonRegressor):
         assert model.max_count_ is not None
         return 0.0, model.max_count_
@@ -527,40 +506,7 @@ def _as_scores(losses: Vectors, noise_std: float, scoring: str, model: LinearMod
     """Losses in [0, 1] as scores, greater is better, in the targets' units; and the noise in the same."""
     if scoring == "accuracy":
         return 1 - losses, noise_std
-    unit = 1.0 if model._classifies else _ends(model)[1] - _ends(model)[0]
+    low, high = _ends(model) or (0.0, 1.0)
+    unit = high - low
     unit = unit**2 if scoring == "neg_mean_squared_error" else unit
     return -losses * unit, noise_std * unit
-
-
-def _margins(fitted: Any, X: Any, own: Users) -> np.ndarray:
-    """Predictions of each row, one column per output; if steps fail, of each user apart: then only its own are none."""
-    try:
-        return _predicted(fitted, X)
-    except Exception:
-        margins = np.full((len(own), len(np.atleast_1d(model_of(fitted).intercept_))), np.nan)
-        for user in np.unique(own):
-            rows = np.flatnonzero(own == user)
-            with contextlib.suppress(Exception):
-                margins[rows] = _predicted(fitted, taken(X, rows))
-        return margins
-
-
-def _predicted(fitted: Any, X: Any) -> np.ndarray:
-    """The same. A row's features are multiplied and added up by themselves: no other row changes their last bits."""
-    model, features = model_of(fitted), _transformed(fitted, X)
-    weights, constants = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
-    if is_sparse(features):
-        made = np.asarray(features @ weights.T)  # scipy adds up the entries of a row one after the other
-    else:
-        rows = np.ascontiguousarray(features, dtype=np.float64)
-        made = np.column_stack([(rows * of_output).sum(axis=1) for of_output in weights])
-    return np.asarray(made + constants)
-
-
-def _transformed(fitted: Any, X: Any) -> Any:
-    if isinstance(fitted, Pipeline):
-        X = fitted[:-1].transform(X) if len(fitted.steps) > 1 else X
-    model = model_of(fitted)
-    if model.columns is not None and not (isinstance(X, np.ndarray) or is_sparse(X)):
-        return model.columns_.encode(X)
-    return X.tocsr() if is_sparse(X) else matrix("X", X, model.n_features_in_)

@@ -150,8 +150,10 @@ def test_private_scores_of_groups_and_rows(files, tmp_path):
 def test_people_held_out_of_a_fit(files, tmp_path):
     model, page = tmp_path / "m.json", tmp_path / "r.html"
     fit = ("fit", files / "data.parquet", *COLUMNS, *BUDGET, "--target", "text", "--classes", "no,yes")
-    shown = run(*fit, "--evaluate", "0.5", "-o", model, "--report", page)
+    ledger = ("--ledger", tmp_path / "l", "--ledger-budget", "9,1e-5")
+    shown = run(*fit, "--evaluate", "0.5", "-o", model, "--report", page, *ledger)
     assert shown.exit_code == 0, shown.output
+    assert "of different people, side by side: they do not add up" in run("ledger", "show", tmp_path / "l").stdout
     assert "Measured on 300 users who were kept from training" in shown.stdout
     scores = json.loads(model.read_text())["scores"]
     assert scores["scores"]["auc"]["low"] < scores["scores"]["auc"]["high"]

@@ -84,6 +84,13 @@ MUTANTS = [
         _ALONE,
     ),
     Mutant(
+        "means are split where those of all people are",
+        "split_at",
+        "np.minimum(means[:, column], knot)",
+        "np.minimum(means[:, column], np.nanmean(means[:, column]))",
+        _ALONE,
+    ),
+    Mutant(
         "half of the noise of an evaluation",
         "evaluation_steps",
         "1 / math.sqrt(fraction * mu_squared)",

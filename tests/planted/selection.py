@@ -143,16 +143,16 @@ MUTANTS = [
     ),
     Mutant(
         "search: one person's missing values are everybody's",
-        "model_selection._margins",
-        "_predicted(fitted, taken(X, rows))",
-        "np.nan",
+        "scoring.isolated",
+        "todo += [(first, middle), (middle, last)]",
+        "pass",
         _OWN_ROWS,
     ),
     Mutant(
         "search: predictions in blocks",
-        "model_selection._predicted",
-        "np.column_stack([(rows * of_output).sum(axis=1) for of_output in weights])",
-        "rows @ weights.T",
+        "margins_of",
+        "np.ascontiguousarray(features[some] * row).sum(axis=1)",
+        "features[some] @ row",
         _OWN_ROWS,
     ),
     Mutant(

@@ -32,11 +32,13 @@ def as_they_are(rows):
 
 MEANS = ScoreMeans(as_they_are, np.zeros(WIDTH))
 TURNED = ScoreMeans(as_they_are, np.full(WIDTH, 0.25), None, np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -2.0], [0.3, 0, 3]]))
+SPLIT = ScoreMeans(as_they_are, np.zeros(WIDTH + 2), None, np.eye(WIDTH + 2) + 0.5, ((0, 0.25), (2, -0.5)))
 STATISTICS = [
     CellFractions(3, 2),
     CellFractions(2, 3, most_rows=2),
     ScoreSquares(MEANS),
     ScoreSquares(TURNED),
+    ScoreSquares(SPLIT),
     ScoreSquares(ScoreMeans(as_they_are, np.full(WIDTH, 0.25), most_rows=3)),
 ]
 
@@ -87,7 +89,7 @@ def test_no_two_vectors_point_apart_and_fractions_are_at_most_1_long(drawn):
 def test_a_person_s_vector_is_the_same_bit_by_bit_whoever_else_there_is(drawn):
     one, other, replaced = drawn
     others = np.arange(one.n_users) != replaced
-    for statistic in [*STATISTICS, MEANS, TURNED]:
+    for statistic in [*STATISTICS, MEANS, TURNED, SPLIT]:
         np.testing.assert_array_equal(all_of(statistic, one)[others], all_of(statistic, other)[others])
 
 
@@ -105,6 +107,22 @@ def test_means_are_turned_as_a_product_of_matrices_would():
     data = users_of([[[1.0, 2.0, 3.0], [3.0, 0.0, 1.0]], [[0.5, 0.5, 0.5]]], WIDTH)
     plain = ScoreMeans(as_they_are, TURNED.centre)
     np.testing.assert_allclose(all_of(TURNED, data), all_of(plain, data) @ TURNED.turn.T)
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=neighbours())
+def test_no_replacement_moves_a_mean_in_two_parts_by_more_than_its_sensitivity(drawn):
+    one, other, _ = drawn
+    record = Clip(one.n_users, 5.0)
+    with np.errstate(all="ignore"):
+        means = [record.start(SilentNoise()).release(all_of(SPLIT, data), 1.0) for data in (one, other)]
+    assert math.hypot(*(means[0] - means[1])) <= record.sensitivity(1.0, WIDTH + 2)
+
+
+def test_means_of_people_not_rows_are_split_at_knots():
+    data = users_of([[[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], [[0.1, 2.0, -1.0]]], WIDTH)
+    split = ScoreMeans(as_they_are, np.zeros(WIDTH + 1), knots=((0, 0.25),))
+    np.testing.assert_array_equal(all_of(split, data), [[0.25, 1.0, 1.5, 0.25], [0.1, 2.0, -1.0, 0.0]])
 
 
 def test_who_has_more_rows_than_the_most_counts_no_more():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import gaussian_removal
 
 from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_multiplier, rounded_up
-from userdp.privacy.guarantee import Statement, statement
+from userdp.privacy.guarantee import IN_PARALLEL, Statement, apart, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
@@ -33,6 +33,18 @@ def test_steps_on_different_users_are_each_measured_by_those_who_pay_most():
     steps = (Step("all", 0, 100, Clip(100, 20.0)), Step("x", 0, 40, Clip(40, 20.0)), Step("y", 40, 100, Clip(60, 10.0)))
     fractions = [part.fraction for part in charged(Plan(100, steps), Budget(1.0, 1e-6)).parts]
     assert fractions == pytest.approx([0.2, 0.5, 0.8], rel=1e-3)
+
+
+def test_parts_of_different_people_are_said_not_to_add_up():
+    side_by_side = (Step("x", 0, 40, Clip(40, 20.0)), Step("y", 40, 100, Clip(60, 10.0)))
+    shown = str(charged(Plan(100, side_by_side), Budget(1.0, 1e-6)))
+    assert "x: clip, 1 release, 100% of the budget" in shown
+    assert "alone), 40 of the users\n" in shown
+    assert shown.count(IN_PARALLEL) == 1
+    nested = (Step("all", 0, 100, Clip(100, 20.0)), Step("x", 0, 40, Clip(40, 20.0)))
+    assert IN_PARALLEL not in str(charged(Plan(100, nested), Budget(1.0, 1e-6)))
+    assert apart([(0, 3), (4, 5)])
+    assert not apart([(0, 4), (4, 5), (0, 9)])
 
 
 def test_a_step_that_costs_nothing_has_no_fraction():

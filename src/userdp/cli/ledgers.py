@@ -14,6 +14,7 @@ from userdp.cli.errors import InputError, guarded
 from userdp.data.tables import check_place
 from userdp.privacy.accounting import budget_for, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
+from userdp.privacy.guarantee import IN_PARALLEL, apart
 from userdp.privacy.ledger import ODOMETER, Charge, Ledger
 from userdp.privacy.mechanisms.base import check_counts
 
@@ -138,6 +139,8 @@ def show_ledger(
         )
         for step in charge.steps:
             typer.echo(f"   {step.label}: {step.mechanism} on users {step.start:,} to {step.stop - 1:,}")
+        if apart((step.start, step.stop - 1) for step in charge.steps):
+            typer.echo(f"   {IN_PARALLEL}")
         if not charge.private:
             show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)
     if not private:

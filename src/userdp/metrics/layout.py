@@ -5,7 +5,8 @@ its declared level (as many as there are for none of them), its margin, and the 
 
 A vector has a block for everybody and one for each declared level. A block holds how often rows are in it (unless
 that is known: everybody's, with people counted once), the parts less 1/2, and the influences on AUC, intercept and
-slope; zeros for rows of other levels.
+slope; zeros for rows of other levels. Without levels, and with people counted once, some parts are split at a knot:
+what a person's mean is beyond it goes to a coordinate of its own, at the end.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from userdp.metrics.scoring import (
     Scale,
     losses_of,
 )
+from userdp.vectors.scores import Knots
 
 CELL, LEVEL, MARGIN, FIRST_PART = 0, 1, 2, 3
 MOST_LEVELS = 20
 _LEAST_RANGE = 1e-9
 _OF_ONE_METRIC = ("intercept", "slope", "target", "target_square")  # two coordinates of one metric each,
 _SHARED = np.sqrt(2)  # which together count as one: noise is the same for all metrics, relative to their ranges
-_OF_LOG_LOSS = 2.0  # its weight beside the others': people's losses are alike, and its noise shows most
+_WEIGHTS = {"log_loss": 2.0, "error": 2.0}  # beside the others': people's means are alike, and noise shows most
+# Where people's means are told in two parts, up to here and beyond: few people are beyond, unless they have few rows.
+_KNOTS = {"log_loss": 1 / 4, "brier": 3 / 8, "error": 1 / 8, "square": 1 / 64, "target_square": 1 / 8}
+_UP_TO_KNOT = 4.0  # the weight of the first part beside the second's
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,26 @@ class ScoreLayout:
         return tuple(slice(int(first), int(last)) for first, last in itertools.pairwise(ends))
 
     @property
+    def split(self) -> dict[str, int]:
+        """Parts that are told up to a knot and beyond it, and where the second is; none with levels or rows counted."""
+        whole = bool(self.levels) or self.most_rows is not None
+        found = [] if whole else [name for name in self.parts if name in _KNOTS]
+        return {name: self.width + place for place, name in enumerate(found)}
+
+    def knots(self, scales: np.ndarray) -> Knots:
+        """Columns of everybody's block and their knots, in units of the coordinates' scales."""
+        places = {name: self.names(0).index(name) for name in self.split}
+        return tuple((place, float((_KNOTS[name] - 0.5) / scales[place])) for name, place in places.items())
+
+    @property
     def weights(self) -> np.ndarray:
         """How much the noise of each coordinate counts, of those whose metrics' ranges were brought to 2."""
-        names = (name for block in range(self.n_blocks) for name in self.names(block))
-        return np.array([_OF_LOG_LOSS if name == "log_loss" else 1.0 for name in names])
+        names = [name for block in range(self.n_blocks) for name in self.names(block)]
+        found = [_WEIGHTS.get(name, 1.0) for name in names]
+        return np.array(
+            [weight * (_UP_TO_KNOT if name in self.split else 1.0) for name, weight in zip(names, found, strict=True)]
+            + [found[names.index(name)] for name in self.split]
+        )
 
     @property
     def width(self) -> int:

@@ -1,9 +1,11 @@
 """The private evaluation itself: up to three clipped means of the same people, and what follows from them.
 
 1. `bins of scores`, if rankings or calibration are asked for: how many rows of each class are in each bin of margins.
-2. `scores`: the mean of a short vector of each person, one or two coordinates a metric.
+2. `scores`: the mean of a short vector of each person, one or two coordinates a metric; or two for a mean that is told
+   up to a public knot, with little noise, and beyond it, with more.
 3. `spread of scores`: the mean of its products, for the variance between people.
 
+What people's means are beyond a knot counts only as far as it is above the noise; intervals count all of the noise.
 Each metric is a smooth function of the means: its variance is that of the noise, which is known, and that of the
 sample of people, gradient' covariance gradient / n.
 """
@@ -12,15 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from userdp.metrics import binned
 from userdp.metrics.binned import N_BINS, Histogram, Influences
-from userdp.metrics.enclosing import enclosing_ball, enclosing_ellipsoid
+from userdp.metrics.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
 from userdp.metrics.layout import BlockScores, ScoreLayout
 from userdp.metrics.results import Score, Scores
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
@@ -45,6 +47,7 @@ _TOO_FEW_BINS = (
 )
 _RADIUS = 1 + 1e-9  # that of the body around all possible vectors, in its own coordinates, with room for rounding
 _CLEAR = 3.0  # noise deviations that a level's count must be above 0
+_ABOVE_NOISE = 1.25  # deviations of what is told of means beyond a knot, up to which it counts as noise
 
 
 def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: int = 0) -> tuple[Step, ...]:
@@ -89,19 +92,21 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         noise = mechanisms[BINS].noise_std(1.0, layout.n_groups * (N_BINS + 1))
         histograms = list(_histograms(layout, statistic, curator.release(BINS, statistic, 1.0), noise))
     function = BlockScores.of(layout, histograms)
-    possible = function(layout.possible_rows())
+    possible, knots = function(layout.possible_rows()), layout.knots(function.scales)
     if layout.most_rows is not None:
         possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
+    possible = corners_of_means(possible, knots)
     centre, axes = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
-    means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes))
+    means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes), knots)
     mean = curator.release(SCORES, means, _RADIUS)
     squares = symmetric(curator.release(SPREAD, ScoreSquares(means), _RADIUS**2))
+    scales, width = np.concatenate([function.scales, function.scales[[column for column, _ in knots]]]), len(centre)
     found = _Means(
-        (axes @ mean + centre) * function.scales,
-        axes * function.scales[:, None],
-        mechanisms[SCORES].noise_std(_RADIUS, layout.width),
+        (axes @ mean + centre) * scales,
+        axes * scales[:, None],
+        mechanisms[SCORES].noise_std(_RADIUS, width),
         (squares - np.outer(mean, mean)) / n_users,
-        mechanisms[SPREAD].noise_std(_RADIUS**2, layout.width * (layout.width + 1) // 2) / n_users,
+        mechanisms[SPREAD].noise_std(_RADIUS**2, width * (width + 1) // 2) / n_users,
     )
     quantile = float(ndtri(0.5 + confidence / 2))
     unresolved = [0.0 if one is None or not one.clear else binned.Ranking.unresolved(one) for one in histograms]
@@ -209,11 +214,19 @@ def _block_scores(
 
     def mean(name: str) -> tuple[float, np.ndarray]:
         """The mean over the block's rows, and its gradient."""
-        gradient, value = np.zeros(layout.width), float(found.values[places[name]])
-        gradient[places[name]] = 1 / count
+        own = [places[name], *([layout.split[name]] if name in layout.split else [])]
+        gradient, value = np.zeros(len(found.values)), float(found.values[own].sum())
+        gradient[own] = 1 / count
         if counted:
             gradient[first] = -value / count**2
         return value / count, gradient
+
+    def beyond(name: str) -> tuple[float, float, np.ndarray]:
+        """Of what people's means are beyond the knot: its mean, what of it is above the noise, and the gradient."""
+        gradient = np.zeros(len(found.values))
+        gradient[layout.split[name]] = 1.0
+        value = float(found.values[layout.split[name]])
+        return value, above_noise(value, found.errors(gradient)[0]), gradient
 
     def told(value: float, gradient: np.ndarray, low: float, high: float, more: float = 0.0, off: float = 0.0) -> Score:
         if hidden or not math.isfinite(value + more) or not np.isfinite(gradient).all():
@@ -226,8 +239,22 @@ def _block_scores(
 
     def part(name: str, unit: float, high: float = math.inf, sign: float = 1.0) -> Score:
         value, gradient = mean(name)
-        value = unit * (value + 0.5)
-        return told(value if sign > 0 else unit - value, sign * unit * gradient, 0.0, min(high, unit))
+        value, gradient = unit * (value + 0.5), unit * gradient
+        score = told(value if sign > 0 else unit - value, sign * gradient, 0.0, min(high, unit))
+        return in_two(score, name, value, unit, gradient) if name in layout.split else score
+
+    def in_two(whole: Score, name: str, value: float, unit: float, gradient: np.ndarray) -> Score:
+        """A mean that was told up to a knot and beyond: what is beyond counts as far as it is above its noise.
+
+        The interval is that of the sum, which holds whoever is far out; but its low end is at least that of the first
+        part, since the second is not below 0. Half of the chance that it is too high is left to either.
+        """
+        more, kept, of_more = beyond(name)
+        ends = (value, gradient), (value - unit * more, gradient - unit * of_more)
+        wider = -float(ndtri(ndtr(-quantile) / 2))
+        low = max(0.0, *(end - wider * math.hypot(*found.errors(one)) for end, one in ends))
+        shown = min(max(value + unit * (kept - more), 0.0), unit)
+        return replace(whole, value=shown, low=min(low, shown), high=max(whole.high, shown))
 
     limit, scores = layout.scale.limit, {}
     simple: dict[str, Callable[[], Score]] = {
@@ -237,7 +264,7 @@ def _block_scores(
         "mae": lambda: part("error", limit),
         "mse": lambda: part("square", limit**2),
         "rmse": lambda: _root(part("square", limit**2)),
-        "r2": lambda: _explained(layout, mean, told),
+        "r2": lambda: _explained(layout, mean, beyond, told),
     }
     for metric in layout.metrics:
         if metric in simple:
@@ -266,14 +293,32 @@ def _root(square: Score) -> Score:
     return Score(value or math.nan, low, high, slope * square.noise_std, slope * square.sampling_std)
 
 
-def _explained(layout: ScoreLayout, mean: Callable[..., Any], told: Callable[..., Score]) -> Score:
-    """R^2 = 1 - E(error^2) / (E t^2 - (E t)^2), targets t as parts of their range."""
+def _explained(
+    layout: ScoreLayout, mean: Callable[..., Any], beyond: Callable[..., Any], told: Callable[..., Score]
+) -> Score:
+    """R^2 = 1 - E(error^2) / Var(t), 4 Var(t) = E (2 t - 1)^2 - (E (2 t - 1))^2, targets t as parts of their range."""
     unit = (layout.scale.limit / layout.scale.span) ** 2
     (square, of_square), (target, of_target), (both, of_both) = map(mean, ("square", "target", "target_square"))
-    square, target, both = square + 0.5, target + 0.5, both + 0.5
-    variance = both - target**2
+    square, both = square + 0.5, both + 0.5
+    variance = both / 4 - target**2
     if variance <= 0:
         return _untold(-math.inf, 1.0)
     ratio = unit * square / variance
-    gradient = -unit * of_square / variance + ratio / variance * (of_both - 2 * target * of_target)
-    return told(1 - ratio, gradient, -math.inf, 1.0)
+    gradient = -unit * of_square / variance + ratio / variance * (of_both / 4 - 2 * target * of_target)
+    found = told(1 - ratio, gradient, -math.inf, 1.0)
+    if layout.split and math.isfinite(found.value):
+        (more, kept, _), (more_both, kept_both, _) = map(beyond, ("square", "target_square"))
+        square, variance = max(square - more + kept, 0.0), (both - more_both + kept_both) / 4 - target**2
+        value = 1 - unit * square / variance if variance > 0 else found.value
+        found = replace(found, value=value, low=min(found.low, value), high=max(found.high, value))
+    return found
+
+
+def above_noise(value: float, noise_std: float) -> float:
+    """A mean that is not below 0, told with this noise: less where that could be all of it, and as it is far above.
+
+    x - (1.25 s)^2 / x for x > 1.25 s, else 0: its error is .3 s where there is nothing, and at most 1.34 s.
+    Paper: Breiman 1995, the garrote.
+    """
+    least = _ABOVE_NOISE * noise_std
+    return value - least**2 / value if value > least else 0.0

@@ -53,6 +53,7 @@ PARTS = {
     "mse": ("square",),
     "rmse": ("square",),
     "r2": ("square", "target", "target_square"),
+    "pinball": ("pinball",),  # of row_losses alone: searches choose by it
 }
 
 
@@ -74,11 +75,15 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Scale:
-    """What losses of 1 stand for: the largest log loss, or error, that a row counts; and the range of numbers."""
+    """What losses of 1 stand for: the largest log loss, or error, that a row counts; and the range of numbers.
+
+    level: the quantile that the model predicts, for the pinball loss.
+    """
 
     limit: float
     low: float = 0.0
     high: float = 1.0
+    level: float = 0.5
 
     @property
     def span(self) -> float:
@@ -114,19 +119,28 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
             "Expected target_range=(lowest, highest), a public range of targets from what they mean and not from the "
             "data: the model declares none. Nothing was spent."
         )
-    return Scale(high - low if limit is None else float(limit), low, high)
+    level = getattr(last, "quantile", 0.5)
+    return Scale(high - low if limit is None else float(limit), low, high, level)
 
 
 def row_losses(
-    model: Any, X: Any, y: Any, metric: str, *, limit: float | None = None, exposure: np.ndarray | None = None
+    model: Any,
+    X: Any,
+    y: Any,
+    metric: str,
+    *,
+    limit: float | None = None,
+    target_range: tuple[float, float] | None = None,
+    exposure: np.ndarray | None = None,
 ) -> np.ndarray:
     """One metric's loss of each row, from 0 to 1, 1 for the worst and for rows that make no sense.
 
-    metric: "log_loss", "brier", "accuracy" (1 for a wrong label), "mae" or "mse"; times `scale_of(model).limit` (its
-    square for "mse") it is in units, but for accuracy and brier. Means of users of it are a model's score, and the
-    lower the better: `UserData.from_arrays(losses[:, None], None, users)` with `UserMean` and `Clip` releases it.
+    metric: "log_loss", "brier", "accuracy" (1 for a wrong label), "mae", "mse" or "pinball"; times
+    `scale_of(model).limit` (its square for "mse") it is in units, but for accuracy and brier. Means of users of it are
+    a model's score, and the lower the better: `UserData.from_arrays(losses[:, None], None, users)` with `UserMean` and
+    `Clip` releases it.
     """
-    scale = scale_of(model, limit)
+    scale = scale_of(model, limit, target_range)
     (part,) = PARTS[metric]
     return losses_of(predictions_of(model, X, y, scale, exposure), scale, (part,))[:, 0]
 
@@ -198,8 +212,9 @@ _LOSSES: dict[str, Any] = {
     "wrong": lambda y, s, scale: (s > 0) != (y > 0),
     "error": lambda y, p, scale: np.abs(p - y) * (scale.span / scale.limit),
     "square": lambda y, p, scale: (np.abs(p - y) * (scale.span / scale.limit)).clip(0.0, 1.0) ** 2,
+    "pinball": lambda y, p, scale: np.maximum(scale.level * (y - p), (scale.level - 1) * (y - p)),
     "target": lambda y, p, scale: y,
-    "target_square": lambda y, p, scale: y**2,
+    "target_square": lambda y, p, scale: (2 * y - 1) ** 2,
 }
 _CLASS_LOSSES: dict[str, Any] = {
     "log_loss": lambda y, v, scale: -_own(y, v) / scale.limit,

@@ -13,7 +13,7 @@ is all of them. docs/proofs.md, section 24.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,6 +40,10 @@ COVERS = "this fit alone, with its hyperparameters taken as public"
 COVERS_SEARCH = "the whole search: every candidate's fit, the scores on held-out people, the choice and the refit"
 COVERS_EVALUATION = (
     "this evaluation alone, of the people it was made on; not what the model tells of those it was fitted on"
+)
+IN_PARALLEL = (
+    "Some parts are of different people, side by side: they do not add up. Each person pays for the parts they are in, "
+    "and the whole costs what those who pay most pay."
 )
 NOT_COVERED = (
     "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
@@ -210,9 +214,10 @@ class Statement:
             f"{self.unit}s: {self.n_users:,}",
             *(
                 f"  {part.step}: {part.mechanism}, {part.releases} release{'s' * (part.releases > 1)}, "
-                f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
+                f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone){self._whose(part)}"
                 for part in self.parts
             ),
+            *([f"  {IN_PARALLEL}"] if apart((part.first_user, part.last_user) for part in self.parts) else []),
             f"  ledger: epsilon {self.spent_epsilon:.4g} of {rounded_up(self.ledger_epsilon)} spent, counted at its "
             f"delta {rounded_up(self.ledger_delta)}: a running total, the guarantee for all runs is the whole budget",
             f"  covered: {self.covers}",
@@ -220,6 +225,11 @@ class Statement:
             *([] if self.tradeoff is None or not self.private else self._given(self.tradeoff)),
         ]
         return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)
+
+    def _whose(self, part: Part) -> str:
+        """How many are in it, unless all are."""
+        n_users = part.last_user - part.first_user + 1
+        return "" if n_users == self.n_users else f", {n_users:,} of the {self.unit}s"
 
     def _given(self, found: Tradeoff) -> list[str]:
         """What the noise gives, line by line."""
@@ -242,6 +252,12 @@ class Statement:
                 f"noise epsilon {found.added_epsilon:.3g}: a different guarantee, only to compare with"
             )
         return lines
+
+
+def apart(ends: Iterable[tuple[int, int]]) -> bool:
+    """Whether some of these parts, each from its first to its last user, have nobody in common."""
+    found = list(ends)
+    return min(last for _, last in found) < max(first for first, _ in found)
 
 
 def covered(record: Mapping[str, Any]) -> str:

@@ -182,6 +182,11 @@ class SelectionPlan:
         return self._clip(_PARTS[_DIFFERENCES]).noise_std(0.05, self.n_candidates)
 
     @property
+    def level_noise(self) -> float:
+        """Of what all candidates' scores share, in units of their range; none where a score is released by itself."""
+        return 0.0 if self.stop_probability is not None else self._clip(_PARTS[_MEAN]).noise_std(0.5, 1)
+
+    @property
     def telling(self) -> bool:
         """Whether scores tell enough to choose by, unasked: differences do, and scores of single models of many."""
         return self.stop_probability is None or self.score_noise <= _MOST_STOPPING_NOISE

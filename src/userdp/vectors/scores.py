@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
 from userdp.data.users import UserData
 from userdp.vectors.columns import rows_of_users
 from userdp.vectors.gradients import PerUser
+
+Knots: TypeAlias = tuple[tuple[int, float], ...]
 
 
 class RowFunction(Protocol):
@@ -61,6 +63,8 @@ class ScoreMeans(PerUser):
     """The mean of a function of each user's rows, less a public centre; with `most_rows` their sum over that.
 
     turn: a public square matrix that the result is multiplied by; None for none.
+    knots: public (column, knot) pairs. What the column's mean is up to the knot stays there, and what is beyond is a
+    column of its own at the end, in their order.
 
     Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows.
     """
@@ -69,14 +73,15 @@ class ScoreMeans(PerUser):
     centre: np.ndarray
     most_rows: int | None = None
     turn: np.ndarray | None = None
+    knots: Knots = ()
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         owners, rows = rows_of_users(data, users)
         values = self.function(np.asarray(data.rows[rows], dtype=np.float64))
-        out = np.empty((users.size, len(self.centre)))
-        for column in range(len(self.centre)):  # row after row of a user, wherever they lie
+        out = np.empty((users.size, values.shape[1]))
+        for column in range(values.shape[1]):  # row after row of a user, wherever they lie
             out[:, column] = np.bincount(owners, values[:, column], users.size)
-        out = out / _divisors(data, users, self.most_rows)[:, None] - self.centre
+        out = split_at(out / _divisors(data, users, self.most_rows)[:, None], self.knots) - self.centre
         if self.turn is None:
             return np.asarray(out)
         turned = np.zeros_like(out)
@@ -101,6 +106,19 @@ class ScoreSquares(PerUser):
         means = self.means.vectors(data, users)
         first, second = np.triu_indices(means.shape[1])
         return np.asarray(means[:, first] * means[:, second] * np.where(first == second, 1.0, math.sqrt(2)))
+
+
+def split_at(means: np.ndarray, knots: Knots) -> np.ndarray:
+    """Columns up to their knots, and what is beyond in further columns.
+
+    >>> split_at(np.array([[0.1, 7.0], [0.9, 8.0]]), ((0, 0.25),)).tolist()
+    [[0.1, 7.0, 0.0], [0.25, 8.0, 0.65]]
+    """
+    beyond = [np.maximum(means[:, column] - knot, 0.0) for column, knot in knots]
+    capped = means.copy()
+    for column, knot in knots:
+        capped[:, column] = np.minimum(means[:, column], knot)
+    return np.column_stack([capped, *beyond])
 
 
 def symmetric(triangle: np.ndarray) -> np.ndarray:
