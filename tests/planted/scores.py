@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "scores are told from the mean of all people",
         "ScoreMeans.vectors",
-        "[:, None] - self.centre",
-        "[:, None] - out.mean(axis=0)",
+        "self.knots) - self.centre",
+        "self.knots) - np.nan_to_num(out).mean()",
         _ALONE,
     ),
     Mutant(

@@ -152,8 +152,8 @@ MUTANTS = [
         "search: predictions in blocks",
         "margins_of",
         "np.ascontiguousarray(features[some] * row).sum(axis=1)",
-        "features[some] @ row",
-        _OWN_ROWS,
+        "(features[some] @ weights.T)[:, output]",
+        "test_evaluating.py::test_a_margin_is_the_same_bit_by_bit_wherever_its_row_stands",
     ),
     Mutant(
         "search: candidates with ledgers of their own",
