@@ -272,7 +272,7 @@ def fit(
     )
     model._check_parameters()
     model._declare_largest(of_rows)
-    model._check_evaluate(of_rows)
+    model._check_evaluate(model.evaluate, of_rows)
     if not model._classifies:
         model._declare(None)
     if target == user_column:
@@ -357,7 +357,8 @@ def fit(
             warnings.simplefilter("ignore", UtilityWarning)
             if users is None:
                 rows = rows if ranges is None else ranges.of(rows)
-                others = {name: None if given is None else table[given] for name, given in of_rows.items()}
+                others: dict[str, Any] = {}
+                others |= {name: None if given is None else table[given] for name, given in of_rows.items()}
                 model._fit_rows(rows, table[target], ids(table[user_column]), source=source, **others)
                 model._keep_names(schema.features)
             else:

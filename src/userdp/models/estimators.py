@@ -161,24 +161,36 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     evaluate: float | None = None
     inference: bool | float = False
 
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, *, evaluate: float | None = None
+    ) -> Self:
         """Learn from rows X and targets y, where groups[i] is the user who owns row i.
 
         X is an array, a table, or a sparse matrix of scipy, which is never made dense; with `columns` a table that has
         the described columns. Row i counts sample_weight[i] times (from 0 to `max_weight`; 0 if that is no number) in
-        its user's mean, which is over all of the user's rows.
+        its user's mean, which is over all of the user's rows. `evaluate` is for this fit in the place of the parameter.
 
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
         one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
         """
-        return self._fit_rows(X, y, groups, sample_weight=sample_weight)
+        return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight)
 
-    def _fit_rows(self, X: Any, y: Any, groups: Any, *, source: Source | None = None, **of_rows: Any) -> Self:
+    def _fit_rows(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any,
+        *,
+        source: Source | None = None,
+        evaluate: float | None = None,
+        **of_rows: Any,
+    ) -> Self:
         """`fit`, with a column each of what else there is of a row, or None; `source` is known of files."""
+        evaluate = self.evaluate if evaluate is None else evaluate
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
             self._declare_largest(of_rows)
-            self._check_evaluate(of_rows)
+            self._check_evaluate(evaluate, of_rows)
             warn_of_steps()
             if y is None:
                 raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
@@ -208,7 +220,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             )
             del targets  # the data has them, in its own order
             data = replace(data, source=source)
-            self._fit(data if cells is None else self._preparation(cells, data), loss)
+            self._fit(data if cells is None else self._preparation(cells, data), loss, evaluate)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
 
@@ -239,8 +251,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                     raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
                 self.feature_names_in_ = np.asarray(feature_names, dtype=object)
             self._declare_largest({})
-            self._check_evaluate({})
-            self._fit(*self._coded_users(data))
+            self._check_evaluate(self.evaluate, {})
+            self._fit(*self._coded_users(data), self.evaluate)
         self._warn()
         return self
 
@@ -339,12 +351,12 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if self.columns is not None and self.columns.private and self.public_X is not None:
             raise ValueError("Expected no public_X where columns are learned privately: declare them by it instead.")
 
-    def _check_evaluate(self, of_rows: dict[str, Any]) -> None:
+    def _check_evaluate(self, evaluate: float | None, of_rows: dict[str, Any]) -> None:
         """Refuse people to be held out where what is scored would not be what is learned, by public facts."""
-        if self.evaluate is None:
+        if evaluate is None:
             return
-        if not (isinstance(self.evaluate, int | float | np.number) and 0 < self.evaluate < 1):
-            raise ValueError(f"Expected 0 < evaluate={self.evaluate!r} < 1: the fraction of people to score on.")
+        if not (isinstance(evaluate, int | float | np.number) and 0 < evaluate < 1):
+            raise ValueError(f"Expected 0 < evaluate={evaluate!r} < 1: the fraction of people to score on.")
         weighed = [name for name, column in of_rows.items() if column is not None]
         if weighed or getattr(self, "class_weight", None) is not None:
             raise ValueError(
@@ -354,15 +366,17 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if self.columns is not None and self.columns.private:
             raise ValueError("Expected columns that are declared with evaluate, not learned. Nothing was spent.")
 
-    def _held_out(self, data: UserData | RemoteUsers | Preparation, loss: Loss) -> HeldOut | None:
+    def _held_out(
+        self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None
+    ) -> HeldOut | None:
         """Who is kept from training, if anybody."""
-        if self.evaluate is None:
+        if evaluate is None:
             return None
         if not isinstance(data, UserData) or data.store is not None:
             raise ValueError("Expected people's rows in memory here with evaluate. Nothing was spent.")
-        n_held = round(self.evaluate * data.n_users)
+        n_held = round(evaluate * data.n_users)
         if not 2 <= n_held <= data.n_users - 2:
-            raise ValueError(f"Expected evaluate={self.evaluate} to leave at least 2 users on either side.")
+            raise ValueError(f"Expected evaluate={evaluate} to leave at least 2 users on either side.")
         counted = getattr(self, "max_count_", None)
         ends = getattr(self, "target_range_", None) if counted is None else (0.0, counted)
         layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
@@ -445,9 +459,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
         """The same for users whose rows are elsewhere."""
 
-    def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss) -> None:
+    def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None) -> None:
         source = data.source or Source()
-        facts, held_out = self._facts(loss, source), self._held_out(data, loss)
+        facts, held_out = self._facts(loss, source), self._held_out(data, loss, evaluate)
         result = minimize(
             loss,
             data,
@@ -872,7 +886,16 @@ class PoissonRegressor(RegressorMixin, LinearModel):
     max_count: float | None = None
     max_exposure: float | None = None
 
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, exposure: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        exposure: Any = None,
+        *,
+        evaluate: float | None = None,
+    ) -> Self:
         """Learn from rows X and counts y, where groups[i] is the user who owns row i.
 
         exposure[i] is how long, or how much, was counted in row i: in twice of it twice as many are expected. A row
@@ -881,7 +904,7 @@ class PoissonRegressor(RegressorMixin, LinearModel):
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
         one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
         """
-        return self._fit_rows(X, y, groups, sample_weight=sample_weight, exposure=exposure)
+        return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight, exposure=exposure)
 
     def predict(self, X: Any, exposure: Any = None) -> np.ndarray:
         """The expected count of each row, for an exposure of 1 unless given."""
