@@ -29,7 +29,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import Noise
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.selection import DIFFERENCES, SPLIT, SelectionPlan, plan_selection, select
+from userdp.privacy.selection import SPLIT, SelectionPlan, plan_selection, select
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.choose import Option, choose
 from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
@@ -143,8 +143,8 @@ def _whole_search(budget: Budget) -> Pair:
     and the other as bad as can be. What is seen are all models, the refit, and the scores; who trained is known.
     """
     plan = _search(budget, refit_fraction=0.5)
-    scored = next(step.mechanism for step in plan.score_plan.steps if step.label == DIFFERENCES)
-    assert isinstance(scored, Clip)
+    differences = max((step.mechanism for step in plan.score_plan.steps), key=lambda clip: clip.cost.gaussian)
+    assert isinstance(differences, Clip)
 
     def play(noise: Noise, version: int) -> list[float]:
         side, held_out = 1 - 2 * version, []
@@ -165,7 +165,7 @@ def _whole_search(budget: Budget) -> Pair:
             return np.outer(users == 0, np.eye(2)[version])
 
         found = select(plan, Ledger(budget), fit, found_bad, insecure_seed=_drawn_seed(noise))
-        apart = (found.losses[0] - found.losses[1]) / (math.sqrt(2) * found.noise_std * scored.noise_multiplier)
+        apart = (found.losses[0] - found.losses[1]) / (math.sqrt(2) * found.noise_std * differences.noise_multiplier)
         assert found.refitted is not None
         return [sum(found.models) + found.refitted + held_out[0] * float(apart)]
 

@@ -48,8 +48,8 @@ from userdp.vectors.moments import UserMean
 SPLIT, STOPPING = "split", "random stopping"
 STRATEGIES = (SPLIT, STOPPING)
 _CANDIDATES, _REFIT = "candidates", "refit"
-_SIZES, DIFFERENCES, _MEAN = "sizes of differences", "differences of scores", "mean score"
-_PARTS = {_SIZES: 0.15, DIFFERENCES: 0.75, _MEAN: 0.1}  # of what held-out people pay for joint scores
+_SIZES, _DIFFERENCES, _MEAN = "sizes of differences", "differences of scores", "mean score"
+_PARTS = {_SIZES: 0.15, _DIFFERENCES: 0.75, _MEAN: 0.1}  # of what held-out people pay for joint scores
 _BINS, _RATIO = 10, 3.0  # of sizes of differences
 _CLIPPED = 0.1  # of the held-out people: whose differences may be clipped
 _MOST_NOISE = 0.1  # of a bin, or of a run's score: above it nothing could be told
@@ -179,7 +179,7 @@ class SelectionPlan:
         """Of a score, in units of its range; of a difference in the split, if 9 in 10 differ by less than 0.05."""
         if self.stop_probability is not None:
             return self._clip(1.0).noise_std(0.5, 1)
-        return self._clip(_PARTS[DIFFERENCES]).noise_std(0.05, self.n_candidates)
+        return self._clip(_PARTS[_DIFFERENCES]).noise_std(0.05, self.n_candidates)
 
     @property
     def telling(self) -> bool:
@@ -359,7 +359,7 @@ def _split(
     for candidate in range(plan.n_candidates):
         say(_CANDIDATES, candidate, plan.n_candidates)
         models.append(fit(candidate, training, plan.part_ledger(plan.fit_mu_squared), _seed(seed, candidate)))
-    say(DIFFERENCES, 0, 1)
+    say(_DIFFERENCES, 0, 1)
     found, noise_std = joint_losses(plan, losses(models, held_out), _seed(seed, plan.n_candidates))
     best = int(np.argmin(found))
     return Selected(best, models[best], found, noise_std, tuple(models))
@@ -417,10 +417,10 @@ def joint_losses(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None
         counted = curator.release(_SIZES, UserMean(), 1.0)
         radius = longest * _RATIO ** -_first_bin(counted, mechanisms[_SIZES])
         curator.prepare(_one_row_each(differences))
-        told = curator.release(DIFFERENCES, UserMean(), radius)
+        told = curator.release(_DIFFERENCES, UserMean(), radius)
         curator.prepare(_one_row_each(centres - 0.5))
         mean = curator.release(_MEAN, UserMean(), 0.5)
-    clip = mechanisms[DIFFERENCES]
+    clip = mechanisms[_DIFFERENCES]
     assert isinstance(clip, Clip)
     return told + mean[0] + 0.5, clip.noise_std(radius, plan.n_candidates)
 
