@@ -104,7 +104,7 @@ vulnerabilities:
 	$(PYTHON) -m venv --clear .venv/vulnerabilities && .venv/vulnerabilities/bin/python -m pip install --quiet pip-audit
 	for lock in requirements/*.lock; do .venv/vulnerabilities/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock || exit 1; done
 
-# Attack everything with the noise that is shipped: an hour or more. Then let JAX Privacy's auditing, which we did not
+# Attack everything with the noise that is shipped: hours. Then let JAX Privacy's auditing, which we did not
 # write, judge the curator, its means and the default solver. The tables in docs/audit.md are made of the results.
 AUDITOR := .venv/auditor
 $(AUDITOR)/ready: requirements/core.lock pyproject.toml

@@ -16,16 +16,17 @@ BEGIN_INDEPENDENT, END_INDEPENDENT = "<!-- independent -->\n", "<!-- end of inde
 def table(results: dict[str, Any]) -> str:
     """The findings, strongest attacks first within each name."""
     lines = [
-        f"Measured {results['date']}; confidence {results['confidence']:g} for the whole table.",
+        f"Confidence {results['confidence']:g} for the whole table.",
         "",
-        "| what | mode | attack | delta | claim | bound | shaped | runs |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
+        "| what | mode | attack | delta | claim | bound | shaped | runs | measured |",
+        "|---|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for f in results["findings"]:
         shaped = "" if f["shaped"] is None else f"{f['shaped']:.2f}"
         numbers = f"{f['delta']:g} | {f['claim']:.2f} | {f['bound']:.2f} | {shaped} | {f['runs']:,}"
         mark = "" if f["holds"] else " EXCEEDED"
-        lines.append(f"| {f['what']} | {f['mode']} | {f['attack']}{mark} | {numbers} |")
+        measured = f.get("date", results["date"])
+        lines.append(f"| {f['what']} | {f['mode']} | {f['attack']}{mark} | {numbers} | {measured} |")
     return "\n".join(lines) + "\n"
 
 

@@ -92,6 +92,13 @@ def test_both_bounds_of_gaussians_are_below_the_claim_and_near_it():
     assert shaped > epsilon_at(Cost(gaussian=mu**2 / 4), budget.delta)
 
 
+def test_few_runs_without_noise_are_told_apart():
+    """No number was seen before: what the first runs teach is a direction."""
+    rng = np.random.default_rng(0)
+    ones, others = rng.normal(1.0, 1e-3, (60, 2)), rng.normal(-1.0, 1e-3, (60, 2))
+    assert both_bounds(ones, others, Cost(gaussian=0.28), 1e-2, 0.05)[0] > 1.5
+
+
 def test_scores_are_learned_from_the_first_runs_only():
     rng = np.random.default_rng(2)
     one, other = rng.normal(size=(1000, 2)), rng.normal((0.0, 3.0), size=(1000, 2))

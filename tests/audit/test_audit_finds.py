@@ -30,7 +30,7 @@ MAIN = [
     ("OutlierRemoval, Gaussian tests", "edges"),
     ("Winsorized", "edges"),
 ]
-MAIN += [("OutlierRemoval, searched radii", "edges"), ("SampledRows", "edges"), ("evaluate", "edges")]
+MAIN += [("OutlierRemoval, searched radii", "edges"), ("SampledRows", "edges")]
 
 
 class HalvedNoise(SeededNoise):

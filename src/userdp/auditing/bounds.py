@@ -96,11 +96,12 @@ def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: f
 def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:
     """One number per run, made of its features by what the first runs teach.
 
-    Features of few values: how much more often these were seen in the one version. Else the linear discriminant.
+    Features of few values, which were seen again and again: how much more often they were in the one version. Else the
+    linear discriminant.
     """
     first, second = ones[: int(TRAIN * len(ones))], others[: int(TRAIN * len(others))]
     values = np.unique(np.concatenate([first, second]), axis=0)
-    if len(values) <= FEW:
+    if len(values) <= FEW and (len(values) < len(first) + len(second) or len(first) < 2):
         table = {tuple(value): _log_ratio(first, second, value) for value in values}
         one, other = (np.array([table.get(tuple(row), 0.0) for row in rows]) for rows in (ones, others))
         return one, other

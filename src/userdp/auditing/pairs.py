@@ -26,29 +26,27 @@ from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
 from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
-from userdp.metrics.layout import ScoreLayout
-from userdp.metrics.release import BINS, SCORES, SPREAD, evaluation_steps
-from userdp.metrics.scoring import Scale
+from userdp.domains import Ball
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.privacy.noise import Noise
-from userdp.privacy.plan import Plan
 from userdp.privacy.selection import best_of_random_runs
+from userdp.solvers.problem import Problem
+from userdp.solvers.quantiles import Counts
 from userdp.vectors.gradients import MeanGradient, RowWeights, Statistic
 from userdp.vectors.moments import MomentShape
-from userdp.vectors.spreads import CurvatureMatrix, GradientSquare
+from userdp.vectors.spreads import CentredMean, CentredSquares, CurvatureMatrix, GradientSquare
 
 Features = NDArray[np.float64]
-_FAR = 1e6  # of everyone, but finite
+FAR = 1e6  # of everyone, but finite
 _SANITY = 0.05  # weight of attacks that find little, and would find a lot if something were wrong
 _FLIPS = 0.25
 _REMEMBERED = 64
 _NO_TRACE = 1e-9  # share of a matrix's trace: it points the same way for all users, and tells nothing of one
-_WITHIN = 1 - 1e-9  # rounding must not put an edge outside
+WITHIN = 1 - 1e-9  # rounding must not put an edge outside
 _AS_PUBLISHED = (PaperOutlierRemoval, SampledPaperOutlierRemoval)
 
 
@@ -81,14 +79,14 @@ class Pair:
 def edge(mechanism: Mechanism, radius: float) -> float:
     """How far from 0 one user's vector may be, and count in full, if the others' are 0."""
     if isinstance(mechanism, _AS_PUBLISHED):
-        return 2 * radius * _WITHIN  # weights are of twice the score's radius
+        return 2 * radius * WITHIN  # weights are of twice the score's radius
     if isinstance(mechanism, OutlierRemoval) and mechanism.radii is not None:
-        return radius * mechanism.radii[0] * _WITHIN  # the smallest passes: all the others agree
+        return radius * mechanism.radii[0] * WITHIN  # the smallest passes: all the others agree
     if isinstance(mechanism, Perturbation):
         return radius / 2
     if hasattr(mechanism, "slack"):  # outlier removals
-        return radius * _WITHIN
-    return radius * _FAR  # it clips by itself
+        return radius * WITHIN
+    return radius * FAR  # it clips by itself
 
 
 def play_mechanism(mechanism: Mechanism, versions: tuple[Vectors, Vectors], noise: Noise, version: int) -> list[float]:
@@ -180,6 +178,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs = _means("Clip", priced.clip(budget))
     pairs += _means("Clip, 3 rounds", priced.clip(budget, rounds=3))
     pairs += _acute_clip(budget)
+    pairs += _quantile_counts(budget)
     pairs += _means("Clip, Laplace noise", priced.laplace_clip(budget))
     pairs += _means("Clip, Laplace noise, 3 rounds", priced.laplace_clip(budget, rounds=3))
     pairs += _sampled_clip(budget)
@@ -201,7 +200,6 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("SampledPaperOutlierRemoval", sampled_paper)
     pairs.append(_flips("SampledPaperOutlierRemoval", sampled_paper, _paper_deficit(sampled_paper)))
     pairs += _vocabulary(budget)
-    pairs.append(_evaluation(budget))
     pairs.append(_random_stopping(budget))
     pairs += _means("Winsorized", priced.winsorized(budget))
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
@@ -224,13 +222,14 @@ def _acute_clip(budget: Budget) -> list[Pair]:
     What is seen is how much more there is of the one than of the other.
     """
     mechanism, axes = priced.clip(budget, acute=True), np.eye(2)
-    users = UserData(_FAR * axes, np.zeros(2), np.arange(3))
+    users = UserData(FAR * axes, np.zeros(2), np.arange(3))
     nobody = np.zeros((1, 2))
-    gradient = MeanGradient(losses.squared, np.ones(2), axes, row_weights=RowWeights(axes, 4 * _FAR))
+    gradient = MeanGradient(losses.squared, np.ones(2), axes, row_weights=RowWeights(axes, 4 * FAR))
     statistics: dict[str, Statistic] = {
         "acute vectors": MomentShape(axes),
         "curvature matrices": CurvatureMatrix(gradient, _NO_TRACE, 1.0),
         "squares of gradients": GradientSquare(gradient, _NO_TRACE),
+        "squares of means": CentredSquares(CentredMean(np.zeros(2), 1.0)),
     }
 
     def pair(what: str, attack: str, one: Vectors, other: Vectors, weight: float) -> Pair:
@@ -244,10 +243,29 @@ def _acute_clip(budget: Budget) -> list[Pair]:
 
     pairs = []
     for what, statistic in statistics.items():
-        vectors = statistic(users, np.arange(2), 2)[:, [0, 2]]
+        vectors = statistic(users, np.arange(2), 2)
+        vectors = vectors[:, [0, 1 if vectors.shape[1] == 2 else 2]]  # of a matrix, its upper triangle, the diagonal
         pairs.append(pair(what, "edges", vectors[:1], vectors[1:], 1.0))
         pairs.append(pair(what, "missing", vectors[:1], nobody, _SANITY))
     return pairs
+
+
+def _quantile_counts(budget: Budget) -> list[Pair]:
+    """A user whose targets are all below what is predicted, or all above; or who has none. Counts of the median."""
+    mechanism = priced.clip(budget)
+    problem = Problem(losses.quantile(0.5), Ball(1.0), 1, 1.0, target_bound=1.0, intercept=True)
+    request = next(Counts(problem, problem.start, "", 1.0).at(0.0))
+    users = UserData(np.ones((2, 1)), np.array([-1.0, 1.0]), np.array([0, 1, 2, 2, 2]))
+    vectors = request.statistic(users, np.arange(4), 4)
+    below, above, missing = (vectors[[user, 3]] for user in range(3))
+
+    def pair(attack: str, one: Vectors, other: Vectors, weight: float) -> Pair:
+        def play(noise: Noise, version: int) -> list[float]:
+            return [float(mechanism.start(noise).release((one, other)[version], request.radius)[0])]
+
+        return Pair("Clip, counts of a quantile", "tight", attack, mechanism.cost, play, weight)
+
+    return [pair("edges", below, above, 1.0), pair("missing", below, missing, _SANITY)]
 
 
 def _vocabulary(budget: Budget) -> list[Pair]:
@@ -272,31 +290,6 @@ def _vocabulary(budget: Budget) -> list[Pair]:
     return [pair("edges", 1.0, 2.0, 1.0), pair("missing", 1.0, 3.0, _SANITY)]
 
 
-def _evaluation(budget: Budget) -> Pair:
-    """A person whose rows are in one bin and have the best scores, or in another and have the worst; others have none.
-
-    What is seen is the best test of all releases together. Products of scores are the same for both persons.
-    """
-    n_users = 100 + math.ceil(100 / budget.epsilon)
-    steps = evaluation_steps(ScoreLayout("binary", ("log_loss", "auc"), Scale(4.0)), n_users, budget)
-    own = {BINS: np.eye(2), SCORES: np.array([[1.0], [-1.0]]), SPREAD: np.ones((2, 1))}
-    nobody = {label: np.zeros((n_users - 1, vectors.shape[1])) for label, vectors in own.items()}
-
-    def play(noise: Noise, version: int) -> list[float]:
-        seen = 0.0
-        for step in steps:
-            mechanism, vectors = step.mechanism, own[step.label]
-            assert isinstance(mechanism, Clip)
-            released = mechanism.start(noise).release(
-                np.vstack([vectors[version : version + 1], nobody[step.label]]), 1.0
-            )
-            apart = (vectors[0] - vectors[1]) / n_users
-            seen += float(released @ apart) / mechanism.noise_std(1.0, vectors.shape[1]) ** 2
-        return [seen]
-
-    return Pair("evaluate", "tight", "edges", Plan(n_users, steps).costs[0], play)
-
-
 def _random_stopping(budget: Budget) -> Pair:
     """Runs that each release one number, which the user moves one way or the other; the greatest is seen."""
     mechanism = priced.random_stopping(budget)
@@ -317,7 +310,7 @@ def _sampled_clip(budget: Budget) -> list[Pair]:
     pairs = []
     for fraction, name in ((None, "Clip, sampled"), (0.3, "Clip, sampled, with its fraction")):
         mechanism = priced.sampled_clip(budget, fraction)
-        one, beyond, missing = (_others(mechanism, own) for own in (_WITHIN, -_FAR, math.nan))
+        one, beyond, missing = (_others(mechanism, own) for own in (WITHIN, -FAR, math.nan))
         pairs.append(_of(name, "edges", mechanism, one, beyond))
         pairs.append(_of(name, "missing", mechanism, one, missing, weight=_SANITY))
     return pairs

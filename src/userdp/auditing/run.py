@@ -10,16 +10,15 @@ from functools import partial
 from typing import Any
 
 from userdp.auditing.bounds import Finding
-from userdp.auditing.pairs import Pair, mechanism_pairs, tested_pairs
-from userdp.auditing.trainings import audit_canaries, audit_edges, audit_membership
-from userdp.models.private_mean import plan_mean
+from userdp.auditing.pairs import Pair, mechanism_pairs
+from userdp.auditing.plans import plan_pairs
+from userdp.auditing.trainings import VARIANTS, audit_canaries, audit_edges, audit_membership
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.noise import noise_source
+from userdp.solvers.choose import AUTO
 from userdp.solvers.registry import SOLVERS
 
-PRIVATE_MEAN = "private_mean"
-_MEAN_USERS = 4000
 _TRAININGS = 0.02  # of the runs
 _SLOW = {("accelerated", "paper"), ("phased-sgd", "paper")}  # 100,000 users per training
 _MANY_WEIGHTS = 192
@@ -100,9 +99,13 @@ def audit(
 
 
 def auditable(epsilon: float = 1.0, delta: float = 1e-2) -> tuple[list[str], list[str]]:
-    """Names of solvers, and of mechanisms."""
-    mechanisms = dict.fromkeys([_plain_name(pair) for pair in mechanism_pairs(Budget(epsilon, delta))] + [PRIVATE_MEAN])
-    return sorted({name for name, _ in SOLVERS}), list(mechanisms)
+    """Names of solvers, and of mechanisms and plans."""
+    names = dict.fromkeys(_plain_name(pair) for pair in _pairs(Budget(epsilon, delta)))
+    return sorted({name for name, _ in SOLVERS}), list(names)
+
+
+def _pairs(budget: Budget) -> list[Pair]:
+    return [*mechanism_pairs(budget), *plan_pairs(budget)]
 
 
 def _plain_name(pair: Pair) -> str:
@@ -112,10 +115,8 @@ def _plain_name(pair: Pair) -> str:
 def _mechanism_jobs(
     budget: Budget, mechanism: str | None, mode: str | None, runs: int, fast: bool, seed: int | None
 ) -> list[tuple[str, Job]]:
-    """Attacks on mechanisms, and on `private_mean`, which is one of them as its planner sets it up."""
-    mean = plan_mean(_MEAN_USERS, budget, (1.0, 1.15, 1.3), outliers=0.0)
-    pairs = [*mechanism_pairs(budget), *tested_pairs(PRIVATE_MEAN, mean)]
-    pairs = [pair for pair in pairs if mechanism in (None, _plain_name(pair))]
+    """Attacks on mechanisms, and on whole plans of them."""
+    pairs = [pair for pair in _pairs(budget) if mechanism in (None, _plain_name(pair))]
     if not pairs:
         names = ", ".join(auditable(budget.epsilon, budget.delta)[1])
         raise ValueError(f"Expected a mechanism of {names}; got {mechanism!r}.")
@@ -148,6 +149,9 @@ def _solver_jobs(
         for name, attack in () if fast or slow else (("edges", audit_edges), ("membership", audit_membership)):
             repeated = partial(attack, *key, budget, trainings=trainings, insecure_seed=seed)
             jobs.append((f"{key[0]}: {name}", repeated))
+    for name in () if fast or (AUTO, "tight") not in chosen else VARIANTS:
+        edges = partial(audit_edges, name, "tight", budget, trainings=trainings, insecure_seed=seed)
+        jobs.append((f"{name}: edges", edges))
     return jobs
 
 

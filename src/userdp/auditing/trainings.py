@@ -28,6 +28,7 @@ from userdp.auditing.bounds import (
     shaped_epsilon,
 )
 from userdp.auditing.pairs import edge
+from userdp.auditing.plans import best_weights, fit_of_a_quantile, fit_with_intervals
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.engines.local import Contribution
@@ -36,6 +37,7 @@ from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Integers, Mechanism, Users, Vectors
+from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.base import run as solve
@@ -47,6 +49,7 @@ ROWS = 2
 _ROOM = 0.7  # of an edge: planted users in different directions are then within an edge of each other
 _GUESSED = 0.3  # of the coins are guessed for the bound without assumptions: those that show most
 _LARGEST_DELTA = 1e-7  # the bound multiplies delta by the number of coins
+VARIANTS = {"whitened-clip, with intervals": fit_with_intervals, "whitened-clip, a quantile": fit_of_a_quantile}
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,13 @@ class Training:
 def training(
     solver: str, mode: str, budget: Budget, n_features: int, n_users: int = 800, most_users: int = 400_000
 ) -> Training:
-    """A plan for so many users, or twice as many, and so on, if it takes more; raises the refusal if none will do."""
+    """A plan for so many users, or twice as many, and so on, if it takes more; raises the refusal if none will do.
+
+    Those of `VARIANTS` have numbers of users and features of their own.
+    """
+    if solver in VARIANTS:
+        problem, plan = VARIANTS[solver](budget)
+        return Training(solver, mode, problem, plan.certified.n_users, plan, budget)
     problem, chosen = Problem(logistic, Ball(1.0), n_features, 1.0), SOLVERS[solver, mode]
     while True:
         # Few steps: what is attacked costs the same budget however many there are.
@@ -172,10 +181,15 @@ def releases(
 def edge_features(run: Training, data: UserData, sign: int, insecure_seed: int | None) -> list[float]:
     """What one user at an edge of the first coordinate leaves: that coordinate of each step it is in.
 
-    In steps of acute vectors, the first coordinate less the second.
+    In steps of acute vectors, the first coordinate less the second. Where all noise is Gaussian, of clipped means of
+    all users, one number: the best test of all these.
     """
     seen, start = releases(run, data, np.array([sign]), insecure_seed), run.target.start
     mine = [(step, seen.get(step.label, np.zeros(2))) for step in run.steps if step.start <= start < step.stop]
+    means = [(step.mechanism, told) for step, told in mine if isinstance(step.mechanism, Clip)]
+    if len(means) == len(mine) and all(clip.cost.gaussian for clip, _ in means):
+        weighed = [(best_weights(clip), told) for clip, told in means]
+        return [sum(float(weights @ told[: weights.size]) for weights, told in weighed)]
     return [float(told[0] - told[1] if _is_acute(step.mechanism) else told[0]) for step, told in mine]
 
 

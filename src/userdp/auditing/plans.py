@@ -1,0 +1,177 @@
+"""Whole plans attacked: a user pulls in every release as far as that lets it, and the best test sees all of them.
+
+Plans are those that the planners of evaluations, intervals, searches and fits make of public numbers; each costs the
+whole budget. Noise is independent between releases, so the best test adds up, over all of them, what was released times
+how far the user moves that, over the noise's variance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+
+from userdp import losses
+from userdp.auditing.pairs import FAR, WITHIN, Pair, edge, tested_pairs
+from userdp.data.users import UserData
+from userdp.domains import Ball
+from userdp.metrics.layout import ScoreLayout
+from userdp.metrics.release import evaluation_steps
+from userdp.metrics.scoring import Scale
+from userdp.models.mean_intervals import DEFAULT_FRACTION, mu_squared_of, plan_ranged
+from userdp.models.private_mean import plan_intervals, plan_mean
+from userdp.privacy.accounting import Budget
+from userdp.privacy.curator import Curator
+from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import Aborted, Users, Vectors
+from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.noise import Noise
+from userdp.privacy.plan import Plan, Step
+from userdp.privacy.selection import SPLIT, SelectionPlan, plan_selection, select
+from userdp.solvers.base import SolverPlan
+from userdp.solvers.choose import Option, choose
+from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
+from userdp.solvers.inference import IntervalSteps, with_intervals
+from userdp.solvers.problem import Problem
+from userdp.vectors.moments import UserMean
+
+_MEAN_USERS, _SEARCHED = 2000, 200
+_MANY_RELEASES = 0.2  # weight of plans that take long
+
+
+def best_weights(mechanism: Clip | OutlierRemoval) -> Vectors:
+    """Of what a round releases, in units of the radius, if a user is at one edge or the other and all others at 0.
+
+    The edges are opposite, or where vectors never point apart those of two axes. Of a fraction that follows, if one
+    edge is within the radius and the other beyond it.
+    """
+    acute = isinstance(mechanism, Clip) and mechanism.acute
+    far = 1.0 if isinstance(mechanism, Clip) else edge(mechanism, 1.0)
+    moved = far * np.array([1.0, -1.0] if acute else [2.0]) / mechanism.n_vectors
+    weights: Vectors = moved / mechanism.noise_std(1.0, moved.size) ** 2
+    if isinstance(mechanism, Clip) and mechanism.fraction_multiplier is not None:
+        std = mechanism.fraction_multiplier * mechanism.fraction_sensitivity
+        weights = np.append(weights, 1 / mechanism.n_vectors / std**2)
+    return weights
+
+
+def _edges(mechanism: Clip | OutlierRemoval) -> tuple[Vectors, Vectors]:
+    """The user's vector, first, and the others', in both versions."""
+    own, lengths = np.array([[1.0], [-1.0]]), (edge(mechanism, 1.0),) * 2
+    if isinstance(mechanism, Clip):
+        own, lengths = np.eye(2) if mechanism.acute else own, (WITHIN, FAR)
+    nobody = np.zeros((mechanism.n_vectors - 1, own.shape[1]))
+    one, other = (np.vstack([length * vector, nobody]) for length, vector in zip(lengths, own, strict=True))
+    return one, other
+
+
+def _seen(mechanism: Clip | OutlierRemoval, vectors: Vectors, weights: Vectors, noise: Noise) -> float:
+    """What the best test sees of all rounds."""
+    session, told = mechanism.start(noise), 0.0
+    with contextlib.suppress(Aborted):
+        for _ in range(mechanism.rounds):
+            told += float(session.release(vectors, 1.0)[: weights.size] @ weights)
+    return told
+
+
+def whole_plan(what: str, plan: Plan, weight: float = 1.0) -> Pair:
+    """The attack on all releases of a plan, whose steps are of all users."""
+    attacked = []
+    for step in plan.steps:
+        assert isinstance(step.mechanism, Clip | OutlierRemoval)
+        assert step.start == 0
+        attacked.append((step.mechanism, _edges(step.mechanism), best_weights(step.mechanism)))
+
+    def play(noise: Noise, version: int) -> list[float]:
+        return [sum(_seen(one, versions[version], weights, noise) for one, versions, weights in attacked)]
+
+    return Pair(what, "tight", "edges", plan.costs[0], play, weight)
+
+
+def plan_pairs(budget: Budget) -> list[Pair]:
+    """Attacks on what users of the library ask for: means, intervals, evaluations, searches and fits."""
+    some = 100 + math.ceil(100 / budget.epsilon)
+    evaluation = evaluation_steps(ScoreLayout("binary", ("log_loss", "auc"), Scale(4.0)), some, budget)
+    intervals = IntervalSteps.of(some, 2, mu_squared_of(budget))
+    users = _MEAN_USERS + math.ceil(_MEAN_USERS / budget.epsilon)
+    mean = plan_mean(users, budget, (1.0, 1.15, 1.3), outliers=0.0)
+    located = plan_intervals(users, 1, budget, (1.0,), 0.0, DEFAULT_FRACTION)
+    return [
+        whole_plan("evaluate", Plan(some, evaluation)),
+        whole_plan("intervals of coefficients", Plan(some, intervals.steps)),
+        whole_plan("fit with intervals", fit_with_intervals(budget)[1].certified, _MANY_RELEASES),
+        whole_plan("fit of a quantile", fit_of_a_quantile(budget)[1].certified, _MANY_RELEASES),
+        *tested_pairs("private_mean", mean),
+        whole_plan("private_mean, with intervals", located.plan),
+        whole_plan("PrivateStandardScaler", plan_ranged(some, 1, budget, DEFAULT_FRACTION).plan),
+        whole_plan("PrivateSearchCV, scores", _search(budget, refit_fraction=0.0).score_plan),
+        _whole_search(budget),
+    ]
+
+
+def fit_with_intervals(budget: Budget) -> tuple[Problem, SolverPlan]:
+    """A fit of two weights with their standard errors."""
+    problem, users = Problem(losses.logistic, Ball(1.0), 2, 1.0), _fitted(budget)
+
+    def chosen(left: Budget) -> Option:
+        return choose(problem, users, 2, left)
+
+    return problem, with_intervals(problem, users, 2, budget, FIT_FRACTION, chosen).plan
+
+
+def fit_of_a_quantile(budget: Budget) -> tuple[Problem, SolverPlan]:
+    """A fit of two weights, of which private counts place the intercept."""
+    problem = Problem(losses.quantile(0.5), Ball(1.0), 2, 1.0, target_bound=1.0, intercept=True)
+    return problem, choose(problem, _fitted(budget), 2, budget).plan
+
+
+def _fitted(budget: Budget) -> int:
+    return math.ceil(1000 / min(1.0, budget.epsilon))
+
+
+def _search(budget: Budget, refit_fraction: float) -> SelectionPlan:
+    plans = plan_selection(_SEARCHED, 2, budget, refit_fraction=refit_fraction)
+    return next(plan for plan in plans if plan.strategy == SPLIT)
+
+
+def _whole_search(budget: Budget) -> Pair:
+    """A search as it is carried out: who trains, fits, scores, the choice and the refit, with their ledgers.
+
+    A person pulls the means that stand for models one way or the other, and if held out finds the one candidate perfect
+    and the other as bad as can be. What is seen are all models, the refit, and the scores; who trained is known.
+    """
+    plan = _search(budget, refit_fraction=0.5)
+    differences = max((step.mechanism for step in plan.score_plan.steps), key=lambda clip: clip.cost.gaussian)
+    assert isinstance(differences, Clip)
+
+    def play(noise: Noise, version: int) -> list[float]:
+        side, held_out = 1 - 2 * version, []
+
+        def fit(number: int, users: Users, ledger: Ledger, seed: int | None) -> float:
+            """What the released mean tells."""
+            mu_squared = plan.fit_mu_squared if len(users) < plan.n_users else plan.refit_mu_squared
+            clip = Clip(len(users), (1 + 1e-5) / math.sqrt(mu_squared))
+            rows = side * np.equal(users, 0)[:, None].astype(np.float64)
+            data = UserData(rows, np.full(len(users), np.nan), np.arange(len(users) + 1), has_targets=False)
+            once = Plan(len(users), (Step("mean", 0, len(users), clip),))
+            with contextlib.closing(Curator(data, once, ledger, insecure_seed=seed)) as curator:
+                released = curator.release("mean", UserMean(), 1.0)
+            return float(released @ best_weights(clip)) if 0 in users else 0.0
+
+        def found_bad(models: list[float], users: Users) -> Vectors:
+            held_out.append(0 in users)
+            return np.outer(users == 0, np.eye(2)[version])
+
+        found = select(plan, Ledger(budget), fit, found_bad, insecure_seed=_drawn_seed(noise))
+        apart = (found.losses[0] - found.losses[1]) / (math.sqrt(2) * found.noise_std * differences.noise_multiplier)
+        assert found.refitted is not None
+        return [sum(found.models) + found.refitted + held_out[0] * float(apart)]
+
+    dearest = max(plan.certified.costs, key=lambda cost: cost.gaussian)
+    return Pair("PrivateSearchCV", "tight", "edges", dearest, play, _MANY_RELEASES)
+
+
+def _drawn_seed(noise: Noise) -> int | None:
+    return None if noise.seed is None else int(noise.integers(1, 2**31)[0])
