@@ -35,6 +35,7 @@ from userdp.models.files import model_of
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
 from userdp.report import report_html
+from userdp.report.plots import bars_range
 from userdp.solvers import inference
 
 TRUTH = np.array([1.0, -0.5, 0.3])
@@ -124,6 +125,19 @@ def test_the_report_shows_them(model):
     for wrong in ({"noise": [[1.0]]}, "all", {"noise": [[1.0]], "sampling": [[1.0]]}):
         with pytest.raises((TypeError, ValueError), match="uncertainty"):
             report_html(record | {"uncertainty": wrong})
+
+
+def test_a_column_that_nobody_has_does_not_flatten_the_other_bars(model):
+    record = model.to_dict()
+    low, high, cut = bars_range([1.0, -2.0, 3.0], [0.1, 0.2, 0.3])
+    assert (low, high, cut) == (pytest.approx(-2.2), pytest.approx(3.3), False)
+    low, high, cut = bars_range([1.0, -2.0, 3.0, 5.0], [0.1, 0.2, 0.3, 90.0])
+    assert (low, high, cut) == (pytest.approx(-2.2), pytest.approx(3.3), True)
+    assert "shows a part" not in report_html(record)
+    unknown = np.array(record["uncertainty"]["noise"])
+    unknown[0, 0] *= 1e4
+    page = report_html(record | {"uncertainty": {**record["uncertainty"], "noise": unknown.tolist()}})
+    assert "shows a part" in page
 
 
 def test_without_inference_there_are_none():
