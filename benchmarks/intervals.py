@@ -199,7 +199,7 @@ def several(
         noises.append(np.diag(found.noise) / np.diag(found.covariance))
     told: dict[str, object] = {
         "without": len(enough),
-        "enough_users": float(np.median(enough)) if enough else None,
+        "enough_users": float(np.nanmedian(enough)) if enough else None,
         "seconds": round((time.process_time() - started) / len(seeds), 2),
     }
     if len(relative) < 2:
@@ -220,10 +220,9 @@ def several(
 
 
 def enough_users(message: str) -> float:
-    """What a fit without standard errors says of how many users would do."""
+    """What a fit without standard errors says of how many users would do, if it does."""
     said = re.search(r"About ([\d,]+) such users", message)
-    assert said is not None, message
-    return float(said[1].replace(",", ""))
+    return math.nan if said is None else float(said[1].replace(",", ""))
 
 
 def measure_real(name: str, n_users: int, epsilon: float, fraction: float, seeds: range) -> dict[str, object]:

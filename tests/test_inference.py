@@ -240,11 +240,28 @@ def test_a_class_too_rare_for_the_noise_has_none_and_says_how_many_users_would_d
     assert np.linalg.norm(result.weights) < 20, "weights are those of the solver, not of steps that led astray"
 
 
+def test_the_number_of_users_that_a_rare_class_would_need_does():
+    options = {"rows_per_user": 1, "insecure_seed": 1, "inference": 0.5, "progress": False}
+    result = minimize(losses.logistic, rare_class(2000, 1)[1], Ball(1e9), 3.0, 1e-6, **options)
+    more = int(re.search(r"About ([\d,]+) such users would do", result.message)[1].replace(",", ""))
+    for seed in (11, 12):
+        again = minimize(losses.logistic, rare_class(more, seed)[1], Ball(1e9), 3.0, 1e-6, **options)
+        assert again.uncertainty is not None
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3, 0.7, 5.0])
+@pytest.mark.parametrize("steps", [0.01, 0.3, 0.7, 5.0])
+def test_noise_falls_as_the_number_of_users_and_what_the_solver_is_off_as_its_root(noise, steps):
+    times, off = inference._more(noise, steps), max(0, steps**2 - noise**2)
+    assert (noise / times) ** 2 + off / times == pytest.approx((inference._ENOUGH * inference._FARTHEST) ** 2)
+    assert times > 1 or max(noise, steps) <= inference._FARTHEST
+
+
 def test_counts_beyond_the_largest_have_none_and_a_model_all_the_same():
     """There the loss is flat, and steps would be divided by 0."""
     X, _, _, users = people(3000)
     y = np.random.default_rng(0).poisson(20, len(X))
-    with pytest.warns(UtilityWarning, match="Raise it, if it is low"):
+    with pytest.warns(UtilityWarning, match="Raise max_count, if it is low"):
         model = PoissonRegressor(max_count=5, insecure_seed=1, **OPTIONS).fit(X, y, groups=users)
     assert np.isfinite(model.coef_).all()
     with pytest.raises(ValueError, match=r"standard errors"):

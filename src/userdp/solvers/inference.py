@@ -57,6 +57,7 @@ _MOST_WEIGHTS = 200
 _MOST_ROUGH = 0.4  # relative error of the curvature's eigenvalues, about, from which on intervals missed
 _MOST_ROUGH_AFTER = 0.5  # the same once users' matrices were seen
 _FARTHEST = 0.6  # logarithm by which curvatures may change where noise or the steps move predictions
+_ENOUGH = 0.75  # of that, where so many users would do: chance hardly ever adds more than the rest
 _LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise
 _PLANNED_INVERSE_ROWS = 0.2  # mean over users of 1 / rows that is planned for, however many rows are kept
 _SIMILARITY = 0.1  # how alike a user's rows are taken to be, for the length of curvature matrices
@@ -76,7 +77,10 @@ _FLATTEST = 1e-6  # least curvature / largest that counts as one: steps are divi
 
 ALIKE = "users' rows are fewer, or more alike, than was planned for"
 FAR = "noise is too large for how curved the loss is, as where a class, or what is counted, is rare"
-FLAT = "There are no standard errors: predictions are where the loss is flat, as at max_count. Raise it, if it is low."
+FLAT = (
+    "There are no standard errors: predictions are where the loss is flat, as at max_count, or where noise led them. "
+    "Raise max_count, if it is low; or take more users, or a larger epsilon."
+)
 CUT_ADVICE = "There are no standard errors: the weights reached the limit of domain_radius. Raise it, or leave it out."
 
 
@@ -161,8 +165,8 @@ class IntervalSteps:
             found.message = FLAT
         elif rough > _MOST_ROUGH_AFTER:
             found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
-        elif far > _FARTHEST:
-            found.message = _none(FAR, self.spread.n_vectors * far / _FARTHEST)
+        elif max(far) > _FARTHEST:
+            found.message = _none(FAR, self.spread.n_vectors * _more(*far))
         else:
             found.weights = weights
             found.uncertainty = replace(uncertainty, gradient_noise=known * fitted.coordinates.moment)
@@ -269,16 +273,27 @@ def _length(told: Callable[[np.ndarray], float], point: np.ndarray, step: np.nda
     return float(np.interp(1.0, passed, places))
 
 
-def _far(problem: Problem, fitted: Fitted, told: Callable[..., float], point: np.ndarray, noise: np.ndarray) -> float:
-    """By how much curvatures change, about, where noise of this covariance or the steps move predictions; logarithms.
+def _far(
+    problem: Problem, fitted: Fitted, told: Callable[..., float], point: np.ndarray, noise: np.ndarray
+) -> tuple[float, float]:
+    """By how much curvatures change, about, where noise of this covariance, or the steps, move predictions; logarithms.
 
     Root mean square of predictions, as far as rows are known to vary, times how much a shift by 1 changes curvatures.
     """
     axes = Axes.of(fitted.coordinates, problem.intercept)
     away = axes.along(point - fitted.coordinates.from_weights(fitted.weights))[0]
     variances = np.diag(axes.along(axes.along(noise).T))
-    changes = [abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0)]
-    return max(changes) * math.sqrt(max(float(axes.known @ variances), float(axes.known @ away**2)))
+    change = max(abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0))
+    return change * math.sqrt(float(axes.known @ variances)), change * math.sqrt(float(axes.known @ away**2))
+
+
+def _more(noise: float, steps: float) -> float:
+    """How many times as many users would do, if noise and steps change curvatures by so much.
+
+    With r times as many noise is 1/r of it, and what the solver is off beside it, as it shrinks, about 1/sqrt(r).
+    """
+    most, off = (_ENOUGH * _FARTHEST) ** 2, max(0.0, steps**2 - noise**2)
+    return (off + math.sqrt(off**2 + 4 * most * noise**2)) / (2 * most)
 
 
 def _penalty(problem: Problem, fitted: Fitted) -> np.ndarray:
