@@ -6,7 +6,7 @@ so that each row by itself follows the model exactly and the truth is known). Ea
 least often, `intercept` the intercept's. `width` is the standard error over the ideal one: the true sandwich at the
 truth, with the noise that was in fact added to the gradient; `noise` the part of the variance that is privacy's.
 `rmse/se` is the true error over the standard error. With r runs of k coefficients, coverage of 95% is told up to about
-1.96 sqrt(.0475 / (r k)), more where coefficients go together.
+1.96 sqrt(.0475 / (r k)), more where coefficients go together: `--draw` tells how much of a grid's misses is chance.
 
 With `--real` people are drawn from a real data set, and the truth is the optimum of all its training people (without
 privacy, same cap on rows), which they are a part of.
@@ -14,6 +14,7 @@ privacy, same cap on rows), which they are a part of.
     python benchmarks/intervals.py [--kinds logistic,linear,poisson] [--users 2000,10000] [--rows 1,10,unequal]
         [--epsilon 0.5,1,8] [--features 5] [--correlation 0.5] [--fraction 0.5] [--runs 100] [--save]
     python benchmarks/intervals.py --real openpowerlifting --users 5000 --epsilon 3,8 --runs 20
+    python benchmarks/intervals.py --draw    # the picture of docs/intervals.md, of what was saved
 """
 
 from __future__ import annotations
@@ -261,11 +262,12 @@ def judged(cells: list[dict]) -> list[dict]:
 
 
 def draw() -> None:
-    """The picture, and a line a part, of all that was saved."""
+    """The picture of all that was saved of generated people, and a line for each group: parts that begin alike."""
     from matplotlib.figure import Figure
 
     kept = json.loads((Path(__file__).parent / "results" / "intervals.json").read_text())["results"]
-    cells = judged([cell | {"part": part} for part, told in kept.items() for cell in told["rows"]])
+    rows = [cell | {"part": part.split("-")[0]} for part, told in kept.items() for cell in told["rows"]]
+    cells = sorted(judged([cell for cell in rows if cell["shape"] != "real"]), key=lambda cell: cell["part"])
     parts = list(dict.fromkeys(cell["part"] for cell in cells))
     groups = {part: [cell for cell in cells if cell["part"] == part] for part in parts} | {"all": cells}
     for part, some in groups.items():

@@ -257,6 +257,17 @@ def test_noise_falls_as_the_number_of_users_and_what_the_solver_is_off_as_its_ro
     assert times > 1 or max(noise, steps) <= inference._FARTHEST
 
 
+def test_both_gradients_tell_together_what_the_same_clip_took_off_them():
+    noises = np.array([0.004, 0.002])
+    unseen = noises / inference._MARK  # of a clip of 1, as a fraction of users
+    beyond = np.array([1.9, 3.0]) * unseen
+    apart = inference._cuts(np.array([1.0, 1.0 + 1e-9]), beyond, noises)
+    together = inference._cuts(np.ones(2), beyond, noises)
+    assert apart[0] == 0 < apart[1]
+    assert together[0] == together[1] > apart[1], "one with more noise is not taken for whole"
+    assert not inference._cuts(np.ones(2), unseen, noises).any()
+
+
 def test_counts_beyond_the_largest_have_none_and_a_model_all_the_same():
     """There the loss is flat, and steps would be divided by 0."""
     X, _, _, users = people(3000)

@@ -70,6 +70,7 @@ _TAIL = 0.5  # users that the gradient's clip may act on, about, in units of the
 _MARK = 0.3
 _LEAST_CURVATURE = 0.05  # least eigenvalue / mean one
 _WIDER = 4.0  # the most by which a clip that acted gets wider
+_HIDDEN = 2.0  # of clipped users: deviations of noise in their number that are taken for none
 _SHORT = 0.5  # mean fraction of its length that a clipped gradient may have lost
 _LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change
 _TRIES, _LESS = 20, 1 - 1e-6
@@ -126,22 +127,24 @@ class IntervalSteps:
         penalty, told = _penalty(problem, fitted), _told(problem, fitted)
         point = fitted.coordinates.from_weights(fitted.weights)
         start, clip = told(point), self._clip(problem, fitted, weighing.longest)
-        points, steps, noises, cuts, moved = [], [], [], [], 1.0
+        points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
         for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
             weights = fitted.coordinates.to_weights(point)
             at = _at(fitted, weights, weighing)
-            gradient, noise, cut, wider = yield from _gradient(label, mechanism, problem, at, clip)
+            gradient, noise, fraction = yield from _gradient(label, mechanism, problem, at, clip)
             pull = fitted.coordinates.of_gradient(problem.l2 * problem.penalised(weights))
             inverse = np.linalg.inv(told(point) / start * curved + penalty)
             step = inverse @ (gradient + pull)
             steps.append(_length(told, point, step) * step)
             points.append(point - steps[-1])
             noises.append(noise)
-            cuts.append(cut)
+            clips.append(clip)
+            beyond.append(fraction)
             if len(points) == 1:
                 moved = max(0.0, 1 - noise**2 * float(np.sum(inverse**2)) / float(step @ step))
                 point = point - moved * steps[-1]
-                clip = min(wider * clip, weighing.longest * fitted.largest_slope)
+                clip = min(_wider(fraction, noise, clip) * clip, weighing.longest * fitted.largest_slope)
+        cuts = _cuts(np.array(clips), np.array(beyond), np.array(noises))
         parts = 1 / (np.square(noises) + np.square(cuts))
         parts = parts / parts.sum()
         point, step = parts @ points, parts @ steps
@@ -232,17 +235,30 @@ def _at(fitted: Fitted, weights: np.ndarray, weighing: RowWeights) -> MeanGradie
 
 def _gradient(
     label: str, mechanism: Clip, problem: Problem, gradient: MeanGradient, clip: float
-) -> Releases[tuple[np.ndarray, float, float, float]]:
-    """The loss's gradient, the std of its noise, what the clip may have taken off it, and how much wider it should be.
-
-    Of lengths with a long tail, whose square's mean just exists, as many exceed the wider clip as noise hides.
-    """
+) -> Releases[tuple[np.ndarray, float, float]]:
+    """The loss's gradient, the std of its noise, and the fraction of users that the clip acted on, with noise."""
     statistic = ClippedGradient(gradient, clip, 2 * clip, _MARK * clip)
     released = yield Request(label, statistic, statistic.radius)
     noise = mechanism.noise_std(statistic.radius, released.size)
-    beyond, unseen = float(released[problem.n_features]) / (_MARK * clip), noise / (_MARK * clip)  # users' fractions
-    cut = _SHORT * max(0.0, beyond - 2 * unseen) * clip
-    return released[: problem.n_features], noise, cut, min(math.sqrt(beyond / unseen), _WIDER) if cut else 1.0
+    return released[: problem.n_features], noise, float(released[problem.n_features]) / (_MARK * clip)
+
+
+def _wider(beyond: float, noise: float, clip: float) -> float:
+    """How much wider a clip should be, if it is seen to act.
+
+    Of lengths with a long tail, whose square's mean just exists, as many exceed the wider clip as noise hides.
+    """
+    unseen = noise / (_MARK * clip)  # a fraction of the users
+    return min(math.sqrt(beyond / unseen), _WIDER) if beyond > _HIDDEN * unseen else 1.0
+
+
+def _cuts(clips: np.ndarray, beyond: np.ndarray, noises: np.ndarray) -> np.ndarray:
+    """What the clips may have taken off both gradients. The same clip took as much off both: they tell it together."""
+    unseen = noises / (_MARK * clips)
+    if clips[0] == clips[1]:
+        precision = unseen**-2
+        beyond, unseen = np.full(2, precision @ beyond / precision.sum()), np.full(2, precision.sum() ** -0.5)
+    return np.asarray(_SHORT * np.maximum(0.0, beyond - _HIDDEN * unseen) * clips)
 
 
 def _told(problem: Problem, fitted: Fitted) -> Callable[..., float]:
