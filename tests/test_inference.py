@@ -35,6 +35,7 @@ from userdp.models.files import model_of
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import epsilon_at
 from userdp.report import report_html
+from userdp.report.plots import bars_range
 from userdp.solvers import inference
 
 TRUTH = np.array([1.0, -0.5, 0.3])
@@ -124,6 +125,19 @@ def test_the_report_shows_them(model):
     for wrong in ({"noise": [[1.0]]}, "all", {"noise": [[1.0]], "sampling": [[1.0]]}):
         with pytest.raises((TypeError, ValueError), match="uncertainty"):
             report_html(record | {"uncertainty": wrong})
+
+
+def test_a_column_that_nobody_has_does_not_flatten_the_other_bars(model):
+    record = model.to_dict()
+    low, high, cut = bars_range([1.0, -2.0, 3.0], [0.1, 0.2, 0.3])
+    assert (low, high, cut) == (pytest.approx(-2.2), pytest.approx(3.3), False)
+    low, high, cut = bars_range([1.0, -2.0, 3.0, 5.0], [0.1, 0.2, 0.3, 90.0])
+    assert (low, high, cut) == (pytest.approx(-2.2), pytest.approx(3.3), True)
+    assert "shows a part" not in report_html(record)
+    unknown = np.array(record["uncertainty"]["noise"])
+    unknown[0, 0] *= 1e4
+    page = report_html(record | {"uncertainty": {**record["uncertainty"], "noise": unknown.tolist()}})
+    assert "shows a part" in page
 
 
 def test_without_inference_there_are_none():
@@ -226,11 +240,39 @@ def test_a_class_too_rare_for_the_noise_has_none_and_says_how_many_users_would_d
     assert np.linalg.norm(result.weights) < 20, "weights are those of the solver, not of steps that led astray"
 
 
+def test_the_number_of_users_that_a_rare_class_would_need_does():
+    options = {"rows_per_user": 1, "insecure_seed": 1, "inference": 0.5, "progress": False}
+    result = minimize(losses.logistic, rare_class(2000, 1)[1], Ball(1e9), 3.0, 1e-6, **options)
+    more = int(re.search(r"About ([\d,]+) such users would do", result.message)[1].replace(",", ""))
+    for seed in (11, 12):
+        again = minimize(losses.logistic, rare_class(more, seed)[1], Ball(1e9), 3.0, 1e-6, **options)
+        assert again.uncertainty is not None
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3, 0.7, 5.0])
+@pytest.mark.parametrize("steps", [0.01, 0.3, 0.7, 5.0])
+def test_noise_falls_as_the_number_of_users_and_what_the_solver_is_off_as_its_root(noise, steps):
+    times, off = inference._more(noise, steps), max(0, steps**2 - noise**2)
+    assert (noise / times) ** 2 + off / times == pytest.approx((inference._ENOUGH * inference._FARTHEST) ** 2)
+    assert times > 1 or max(noise, steps) <= inference._FARTHEST
+
+
+def test_both_gradients_tell_together_what_the_same_clip_took_off_them():
+    noises = np.array([0.004, 0.002])
+    unseen = noises / inference._MARK  # of a clip of 1, as a fraction of users
+    beyond = np.array([1.9, 3.0]) * unseen
+    apart = inference._cuts(np.array([1.0, 1.0 + 1e-9]), beyond, noises)
+    together = inference._cuts(np.ones(2), beyond, noises)
+    assert apart[0] == 0 < apart[1]
+    assert together[0] == together[1] > apart[1], "one with more noise is not taken for whole"
+    assert not inference._cuts(np.ones(2), unseen, noises).any()
+
+
 def test_counts_beyond_the_largest_have_none_and_a_model_all_the_same():
     """There the loss is flat, and steps would be divided by 0."""
     X, _, _, users = people(3000)
     y = np.random.default_rng(0).poisson(20, len(X))
-    with pytest.warns(UtilityWarning, match="Raise it, if it is low"):
+    with pytest.warns(UtilityWarning, match="Raise max_count, if it is low"):
         model = PoissonRegressor(max_count=5, insecure_seed=1, **OPTIONS).fit(X, y, groups=users)
     assert np.isfinite(model.coef_).all()
     with pytest.raises(ValueError, match=r"standard errors"):

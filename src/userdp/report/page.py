@@ -344,17 +344,17 @@ def coefficients(model: Model) -> str:
     top = order[: plots.MOST_BARS]
     largest = [[row[k] for k in top] for row in weights]
     if not any(sizes):
-        picture, sense = "", ""
+        picture = sense = ""
     elif len(outputs) == 1:
         errors = None if model["std_err"] is None else [1.96 * model["std_err"][k] for k in top]
         picture = plots.bars_picture([names[k] for k in top], largest[0], errors)
         sense = f" Blue speaks for “{outputs[0]}”, orange against it." if classes is not None else ""
+        sense += "" if errors is None else _about_intervals(largest[0], errors)
     else:
         picture = plots.heat_picture([names[k] for k in top], outputs, largest)
         sense = " Blue is above 0, orange below; the stronger, the larger."
     which = f"the {len(top)} features where they are largest" if len(top) < len(names) else "all features"
-    bars = " Lines are 95% intervals: privacy's noise, and who is in the data." if model["std_err"] is not None else ""
-    caption = f"Coefficients of {which}, as released, with their noise.{sense}{bars}"
+    caption = f"Coefficients of {which}, as released, with their noise.{sense}"
     wide = len(outputs) > plots.MOST_NARROW
     drawn = figure(picture, caption, wide) or _NOTHING
     use = "Whatever is computed from these numbers is as private as they are, and costs no more budget."
@@ -368,6 +368,15 @@ def coefficients(model: Model) -> str:
     else:
         inner = f'<div class="grid">{drawn}<div>{words}{numbers}</div></div>'
     return f"<section><h2>The released model</h2>{inner}</section>"
+
+
+def _about_intervals(values: list[float], errors: list[float]) -> str:
+    """What error bars are, and that some leave the picture, if they do."""
+    words = " Lines are 95% intervals: privacy's noise, and who is in the data."
+    if plots.bars_range(values, errors)[2]:
+        words += f" Of some that are over {plots.LONG} times as long as usual the picture shows a part: hardly anything"
+        words += " is known of these coefficients, such as those of columns that nobody has."
+    return words
 
 
 def _numbers(model: Model, names: list[str], outputs: list[str], order: list[int]) -> str:

@@ -10,6 +10,7 @@ import html
 import io
 import math
 import re
+import statistics
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ _LETTER = 6.6  # width of a letter
 _DROPPED = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 _BAR = 17.0  # height of a coefficient's row
 _LABEL = 20  # letters of a label
+LONG = 5  # an interval that is as many times as long as the median one may leave the picture
 _LEVELS = {"predicted": (_BLUE, "o"), "bound": (_ORANGE, "D"), "estimate": (_ORANGE, "D")}
 _drawing = threading.Lock()
 
@@ -176,7 +178,10 @@ def phases_picture(phases: Sequence[Mapping[str, Any]]) -> str:
 
 
 def bars_picture(names: Sequence[str], values: Sequence[float], errors: Sequence[float] | None = None) -> str:
-    """One output's coefficients as bars, in the order given; with error bars, if there are any."""
+    """One output's coefficients as bars, in the order given; with error bars, if there are any.
+
+    The axis ends at what `bars_range` says.
+    """
     labels = [shorten(name, _LABEL) for name in names]
     left, right = _room(labels), 56.0
     with _canvas("coefficients", _BAR * len(names) + 28, left, right, top=4, bottom=22) as picture:
@@ -192,9 +197,20 @@ def bars_picture(names: Sequence[str], values: Sequence[float], errors: Sequence
             picture.write(edge, place, number(value, 3), ha="right", size=10, transform=axes.get_yaxis_transform())
         axes.set_yticks(places, labels, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        ends = [value + sign * far for value, far in zip(lengths, reach, strict=True) for sign in (-1, 1)]
-        _few_ticks(axes, min(0.0, *ends), max(0.0, *ends))
+        _few_ticks(axes, *bars_range(lengths, reach)[:2])
         return picture.svg("The largest coefficients as bars.")
+
+
+def bars_range(values: Sequence[float], errors: Sequence[float]) -> tuple[float, float, bool]:
+    """Both ends of the axis of bars with error bars, and whether some leave it.
+
+    A column that nobody has is known so badly that with its error bar in full nothing would be seen of the others.
+    """
+    ends = [(value - far, value + far) for value, far in zip(values, errors, strict=True)]
+    most = LONG * statistics.median_low(errors)
+    inside = [pair for pair, far in zip(ends, errors, strict=True) if far <= most]
+    low, high = min(0.0, *(pair[0] for pair in inside)), max(0.0, *(pair[1] for pair in inside))
+    return low, high, any(pair[0] < low or pair[1] > high for pair in ends)
 
 
 def heat_picture(names: Sequence[str], outputs: Sequence[str], table: Sequence[Sequence[float]]) -> str:

@@ -57,6 +57,7 @@ _MOST_WEIGHTS = 200
 _MOST_ROUGH = 0.4  # relative error of the curvature's eigenvalues, about, from which on intervals missed
 _MOST_ROUGH_AFTER = 0.5  # the same once users' matrices were seen
 _FARTHEST = 0.6  # logarithm by which curvatures may change where noise or the steps move predictions
+_ENOUGH = 0.75  # of that, where so many users would do: chance hardly ever adds more than the rest
 _LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise
 _PLANNED_INVERSE_ROWS = 0.2  # mean over users of 1 / rows that is planned for, however many rows are kept
 _SIMILARITY = 0.1  # how alike a user's rows are taken to be, for the length of curvature matrices
@@ -69,6 +70,7 @@ _TAIL = 0.5  # users that the gradient's clip may act on, about, in units of the
 _MARK = 0.3
 _LEAST_CURVATURE = 0.05  # least eigenvalue / mean one
 _WIDER = 4.0  # the most by which a clip that acted gets wider
+_HIDDEN = 2.0  # of clipped users: deviations of noise in their number that are taken for none
 _SHORT = 0.5  # mean fraction of its length that a clipped gradient may have lost
 _LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change
 _TRIES, _LESS = 20, 1 - 1e-6
@@ -76,7 +78,10 @@ _FLATTEST = 1e-6  # least curvature / largest that counts as one: steps are divi
 
 ALIKE = "users' rows are fewer, or more alike, than was planned for"
 FAR = "noise is too large for how curved the loss is, as where a class, or what is counted, is rare"
-FLAT = "There are no standard errors: predictions are where the loss is flat, as at max_count. Raise it, if it is low."
+FLAT = (
+    "There are no standard errors: predictions are where the loss is flat, as at max_count, or where noise led them. "
+    "Raise max_count, if it is low; or take more users, or a larger epsilon."
+)
 CUT_ADVICE = "There are no standard errors: the weights reached the limit of domain_radius. Raise it, or leave it out."
 
 
@@ -122,22 +127,24 @@ class IntervalSteps:
         penalty, told = _penalty(problem, fitted), _told(problem, fitted)
         point = fitted.coordinates.from_weights(fitted.weights)
         start, clip = told(point), self._clip(problem, fitted, weighing.longest)
-        points, steps, noises, cuts, moved = [], [], [], [], 1.0
+        points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
         for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
             weights = fitted.coordinates.to_weights(point)
             at = _at(fitted, weights, weighing)
-            gradient, noise, cut, wider = yield from _gradient(label, mechanism, problem, at, clip)
+            gradient, noise, fraction = yield from _gradient(label, mechanism, problem, at, clip)
             pull = fitted.coordinates.of_gradient(problem.l2 * problem.penalised(weights))
             inverse = np.linalg.inv(told(point) / start * curved + penalty)
             step = inverse @ (gradient + pull)
             steps.append(_length(told, point, step) * step)
             points.append(point - steps[-1])
             noises.append(noise)
-            cuts.append(cut)
+            clips.append(clip)
+            beyond.append(fraction)
             if len(points) == 1:
                 moved = max(0.0, 1 - noise**2 * float(np.sum(inverse**2)) / float(step @ step))
                 point = point - moved * steps[-1]
-                clip = min(wider * clip, weighing.longest * fitted.largest_slope)
+                clip = min(_wider(fraction, noise, clip) * clip, weighing.longest * fitted.largest_slope)
+        cuts = _cuts(np.array(clips), np.array(beyond), np.array(noises))
         parts = 1 / (np.square(noises) + np.square(cuts))
         parts = parts / parts.sum()
         point, step = parts @ points, parts @ steps
@@ -161,8 +168,8 @@ class IntervalSteps:
             found.message = FLAT
         elif rough > _MOST_ROUGH_AFTER:
             found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
-        elif far > _FARTHEST:
-            found.message = _none(FAR, self.spread.n_vectors * far / _FARTHEST)
+        elif max(far) > _FARTHEST:
+            found.message = _none(FAR, self.spread.n_vectors * _more(*far))
         else:
             found.weights = weights
             found.uncertainty = replace(uncertainty, gradient_noise=known * fitted.coordinates.moment)
@@ -228,17 +235,30 @@ def _at(fitted: Fitted, weights: np.ndarray, weighing: RowWeights) -> MeanGradie
 
 def _gradient(
     label: str, mechanism: Clip, problem: Problem, gradient: MeanGradient, clip: float
-) -> Releases[tuple[np.ndarray, float, float, float]]:
-    """The loss's gradient, the std of its noise, what the clip may have taken off it, and how much wider it should be.
-
-    Of lengths with a long tail, whose square's mean just exists, as many exceed the wider clip as noise hides.
-    """
+) -> Releases[tuple[np.ndarray, float, float]]:
+    """The loss's gradient, the std of its noise, and the fraction of users that the clip acted on, with noise."""
     statistic = ClippedGradient(gradient, clip, 2 * clip, _MARK * clip)
     released = yield Request(label, statistic, statistic.radius)
     noise = mechanism.noise_std(statistic.radius, released.size)
-    beyond, unseen = float(released[problem.n_features]) / (_MARK * clip), noise / (_MARK * clip)  # users' fractions
-    cut = _SHORT * max(0.0, beyond - 2 * unseen) * clip
-    return released[: problem.n_features], noise, cut, min(math.sqrt(beyond / unseen), _WIDER) if cut else 1.0
+    return released[: problem.n_features], noise, float(released[problem.n_features]) / (_MARK * clip)
+
+
+def _wider(beyond: float, noise: float, clip: float) -> float:
+    """How much wider a clip should be, if it is seen to act.
+
+    Of lengths with a long tail, whose square's mean just exists, as many exceed the wider clip as noise hides.
+    """
+    unseen = noise / (_MARK * clip)  # a fraction of the users
+    return min(math.sqrt(beyond / unseen), _WIDER) if beyond > _HIDDEN * unseen else 1.0
+
+
+def _cuts(clips: np.ndarray, beyond: np.ndarray, noises: np.ndarray) -> np.ndarray:
+    """What the clips may have taken off both gradients. The same clip took as much off both: they tell it together."""
+    unseen = noises / (_MARK * clips)
+    if clips[0] == clips[1]:
+        precision = unseen**-2
+        beyond, unseen = np.full(2, precision @ beyond / precision.sum()), np.full(2, precision.sum() ** -0.5)
+    return np.asarray(_SHORT * np.maximum(0.0, beyond - _HIDDEN * unseen) * clips)
 
 
 def _told(problem: Problem, fitted: Fitted) -> Callable[..., float]:
@@ -269,16 +289,27 @@ def _length(told: Callable[[np.ndarray], float], point: np.ndarray, step: np.nda
     return float(np.interp(1.0, passed, places))
 
 
-def _far(problem: Problem, fitted: Fitted, told: Callable[..., float], point: np.ndarray, noise: np.ndarray) -> float:
-    """By how much curvatures change, about, where noise of this covariance or the steps move predictions; logarithms.
+def _far(
+    problem: Problem, fitted: Fitted, told: Callable[..., float], point: np.ndarray, noise: np.ndarray
+) -> tuple[float, float]:
+    """By how much curvatures change, about, where noise of this covariance, or the steps, move predictions; logarithms.
 
     Root mean square of predictions, as far as rows are known to vary, times how much a shift by 1 changes curvatures.
     """
     axes = Axes.of(fitted.coordinates, problem.intercept)
     away = axes.along(point - fitted.coordinates.from_weights(fitted.weights))[0]
     variances = np.diag(axes.along(axes.along(noise).T))
-    changes = [abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0)]
-    return max(changes) * math.sqrt(max(float(axes.known @ variances), float(axes.known @ away**2)))
+    change = max(abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0))
+    return change * math.sqrt(float(axes.known @ variances)), change * math.sqrt(float(axes.known @ away**2))
+
+
+def _more(noise: float, steps: float) -> float:
+    """How many times as many users would do, if noise and steps change curvatures by so much.
+
+    With r times as many noise is 1/r of it, and what the solver is off beside it, as it shrinks, about 1/sqrt(r).
+    """
+    most, off = (_ENOUGH * _FARTHEST) ** 2, max(0.0, steps**2 - noise**2)
+    return (off + math.sqrt(off**2 + 4 * most * noise**2)) / (2 * most)
 
 
 def _penalty(problem: Problem, fitted: Fitted) -> np.ndarray:
