@@ -67,7 +67,7 @@ def _edges(mechanism: Clip | OutlierRemoval) -> tuple[Vectors, Vectors]:
     return one, other
 
 
-def _seen(mechanism: Clip | OutlierRemoval, vectors: Vectors, weights: Vectors, noise: Noise) -> float:
+def _told(mechanism: Clip | OutlierRemoval, vectors: Vectors, weights: Vectors, noise: Noise) -> float:
     """What the best test sees of all rounds."""
     session, told = mechanism.start(noise), 0.0
     with contextlib.suppress(Aborted):
@@ -85,7 +85,7 @@ def whole_plan(what: str, plan: Plan, weight: float = 1.0) -> Pair:
         attacked.append((step.mechanism, _edges(step.mechanism), best_weights(step.mechanism)))
 
     def play(noise: Noise, version: int) -> list[float]:
-        return [sum(_seen(one, versions[version], weights, noise) for one, versions, weights in attacked)]
+        return [sum(_told(one, versions[version], weights, noise) for one, versions, weights in attacked)]
 
     return Pair(what, "tight", "edges", plan.costs[0], play, weight)
 
