@@ -19,8 +19,8 @@ from userdp.domains import Ball
 from userdp.metrics.layout import ScoreLayout
 from userdp.metrics.release import evaluation_steps
 from userdp.metrics.scoring import Scale
-from userdp.models.mean_intervals import DEFAULT_FRACTION, mu_squared_of, plan_ranged
-from userdp.models.private_mean import plan_intervals, plan_mean
+from userdp.models.mean_intervals import DEFAULT_FRACTION, MeanSteps, mu_squared_of, plan_ranged
+from userdp.models.private_mean import plan_intervals, plan_mean, plan_plain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -96,14 +96,17 @@ def plan_pairs(budget: Budget) -> list[Pair]:
     evaluation = evaluation_steps(ScoreLayout("binary", ("log_loss", "auc"), Scale(4.0)), some, budget)
     intervals = IntervalSteps.of(some, 2, mu_squared_of(budget))
     users = _MEAN_USERS + math.ceil(_MEAN_USERS / budget.epsilon)
-    mean = plan_mean(users, budget, (1.0, 1.15, 1.3), outliers=0.0)
-    located = plan_intervals(users, 1, budget, (1.0,), 0.0, DEFAULT_FRACTION)
+    radii = (1.0, 1.15, 1.3)
+    mean = plan_plain(users, 1, budget, radii, 0.0)
+    located = plan_intervals(users, 1, budget, radii, 0.0, DEFAULT_FRACTION)
+    assert isinstance(mean, MeanSteps)
     return [
         whole_plan("evaluate", Plan(some, evaluation)),
         whole_plan("intervals of coefficients", Plan(some, intervals.steps)),
         whole_plan("fit with intervals", fit_with_intervals(budget)[1].certified, _MANY_RELEASES),
         whole_plan("fit of a quantile", fit_of_a_quantile(budget)[1].certified, _MANY_RELEASES),
-        *tested_pairs("private_mean", mean),
+        whole_plan("private_mean", mean.plan),
+        *tested_pairs("private_mean, few users", plan_mean(users, budget, radii, 0.0)),
         whole_plan("private_mean, with intervals", located.plan),
         whole_plan("PrivateStandardScaler", plan_ranged(some, 1, budget, DEFAULT_FRACTION).plan),
         whole_plan("PrivateSearchCV, scores", _search(budget, refit_fraction=0.0).score_plan),
