@@ -14,7 +14,8 @@ from userdp import Ledger, cli
 PROGRAM = [sys.executable, "-m", "userdp"]
 # Data is read for ten minutes, and said to be: by then the plan is charged.
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 from userdp.engines.local import LocalEngine
 def slowly(self, *_):
     print("reading", flush=True)

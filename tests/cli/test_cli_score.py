@@ -106,7 +106,7 @@ def test_open_and_private_scores(files, model, target, names):
         assert score["low"] <= score["value"] <= score["high"]
     shown = run(*arguments, "--epsilon", "8", "--delta", "1e-6")
     assert "for each of 600 users" in shown.stdout
-    assert shown.stderr.startswith("The model was fitted on a file named data.parquet")
+    assert "The model was fitted on a file named data.parquet" in shown.stderr
 
 
 def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
