@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse
 from sklearn import metrics as sk
@@ -14,7 +15,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import userdp
@@ -25,7 +26,7 @@ from userdp.metrics.enclosing import corners_of_means, enclosing_ball, enclosing
 from userdp.metrics.layout import BlockScores, ScoreLayout
 from userdp.metrics.release import _root, above_noise, evaluation_steps
 from userdp.metrics.results import Score, Scores
-from userdp.metrics.scoring import Predictions, Scale, margins_of, predictions_of, row_losses
+from userdp.metrics.scoring import Predictions, Scale, as_table, isolated, margins_of, predictions_of, row_losses
 from userdp.privacy.accounting import fits
 from userdp.privacy.guarantee import covered
 from userdp.privacy.plan import Plan
@@ -242,6 +243,49 @@ def test_a_margin_is_the_same_bit_by_bit_wherever_its_row_stands():
         np.testing.assert_array_equal(margins_of(model, rows[order])[:, 0], alone[order])
     wide = np.asfortranarray(rows)
     np.testing.assert_array_equal(margins_of(model, wide)[:, 0], alone)
+
+
+def multiplied(rows):
+    """A product of matrices rounds by the number of rows; it fails on missing values here."""
+    if not np.isfinite(np.asarray(rows)).all():
+        raise ValueError("a step that quotes a cell")
+    return np.asarray(rows) @ np.random.default_rng(2).normal(size=(37, 37)).astype(np.asarray(rows).dtype)
+
+
+CONTAINERS = {
+    "rows first": np.ascontiguousarray,
+    "columns first": np.asfortranarray,
+    "columns first, float32": lambda rows: np.asfortranarray(rows.astype(np.float32)),
+    "pandas": pd.DataFrame,
+    "pandas of columns": lambda rows: pd.DataFrame({f"c{k}": rows[:, k].copy() for k in range(rows.shape[1])}),
+    "Arrow": lambda rows: pa.table({f"c{k}": rows[:, k] for k in range(rows.shape[1])}),
+}
+
+
+@pytest.mark.parametrize("failing", [[0], [200], [7, 8, 150]])
+@pytest.mark.parametrize("step", [Normalizer(), FunctionTransformer(multiplied)], ids=["lengths", "product"])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_rows_that_a_step_fails_on_change_no_bit_of_the_others(container, step, failing):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(201, 37))
+    model = make_pipeline(step.fit(rows), logistic(rng.normal(size=37)))
+    hostile = rows.copy()
+    hostile[failing] = np.nan
+    before, after = (
+        isolated(lambda some: margins_of(model, some)[:, 0], CONTAINERS[container](version), (201,))
+        for version in (rows, hostile)
+    )
+    assert np.isfinite(before).all()
+    assert np.isnan(after[failing]).all()
+    assert np.delete(after, failing).tobytes() == np.delete(before, failing).tobytes()
+
+
+def test_nobody_s_missing_cell_changes_the_type_of_the_others():
+    whole = {"c": pa.array([1, 2, 3], pa.int8()), "d": pa.array([True, False, True])}
+    missing = {"c": pa.array([1, 2, None], pa.int8()), "d": pa.array([True, False, None])}
+    one, other = (as_table(pa.table(columns)) for columns in (whole, missing))
+    pd.testing.assert_frame_equal(one[:2], other[:2])
+    assert list(one.dtypes) == [np.float64, np.float64]
 
 
 def test_scores_of_a_row_are_the_same_bit_by_bit_wherever_it_stands():

@@ -4,6 +4,7 @@ import math
 import pickle
 import warnings
 from datetime import datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -114,6 +115,9 @@ def test_models_tell_of_the_whole_search_and_not_of_their_part(name, request, tm
     save_model(search, tmp_path / "model.json")
     read = load_model(tmp_path / "model.json")
     assert read.privacy_.covers == search.privacy_.covers
+    not_private = SimpleNamespace(best_estimator_=search.best_estimator_)  # as scikit-learn's searches have it
+    with pytest.raises(TypeError, match="Expected a fitted userdp estimator"):
+        save_model(not_private, tmp_path / "other.json")
     assert pickle.loads(pickle.dumps(search.best_estimator_)).coef_.tolist() == search.best_estimator_.coef_.tolist()
 
 

@@ -424,6 +424,10 @@ def test_there_are_no_intervals_if_people_are_beyond_any_clip():
     assert not hasattr(found, "std_err")
     with pytest.raises(ValueError, match="no standard errors: about"):
         found.conf_int()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UtilityWarning)  # must not take away what was paid for
+        again = private_mean(y, users, 4.0, 1e-6, insecure_seed=0, inference=True)
+    assert again.mean == found.mean
 
 
 def test_intervals_of_a_scaler(tmp_path):

@@ -31,12 +31,12 @@ from userdp.data.grouping import Groups
 from userdp.data.schema import collected
 from userdp.data.source import Source
 from userdp.data.sparse import is_sparse
-from userdp.metrics.scoring import row_losses
+from userdp.metrics.scoring import row_losses, taken
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_targets
 from userdp.models.estimators import LinearModel, PoissonRegressor, QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.pipelines import check_steps
-from userdp.models.steps import fit_on_nobody, taken, transformed
+from userdp.models.steps import fit_on_nobody, transformed
 from userdp.privacy.accounting import BudgetExceeded, budget_for
 from userdp.privacy.guarantee import COVERS_SEARCH, statement
 from userdp.privacy.ledger import Ledger

@@ -143,10 +143,24 @@ MUTANTS = [
     ),
     Mutant(
         "search: one person's missing values are everybody's",
-        "scoring.isolated",
+        "scoring._sound",
         "todo += [(first, middle), (middle, last)]",
         "pass",
         _OWN_ROWS,
+    ),
+    Mutant(
+        "search: others are asked for in smaller blocks if a row fails",
+        "scoring.isolated",
+        "attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None",
+        "None\nif sound.any():\n    out[sound] = attempt(everyone[sound])",
+        "test_evaluating.py::test_rows_that_a_step_fails_on_change_no_bit_of_the_others",
+    ),
+    Mutant(
+        "a missing cell changes the type of all",
+        "as_table",
+        "pa.float64()",
+        "one.type",
+        "test_evaluating.py::test_nobody_s_missing_cell_changes_the_type_of_the_others",
     ),
     Mutant(
         "search: predictions in blocks",

@@ -50,7 +50,8 @@ class Coded:
 def numbers_or_text(what: str, column: Any) -> np.ndarray:
     """A column of numbers; of text those cells that read as one, where the type may come from the cells themselves.
 
-    That is pandas': one cell of text makes a column of numbers text. Arrow (so Parquet) and polars declare types.
+    That is pandas': one cell of text makes a column of numbers text. Arrow (so Parquet) and polars declare types, or
+    whoever read a text file with them let one cell decide (docs/guarantee.md).
     """
     column = decoded(column)
     if declared(column) == TEXT and (isinstance(column, pa.Array | pa.ChunkedArray) or hasattr(column, "to_arrow")):

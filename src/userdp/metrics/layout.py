@@ -91,8 +91,11 @@ class ScoreLayout:
 
     @property
     def split(self) -> dict[str, int]:
-        """Parts that are told up to a knot and beyond it, and where the second is; none with levels or rows counted."""
-        whole = bool(self.levels) or self.most_rows is not None
+        """Parts that are told up to a knot and beyond it, and where the second is.
+
+        None with levels or rows counted; nor of several classes, of which `corners_of_means` would miss some.
+        """
+        whole = bool(self.levels) or self.most_rows is not None or self.kind == "classes"
         found = [] if whole else [name for name in self.parts if name in _KNOTS]
         return {name: self.width + place for place, name in enumerate(found)}
 

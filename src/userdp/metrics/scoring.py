@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse
 from scipy.special import expit, logsumexp
 from sklearn.utils import _safe_indexing
@@ -176,9 +178,13 @@ def compared(
 
     sound: which rows may make sense. Those that the model, or a step before it, fails on do not.
     """
-    kind = kind_of(model)
-    values = isolated(lambda rows: _OF_KIND[kind](model, rows), features, _shape(model, kind, len(sound)))
-    with np.errstate(all="ignore"):
+    kind, (before, last) = kind_of(model), _linear(model)
+    predict = partial(_OF_KIND[kind], model)
+    with WARNINGS_OFF, np.errstate(all="ignore"):
+        if before is None and last is not None:  # finite numbers, and sums of each row by itself
+            values = predict(features)
+        else:
+            values = isolated(predict, features, _shape(model, kind, len(sound)))
         if kind == "numbers":
             if exposure is not None:
                 sound = sound & np.isfinite(exposure) & (exposure > 0)
@@ -249,28 +255,49 @@ def _check_columns(model: Any, X: Any) -> None:
 
 
 def taken(rows: Any, places: np.ndarray) -> Any:
-    """Some rows of an array, a sparse matrix, a table or a list."""
+    """Some rows of an array, a sparse matrix, a table, a column or a list."""
     of_arrow = type(rows).__module__.startswith("pyarrow")
     return rows.take(places) if of_arrow else _safe_indexing(rows, places)
 
 
 def isolated(predict: Callable[[Any], Any], rows: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """What `predict` says of each row, NaN for rows that it fails on: then the others are asked for in smaller blocks.
+    """What `predict` says of each row, NaN for rows that it fails on.
+
+    All rows are asked for at once. If that fails, those on which it fails by themselves are found by halves, and all
+    are asked for again with a copy of another row in their places. So everybody else's rows are asked for in the same
+    place, among as many and laid out alike, and their answers are the same to the last bit.
 
     Guarantee: nothing is raised, and nothing is warned of, whatever rows hold.
     """
-    out, todo = np.full(shape, np.nan), [(0, shape[0])]
+    out, everyone = np.full(shape, np.nan), np.arange(shape[0])
+
+    def attempt(places: np.ndarray) -> np.ndarray | None:
+        try:
+            return np.asarray(predict(taken(rows, places)), dtype=np.float64).reshape(len(places), *shape[1:])
+        except Exception:  # its words may quote a cell
+            return None
+
     with WARNINGS_OFF, np.errstate(all="ignore"):
-        while todo:
-            first, last = todo.pop()
-            try:
-                some = rows if last - first == shape[0] else taken(rows, np.arange(first, last))
-                out[first:last] = np.asarray(predict(some), dtype=np.float64).reshape(last - first, *shape[1:])
-            except Exception:  # its words may quote a cell
-                if last - first > 1:
-                    middle = (first + last) // 2
-                    todo += [(first, middle), (middle, last)]
+        found, sound = attempt(everyone), np.ones(shape[0], dtype=bool)
+        if found is None:
+            sound = _sound(attempt, everyone)
+            found = attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None
+    if found is not None:
+        out[sound] = found[sound]
     return out
+
+
+def _sound(attempt: Callable[[np.ndarray], np.ndarray | None], everyone: np.ndarray) -> np.ndarray:
+    """Which rows an attempt does not fail on."""
+    sound, todo = np.zeros(everyone.size, dtype=bool), [(0, everyone.size)]
+    while todo:
+        first, last = todo.pop()
+        if attempt(everyone[first:last]) is not None:
+            sound[first:last] = True
+        elif last - first > 1:
+            middle = (first + last) // 2
+            todo += [(first, middle), (middle, last)]
+    return sound
 
 
 def _features(model: Any, X: Any) -> tuple[Any, np.ndarray]:
@@ -327,8 +354,16 @@ def margins_of(model: Any, features: Any) -> np.ndarray:
 
 
 def as_table(rows: Any) -> Any:
-    """Rows as scikit-learn takes them: of Arrow as a table of pandas, others as they are."""
-    return rows.to_pandas() if type(rows).__module__.startswith("pyarrow") else rows
+    """Rows as scikit-learn takes them: of Arrow as a table of pandas, others as they are.
+
+    Whole numbers and truths become float64, by their declared type: pandas would do that for all if a cell is missing.
+    """
+    if not isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows
+    rows = pa.table(rows)
+    whole = (pa.types.is_integer, pa.types.is_boolean)
+    fields = [one.with_type(pa.float64()) if any(test(one.type) for test in whole) else one for one in rows.schema]
+    return rows.cast(pa.schema(fields), safe=False).to_pandas()
 
 
 def _asked(method: Callable[[Any], Any], rows: Any) -> np.ndarray:

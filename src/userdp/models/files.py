@@ -51,7 +51,8 @@ def save_model(model: LinearModel | Pipeline, path: str | os.PathLike[str]) -> P
     Everything in the file may be shown to anyone. Steps of a pipeline are those that learn nothing from the data, told
     by their parameters alone, and the scalers of userdp. Of a `PrivateSearchCV` it is the chosen model.
     """
-    model = getattr(model, "best_estimator_", model)
+    if hasattr(model, "privacy_"):  # of a search too, unless its choice is not private, as scikit-learn's is not
+        model = getattr(model, "best_estimator_", model)
     if isinstance(model, Pipeline):
         record = pipeline_to_dict(model)
     elif isinstance(model, LinearModel):

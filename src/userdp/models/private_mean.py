@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -200,7 +201,8 @@ def mean_of_users(
     if isinstance(planned, MeanSteps):
         found = planned.located_mean(curator, d, spread[1])
         if found.clipped.message:
-            warnings.warn(found.clipped.message, UtilityWarning, stacklevel=3)
+            with contextlib.suppress(UtilityWarning):  # where warnings are errors: what was paid for is not lost
+                warnings.warn(found.clipped.message, UtilityWarning, stacklevel=3)
         clipped = None if fraction is None else found.clipped
         return MeanResult(found.mean, found.noise_std, found.radius, stated(), errors=found.errors, clipped=clipped)
     released = curator.release(_LABEL, UserMean(), 1.0)

@@ -19,17 +19,11 @@ import numpy as np
 import pyarrow as pa
 from scipy import sparse
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing
 
 from userdp.data.schema import NUMBER, declared
 from userdp.data.sparse import is_sparse
+from userdp.metrics.scoring import taken
 from userdp.privacy.curator import WARNINGS_OFF
-
-
-def taken(column: Any, rows: np.ndarray) -> Any:
-    """Some rows of an array, a sparse matrix or a table."""
-    of_arrow = type(column).__module__.startswith("pyarrow")
-    return column.take(rows) if of_arrow else _safe_indexing(column, rows)
 
 
 def fit_on_nobody(steps: Pipeline, X: Any) -> Any:
@@ -62,6 +56,9 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
 
     own: the user who owns each row; made: what they make of a blank row, which says what kind of result is none.
 
+    Where they fail on some, all rows are made again with a copy of another row in the places of these: so everybody
+    else's are made in the same place, among as many, and are the same to the last bit.
+
     Guarantee: nothing is raised, and a user's rows are a function of its own rows, provided that steps make of a row,
     or fail on it, what that row alone says.
     """
@@ -79,7 +76,8 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
         if found is None:
             by_user = np.split(np.argsort(own, kind="stable"), np.cumsum(np.unique(own, return_counts=True)[1])[:-1])
             sound = np.sort(np.concatenate([everyone[:0], *_sound(by_user, attempt)]))
-            found = attempt(sound) if len(sound) else None
+            found = attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None
+            found = None if found is None else taken(found, sound)
         if found is None:  # nobody's, or steps that do not work row by row
             found, sound = made[:0], everyone[:0]
         return _spread(found, sound, len(own))

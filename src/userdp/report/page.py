@@ -58,7 +58,8 @@ def write_report(model: Any, path: str | os.PathLike[str], title: str | None = N
 
     The file is there whole or not at all. It says nothing that is not in the record: releases and public numbers.
     """
-    model = getattr(model, "best_estimator_", model)  # of a search
+    if hasattr(model, "privacy_"):  # of a search too, unless its choice is not private, as scikit-learn's is not
+        model = getattr(model, "best_estimator_", model)
     page = report_html(model.to_dict() if hasattr(model, "to_dict") else model, title)
     with whole_file(check_place(path)) as new:
         new.write_text(page, encoding="utf-8", newline="\n")
