@@ -166,6 +166,13 @@ def test_random_stopping_is_taken_where_candidates_are_many_and_users_too():
     assert first(1_000_000, 50) == "random stopping"
 
 
+def test_the_noise_that_all_scores_share_is_that_of_their_mean():
+    split, stopping = plan_selection(5000, 5, BUDGET)
+    (mean,) = (step.mechanism for step in split.score_plan.steps if step.label == "mean score")
+    assert split.level_noise == pytest.approx(mean.noise_std(0.5, 1), rel=1e-12)
+    assert stopping.level_noise == 0.0
+
+
 def test_a_plan_in_words_says_what_noise_is_expected():
     split, stopping = plan_selection(5000, 5, BUDGET)
     assert str(split).startswith(
