@@ -41,8 +41,7 @@ from userdp import Ball, BudgetExceeded, UserData, losses
 from userdp.bench.references import user_optimum
 from userdp.bench.tasks import known_tasks
 from userdp.models.fitting import minimize
-from userdp.solvers.base import Result
-from userdp.solvers.uncertainty import Uncertainty
+from userdp.solvers.base import Result, Uncertainty
 
 TASTE = 0.1  # fraction of a feature's variance that all rows of a user have in common
 ALIKE = 0.3  # correlation of errors of a user's rows

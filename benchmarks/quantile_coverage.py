@@ -127,9 +127,12 @@ def main_huber(args: argparse.Namespace) -> None:
         )
 
 
+def numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    numbers = lambda text: [float(part) for part in text.split(",")]  # noqa: E731
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(HIGHEST))
     parser.add_argument("--quantiles", type=numbers, default=[0.1, 0.5, 0.9])
     parser.add_argument("--users", type=numbers, default=[2_000, 10_000, 50_000])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from common import run_parts
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import log_loss
+from sklearn.pipeline import Pipeline
 
 from userdp import BudgetExceeded, LogisticRegression, make_pipeline
 from userdp.model_selection import PrivateSearchCV, SelectFeatures
@@ -51,12 +53,12 @@ def truth(part: str, rng: np.random.Generator) -> np.ndarray:
     return np.append(rng.choice([-0.8, 0.8], 3), np.zeros(27))
 
 
-def model(rows: int) -> object:
+def model(rows: int) -> Pipeline:
     return make_pipeline(SelectFeatures(), LogisticRegression(EPSILON, DELTA, max_rows_per_user=rows))
 
 
-def fitted(one: object, X: np.ndarray, y: np.ndarray, users: np.ndarray) -> object:
-    return one.fit(X, y, logisticregression__groups=users)  # type: ignore[attr-defined]
+def fitted(one: Pipeline, X: np.ndarray, y: np.ndarray, users: np.ndarray) -> Pipeline:
+    return one.fit(X, y, logisticregression__groups=users)
 
 
 def measured(part: str, rows: int, n_users: int, seed: int) -> dict[str, object]:
@@ -66,8 +68,8 @@ def measured(part: str, rows: int, n_users: int, seed: int) -> dict[str, object]
     X, y, users = generated(rng, weights, n_users, rows)
     test = generated(rng, weights, TESTED, 1)
 
-    def excess(found: object) -> float:
-        told = found.predict_proba(test[0])[:, 1]  # type: ignore[attr-defined]
+    def excess(found: Any) -> float:
+        told = found.predict_proba(test[0])[:, 1]
         return float(log_loss(test[1], told) - floor)
 
     margins = test[0] @ weights
@@ -76,7 +78,7 @@ def measured(part: str, rows: int, n_users: int, seed: int) -> dict[str, object]
     losses = []
     for value in values:
         try:
-            losses.append(excess(fitted(model(rows).set_params(**{name: value}), X, y, users)))  # type: ignore[attr-defined]
+            losses.append(excess(fitted(model(rows).set_params(**{name: value}), X, y, users)))
         except BudgetExceeded:
             losses.append(None)
     row["default"], row["candidates"] = losses[0], losses

@@ -31,6 +31,7 @@ from userdp import (
 from userdp import model_selection as searching
 from userdp.model_selection import PrivateSearchCV, SelectFeatures
 from userdp.models.files import load_model, save_model
+from userdp.models.steps import fit_on_nobody, transformed
 
 N_USERS, ROWS = 3000, 2
 SEEDED = {"max_rows_per_user": ROWS, "insecure_seed": 3}
@@ -431,6 +432,24 @@ def test_a_person_s_losses_are_of_its_own_rows_to_the_last_bit(people, steps):
         ]
     assert found[0][1:].tobytes() == found[1][1:].tobytes()
     assert 0 <= found[1][0, 0] <= 1
+
+
+def test_rows_on_which_steps_fail_change_no_bit_of_the_others():
+    """A product of matrices rounds by the number of rows."""
+    rng = np.random.default_rng(0)
+    rows, own, matrix = rng.normal(size=(201, 37)), np.arange(201) // 3, rng.normal(size=(37, 37))
+
+    def multiplied(some):
+        if not np.isfinite(some).all():
+            raise ValueError("a step that quotes a cell")
+        return some @ matrix
+
+    steps, hostile = Pipeline([("product", FunctionTransformer(multiplied))]), rows.copy()
+    hostile[7:9] = np.nan
+    made = fit_on_nobody(steps, rows)
+    before, after = (transformed(steps, version, own, made) for version in (rows, hostile))
+    assert np.isnan(after[6:9]).all()
+    assert np.delete(after, [6, 7, 8], axis=0).tobytes() == np.delete(before, [6, 7, 8], axis=0).tobytes()
 
 
 def test_warnings_of_runs_are_not_shown_but_those_of_the_result_are(people):

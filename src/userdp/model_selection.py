@@ -33,8 +33,9 @@ from userdp.data.source import Source
 from userdp.data.sparse import is_sparse
 from userdp.metrics.scoring import row_losses, taken
 from userdp.models.conventions import PrivateEstimator, documented, owners, read_targets
-from userdp.models.estimators import LinearModel, PoissonRegressor, QuantileRegressor
+from userdp.models.estimators import PoissonRegressor, QuantileRegressor
 from userdp.models.fitting import bar
+from userdp.models.linear import LinearModel
 from userdp.models.pipelines import check_steps
 from userdp.models.steps import fit_on_nobody, transformed
 from userdp.privacy.accounting import BudgetExceeded, budget_for

@@ -27,7 +27,7 @@ from userdp import Budget, Curator, Ledger, LogisticRegression, UserData, load_m
 from userdp.cli import app
 from userdp.data.schema import Schema, ids, numbers
 from userdp.data.tables import open_table, write_table
-from userdp.models.estimators import UtilityWarning
+from userdp.models.conventions import UtilityWarning
 from userdp.models.private_mean import private_mean
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip

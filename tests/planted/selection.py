@@ -156,6 +156,14 @@ MUTANTS = [
         "test_evaluating.py::test_rows_that_a_step_fails_on_change_no_bit_of_the_others",
     ),
     Mutant(
+        "search: others' features are made in a smaller block if a row fails",
+        "steps.transformed",
+        "attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None\n"
+        "found = None if found is None else taken(found, sound)",
+        "attempt(sound) if len(sound) else None",
+        _SEARCH + "test_rows_on_which_steps_fail_change_no_bit_of_the_others",
+    ),
+    Mutant(
         "a missing cell changes the type of all",
         "as_table",
         "pa.float64()",

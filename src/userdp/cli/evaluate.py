@@ -19,9 +19,10 @@ from userdp.data.source import Source
 from userdp.data.tables import open_table
 from userdp.data.users import UserData
 from userdp.metrics.scoring import compared, finite
-from userdp.models.estimators import LinearModel, PoissonRegressor
+from userdp.models.estimators import PoissonRegressor
 from userdp.models.evaluating import Evaluation, evaluate_users, evaluation_layout
 from userdp.models.files import load_estimator
+from userdp.models.linear import LinearModel
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 

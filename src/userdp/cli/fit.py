@@ -23,9 +23,9 @@ from userdp.data.tables import TableFile, check_place, open_table
 from userdp.data.users import UserData
 from userdp.models import estimators
 from userdp.models.conventions import UtilityWarning
-from userdp.models.estimators import LinearModel
 from userdp.models.files import save_model
 from userdp.models.inference import fraction_of
+from userdp.models.linear import LinearModel
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
@@ -357,8 +357,9 @@ def fit(
             warnings.simplefilter("ignore", UtilityWarning)
             if users is None:
                 rows = rows if ranges is None else ranges.of(rows)
-                others: dict[str, Any] = {}
-                others |= {name: None if given is None else table[given] for name, given in of_rows.items()}
+                others: dict[str, Any] = {
+                    name: None if given is None else table[given] for name, given in of_rows.items()
+                }
                 model._fit_rows(rows, table[target], ids(table[user_column]), source=source, **others)
                 model._keep_names(schema.features)
             else:

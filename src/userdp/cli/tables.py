@@ -27,7 +27,8 @@ from userdp.data.schema import (
 )
 from userdp.data.tables import TableFile, kind_of
 from userdp.data.users import RemoteUsers, UserData
-from userdp.models.estimators import LinearModel, PoissonRegressor
+from userdp.models.estimators import PoissonRegressor
+from userdp.models.linear import LinearModel
 from userdp.models.scaling import PublicScaler
 
 _TRUTH = {"false": False, "true": True, "0": False, "1": True}

@@ -1,11 +1,6 @@
 """Linear models with the interface of scikit-learn, private for whole users: `fit(X, y, groups=user_ids)`.
 
-Everything that privacy or accuracy depends on is a public parameter: nothing is read off the data but through a private
-release. Rows and targets that make no sense (NaN, a label that is no class) raise nothing, because an error would tell
-of them: their users count as outliers, and if there are too many a private test aborts and says so.
-
-A fit goes one way: what was passed (`conventions`) is read as declared (`data.schema`) and grouped by user
-(`data.users`), then minimised (`fitting`), and what was released is kept.
+Which targets each takes and what it predicts; `linear` has all that they share.
 
 >>> import numpy as np
 >>> rng = np.random.default_rng(0)
@@ -18,588 +13,23 @@ A fit goes one way: what was passed (`conventions`) is read as declared (`data.s
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import math
-import platform
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from userdp import losses
-from userdp.data.columns import Columns
 from userdp.data.schema import is_boolean, label_set, numbers, positions
-from userdp.data.source import Source, check_purpose
-from userdp.data.sparse import is_sparse
-from userdp.data.users import RemoteUsers, UserData
-from userdp.domains import Ball
+from userdp.data.users import RemoteUsers
 from userdp.losses import Loss
-from userdp.losses.weighing import pack_classes, pack_numbers
-from userdp.metrics.layout import ScoreLayout
-from userdp.metrics.results import Scores
-from userdp.metrics.scoring import compared, finite, kind_of, scale_of
-from userdp.models.conventions import (
-    PrivateEstimator,
-    UtilityWarning,
-    documented,
-    owners,
-    read_rows,
-    read_targets,
-    read_weights,
-)
-from userdp.models.evaluating import usual_metrics
-from userdp.models.fitting import minimize
-from userdp.models.held_out import HeldOut
-from userdp.models.inference import Intervals, fraction_of
-from userdp.models.pipelines import warn_of_steps
-from userdp.models.preparing import Preparation
-from userdp.privacy.accounting import budget_for
-from userdp.privacy.curator import Engine
-from userdp.privacy.guarantee import Statement
-from userdp.privacy.journal import Journal
-from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import check_counts
-from userdp.solvers.base import Result
-from userdp.solvers.choose import default_radius
-from userdp.solvers.problem import loss_at_zero
-
-FORMAT = "userdp model 1"
-NOT_KEPT = ("ledger", "engine", "checkpoint", "verbose", "public_X")  # parameters that are no part of a saved model
-_FLOATS = [np.float64, np.float32]
-_BLOCK = 65536  # targets coded at a time
-_UNPROTECTED = (
-    "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
-    "errors tell of missing values: these facts are outside of the guarantee."
-)
-_PARAMETERS = {
-    "domain_radius": "How long the vector of all weights may be. None takes 10, times half of the target range where "
-    "there is one, for the paper's solvers, whose accuracy depends on it; and no limit for the default solver.",
-    "verbose": "True shows a progress bar, None shows it on a terminal only.",
-    "unprotected_checks": "Read what was not declared (class labels, target range) off the data, take lists of rows, "
-    "and raise on missing or infinite values and unknown labels, as other estimators do. Convenient, but what that "
-    "tells is not protected.",
-    "purpose": "What the model is for, in words that may be shown to anyone: ledger, model and report name it, and "
-    "where they are known the names of the file, of the target's column and of the one that says who is a user.",
-    "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables as people "
-    "have them. Columns that it does not describe are left out.",
-    "evaluate": "The fraction of people, 0.1 say, who are kept from training and scored once there is a model: "
-    "`scores_` has private scores with intervals. They pay for the scores, the others for the training: all of it "
-    "costs no more than (epsilon, delta). Who they are is drawn at random, how many is public.",
-    "columns_fraction": "The part of the budget for what `columns` leave to be learned privately, if anything.",
-    "inference": "True for standard errors and intervals (`summary()`, `conf_int()`, `cov_`), for half of the budget; "
-    "or the part of it that they get. Weights are then not shrunk. For logistic regression of two classes, least "
-    "squares and counts, by the default solver, with users enough: refused otherwise, before anything is charged.",
-    "classes": "All labels that there can be; needed unless the target's type is boolean.",
-    "target_range": "Public lowest and highest target; those beyond are cut off.",
-    "max_weight": "The public largest `sample_weight`, needed where `fit` gets them; those beyond are cut off.",
-    "class_weight": "How often a row of each class counts, {label: weight}; 1 for labels that are left out. It is "
-    'public: "balanced", which reads weights off the data, is refused.',
-}
-_ATTRIBUTES = {
-    "coef_ : array": "Weights of features, one row per output for classifiers.",
-    "intercept_ : array or float": "Constants, one per output.",
-    "classes_ : array": "Of classifiers: the classes, sorted.",
-    "privacy_ : Statement": "What was guaranteed and spent.",
-    "result_ : Result": "What the solver reports.",
-    "aborted_ : bool": "Whether a private test aborted the fit before its end.",
-    "n_gradients_ : int": "Gradients computed, at most.",
-    "solver_ : str": "The solver that was taken.",
-    "scores_ : Scores or None": "Private scores, with intervals, of the people whom `evaluate` kept from training.",
-    "feature_names_in_ : array": "Names of the features that weights belong to, where X had names; of described "
-    "columns such as city=Lyon.",
-    "columns_ : Columns": "The columns, with what was learned of them privately.",
-    "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
-}
-_T = TypeVar("_T", bound=Callable[..., Any])
-
-
-def _documented(**own: str) -> Callable[[_T], _T]:
-    """Help that tells all parameters, the estimator's own and those of all."""
-    return documented(_ATTRIBUTES, **_PARAMETERS | own)
-
-
-@dataclass(eq=False, repr=False)
-class LinearModel(PrivateEstimator, Intervals, ABC):
-    """Base of the estimators: public parameters, data to users, one private minimisation, what is kept."""
-
-    _classifies: ClassVar[bool] = True
-
-    epsilon: float = 1.0
-    delta: float | None = None
-    _: KW_ONLY
-    solver: str = "auto"
-    mode: str = "tight"
-    max_rows_per_user: int = 50
-    row_norm: float | None = None
-    domain_radius: float | None = None
-    fit_intercept: bool = True
-    l2: float = 0.0
-    max_gradients: int | None = None
-    ledger: Ledger | str | None = None
-    engine: Engine | str | None = None
-    checkpoint: Journal | str | None = None
-    verbose: bool | None = None
-    insecure_seed: int | None = None
-    privacy_unit: str = "user"
-    public_X: Any = None
-    unprotected_checks: bool = False
-    purpose: str = ""
-    max_weight: float | None = None
-    columns: Columns | None = None
-    columns_fraction: float = 0.1
-    allow_weak: bool = False
-    evaluate: float | None = None
-    inference: bool | float = False
-
-    def fit(
-        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, *, evaluate: float | None = None
-    ) -> Self:
-        """Learn from rows X and targets y, where groups[i] is the user who owns row i.
-
-        X is an array, a table, or a sparse matrix of scipy, which is never made dense; with `columns` a table that has
-        the described columns. Row i counts sample_weight[i] times (from 0 to `max_weight`; 0 if that is no number) in
-        its user's mean, which is over all of the user's rows. `evaluate` is for this fit in the place of the parameter.
-
-        Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
-        one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
-        """
-        return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight)
-
-    def _fit_rows(
-        self,
-        X: Any,
-        y: Any,
-        groups: Any,
-        *,
-        source: Source | None = None,
-        evaluate: float | None = None,
-        **of_rows: Any,
-    ) -> Self:
-        """`fit`, with a column each of what else there is of a row, or None; `source` is known of files."""
-        evaluate = self.evaluate if evaluate is None else evaluate
-        with self._unchanged_unless_it_succeeds():
-            self._check_parameters()
-            self._declare_largest(of_rows)
-            self._check_evaluate(evaluate, of_rows)
-            warn_of_steps()
-            if y is None:
-                raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-            if groups is None:
-                owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
-            self._declare(y)
-            source = source or Source.of(y, groups, **of_rows)
-            cells = None
-            if self.columns is not None:
-                source = replace(source, columns=self.columns.summary)
-                cells, X = self._read_columns(X, y, groups)
-            elif self.unprotected_checks:
-                rules = {"dtype": _FLOATS, "y_numeric": not self._classifies, "ensure_min_samples": 2}
-                X, y = validate_data(self, X, y, accept_sparse="csr", **rules)
-            else:
-                X = read_rows(self, X, sparse=True)
-            fractions = self._fractions(of_rows, X.shape[0])
-            targets, loss = self._packed(self._coded(read_targets(y, X.shape[0])), **fractions)
-            data = UserData.from_arrays(
-                X,
-                targets,
-                owners(groups, self.privacy_unit, X.shape[0]),
-                max_rows_per_user=self._rows_per_user,
-                fit_intercept=bool(self.fit_intercept) and cells is None,
-                insecure_seed=self.insecure_seed,
-                keep_user_ids=self.checkpoint is not None,  # by which a run that goes on knows them again
-            )
-            del targets  # the data has them, in its own order
-            data = replace(data, source=source)
-            self._fit(data if cells is None else self._preparation(cells, data), loss, evaluate)
-        self._warn()  # not before: a warning that is an error must not take away what was paid for
-        return self
-
-    def fit_users(self, data: UserData | RemoteUsers, feature_names: Sequence[str] | None = None) -> Self:
-        """Learn from data that is grouped already, say by `UserData.from_parquet`.
-
-        Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
-        its sorted `classes`, which must be declared, here and to `UserData.from_table`, say. Users may be with an
-        engine (`RayEngine.from_parquet`), which then computes.
-        """
-        with self._unchanged_unless_it_succeeds():
-            self._check_parameters()
-            if not isinstance(data, UserData | RemoteUsers):
-                raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use fit(X, y, groups=...).")
-            if self.columns is not None:
-                raise ValueError(
-                    "Expected no columns with data that is grouped already: use fit(table, y, groups=...)."
-                )
-            if data.has_intercept != bool(self.fit_intercept):
-                raise ValueError(
-                    f"Expected data loaded with fit_intercept={bool(self.fit_intercept)}, as the model has."
-                )
-            self._declare(None)
-            self.n_features_in_ = data.n_features - bool(self.fit_intercept)
-            self.__dict__.pop("feature_names_in_", None)
-            if feature_names is not None:
-                if len(feature_names) != self.n_features_in_:
-                    raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
-                self.feature_names_in_ = np.asarray(feature_names, dtype=object)
-            self._declare_largest({})
-            self._check_evaluate(self.evaluate, {})
-            self._fit(*self._coded_users(data), self.evaluate)
-        self._warn()
-        return self
-
-    def _coded_targets(self, data: UserData) -> np.ndarray:
-        """Numbers as the loss wants them, some at a time: they may be more than memory holds."""
-        self._coded(np.array([data.targets.min(), data.targets.max()]))  # their range, if none is declared
-        coded = data.scratch(data.targets.shape, np.float64)
-        for start in range(0, len(coded), _BLOCK):
-            coded[start : start + _BLOCK] = self._coded(data.targets[start : start + _BLOCK])
-        return coded
-
-    @contextlib.contextmanager
-    def _unchanged_unless_it_succeeds(self) -> Iterator[None]:
-        """A refused fit leaves the model as it was, and not half of each."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
-
-    def to_sklearn(self) -> Any:
-        """A plain fitted estimator of scikit-learn that predicts the same: for ONNX, skops, PMML."""
-        from userdp.models.export import to_sklearn  # which imports this module
-
-        return to_sklearn(self)
-
-    def _read_columns(self, table: Any, y: Any, groups: Any) -> tuple[dict[str, Any] | None, Any]:
-        """A table's features; or its cells and, in the place of features, the rows' numbers, if some are private."""
-        assert self.columns is not None
-        for name, given in (("y", y), ("groups", groups)):
-            if isinstance(getattr(given, "name", None), str) and given.name in self.columns:
-                raise ValueError(f"Expected columns without {given.name!r}, which is {name}: leave it out.")
-        self.columns_, cells = self.columns, self.columns.cells(table)
-        self._keep_names()
-        if not self.columns.private:
-            return None, self.columns.encode_cells(cells)
-        return cells, np.arange(len(next(iter(cells.values()))), dtype=np.float64)[:, None]
-
-    def _preparation(self, cells: dict[str, Any], data: UserData) -> Preparation:
-        assert self.columns is not None
-        return Preparation(self.columns, cells, data, bool(self.fit_intercept), self.columns_fraction)
-
-    def _keep_names(self, features: Sequence[str] = ()) -> None:
-        """Which feature a weight belongs to: of the described columns, or of those of numbers."""
-        names = features if self.columns is None else self.columns_.names
-        self.feature_names_in_ = np.asarray(names, dtype=object)
-        self.n_features_in_ = len(self.feature_names_in_)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of the fitted model, for JSON: weights, public parameters, guarantee. Releasable as a whole."""
-        check_is_fitted(self, "coef_")
-        names = getattr(self, "feature_names_in_", None)
-        classes = getattr(self, "classes_", None)
-        result = self.result_
-        return {
-            "format": FORMAT,
-            "estimator": type(self).__name__,
-            "created": self.facts_["created"],
-            "parameters": self.facts_["parameters"],
-            "features": None if names is None else [str(name) for name in names],
-            "n_features": self.n_features_in_,
-            "columns": None if self.columns is None else self.columns_.to_dict(),
-            "classes": None if classes is None else classes.tolist(),
-            "coef": np.atleast_2d(self.coef_).tolist(),
-            "intercept": np.atleast_1d(self.intercept_).tolist(),
-            "solver": result.solver,
-            "mode": result.mode,
-            "n_users": self.privacy_.n_users,
-            "rows_per_user": self.facts_["rows_per_user"],
-            "n_gradients": self.n_gradients_,
-            "halted": self.aborted_,
-            "message": result.message,
-            "bound": result.bound,
-            "bound_is_estimate": result.bound_is_estimate,
-            "outside": list(result.outside),
-            "source": self.facts_["source"],
-            "loss": self.facts_["loss"],
-            "loss_at_zero": self.facts_["loss_at_zero"],
-            "phases": [dict(phase) for phase in result.phases],
-            "scores": None if self.scores_ is None else self.scores_.to_dict(),
-            "uncertainty": None if self.uncertainty_ is None else self.uncertainty_.to_dict(),
-            "privacy": self.privacy_.to_dict(),
-            "versions": self.facts_["versions"],
-        }
-
-    def _check_parameters(self) -> None:
-        budget_for(self.epsilon, self.delta, 1)
-        check_counts(max_rows_per_user=self.max_rows_per_user)
-        check_purpose(self.purpose)
-        if not isinstance(self.columns, Columns | None):
-            raise TypeError(f"Expected columns to be userdp.Columns, got {type(self.columns).__name__}.")
-        fraction_of(self.inference)
-        if not 0 < self.columns_fraction < 1:
-            raise ValueError(f"Expected 0 < columns_fraction={self.columns_fraction} < 1: a part of the budget.")
-        if self.columns is not None and self.columns.private and self.public_X is not None:
-            raise ValueError("Expected no public_X where columns are learned privately: declare them by it instead.")
-
-    def _check_evaluate(self, evaluate: float | None, of_rows: dict[str, Any]) -> None:
-        """Refuse people to be held out where what is scored would not be what is learned, by public facts."""
-        if evaluate is None:
-            return
-        if not (isinstance(evaluate, int | float | np.number) and 0 < evaluate < 1):
-            raise ValueError(f"Expected 0 < evaluate={evaluate!r} < 1: the fraction of people to score on.")
-        weighed = [name for name, column in of_rows.items() if column is not None]
-        if weighed or getattr(self, "class_weight", None) is not None:
-            raise ValueError(
-                f"Expected no {(weighed or ['class_weight'])[0]} with evaluate: score on other people with "
-                "userdp.metrics.evaluate instead. Nothing was spent."
-            )
-        if self.columns is not None and self.columns.private:
-            raise ValueError("Expected columns that are declared with evaluate, not learned. Nothing was spent.")
-
-    def _held_out(
-        self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None
-    ) -> HeldOut | None:
-        """Who is kept from training, if anybody."""
-        if evaluate is None:
-            return None
-        if not isinstance(data, UserData) or data.store is not None:
-            raise ValueError("Expected people's rows in memory here with evaluate. Nothing was spent.")
-        n_held = round(evaluate * data.n_users)
-        if not 2 <= n_held <= data.n_users - 2:
-            raise ValueError(f"Expected evaluate={evaluate} to leave at least 2 users on either side.")
-        counted = getattr(self, "max_count_", None)
-        ends = getattr(self, "target_range_", None) if counted is None else (0.0, counted)
-        layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
-
-        def rows(weights: np.ndarray) -> np.ndarray:
-            self._take_weights(weights, loss)
-            features, sound = finite(data.rows)
-            targets = self._scale.back(data.targets)
-            return layout.rows(compared(self, features, targets, sound, layout.scale))
-
-        return HeldOut(n_held, layout, rows)
-
-    def _take_weights(self, weights: np.ndarray, loss: Loss, unused: slice | None = None) -> None:
-        """Keep weights as the solver has them; `unused` are features that were held free."""
-        weights = weights.reshape(loss.n_outputs, -1)
-        if unused is not None:
-            weights = np.delete(weights, unused, axis=1)
-        coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
-        self._keep_weights(self._half * coef, self._half * intercept + self._middle)
-
-    @property
-    def _rows_per_user(self) -> int:
-        return 1 if self.privacy_unit == "row" else int(self.max_rows_per_user)
-
-    def _facts(self, loss: Loss, source: Source) -> dict[str, Any]:
-        """What a saved model tells of how it was made; taken before the fit, whose end would tell how long it took."""
-        packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
-        return {
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "parameters": {k: as_json(v) for k, v in self.get_params(deep=False).items() if k not in NOT_KEPT},
-            "rows_per_user": self._rows_per_user,
-            "source": asdict(source),
-            "loss": loss.name,
-            "loss_at_zero": loss_at_zero(loss, None if self._classifies else 1.0),
-            "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
-        }
-
-    def _declare_largest(self, of_rows: dict[str, Any]) -> None:
-        """Keep the public largest of what there is of a row, from parameters; what is not there is 1 for all."""
-        self.largest_: dict[str, float | None] = {}
-        for name, column in of_rows.items():
-            declared = _LARGEST_OF[name]
-            largest = getattr(self, declared)
-            if largest is not None and not (isinstance(largest, int | float | np.number) and 0 < largest < math.inf):
-                raise ValueError(f"Expected {declared}={largest!r} to be a finite number > 0.")
-            if column is not None and largest is None and not self.unprotected_checks:
-                raise ValueError(
-                    f"Expected {declared}, the public largest {name}, from what it means and not from the data; those "
-                    "beyond are cut off. Nothing was spent."
-                )
-            self.largest_[name] = 1.0 if column is None else None if largest is None else float(largest)
-
-    def _fractions(self, of_rows: dict[str, Any], n_rows: int) -> dict[str, np.ndarray]:
-        """What there is of each row as fractions of the largest, 0 where it makes no sense."""
-        read = np.asarray if self.unprotected_checks else _as_passed
-        found = {name: read_weights(name, read(c), n_rows) for name, c in of_rows.items() if c is not None}
-        for name, values in found.items():
-            if self.unprotected_checks and not values.any():
-                raise ValueError(f"Expected at least one non-zero number in {name}.")
-            if self.largest_[name] is None:  # with unprotected_checks only
-                self.largest_[name] = max(float(values.max(initial=0.0)), 1e-300)
-        with np.errstate(over="ignore"):  # a huge number divided by a small one: a warning would tell of it
-            return {name: np.clip(values / self.largest_[name], 0.0, 1.0) for name, values in found.items()}
-
-    def _packed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, Loss]:
-        """Coded targets and what is minimised; both with weights, if rows have any."""
-        if sample_weight is None:
-            return targets, self._loss()
-        pack = pack_classes if self._classifies else pack_numbers
-        return pack(targets, sample_weight), losses.weighted(self._loss())
-
-    def _coded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers, Loss]:
-        """Users with targets as the loss wants them, wherever they are, and the loss."""
-        if isinstance(data, RemoteUsers):
-            return self._coded_there(data), self._loss()
-        targets, loss = self._packed(data.targets if self._classifies else self._coded_targets(data))
-        return replace(data, targets=targets), loss
-
-    @abstractmethod
-    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
-        """The same for users whose rows are elsewhere."""
-
-    def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None) -> None:
-        source = data.source or Source()
-        facts, held_out = self._facts(loss, source), self._held_out(data, loss, evaluate)
-        result = minimize(
-            loss,
-            data,
-            Ball(self._radius()),
-            self.epsilon,
-            self.delta,
-            row_norm=self.row_norm,
-            public_X=self._public_rows(),
-            rows_per_user=self._rows_per_user,
-            target_bound=None if self._classifies else 1.0,
-            solver=self.solver,
-            mode=self.mode,
-            max_gradients=self.max_gradients,
-            l2=self._penalty(),
-            ledger=self._opened_ledger(),
-            engine=self.engine,
-            checkpoint=self.checkpoint,
-            purpose=source.entry(self.purpose, f"{type(self).__name__}.fit"),
-            progress=self.verbose,
-            insecure_seed=self.insecure_seed,
-            allow_weak=self.allow_weak,
-            held_out=held_out,
-            inference=fraction_of(self.inference),
-        )
-        unused = None
-        if isinstance(data, Preparation):  # features that were held free for levels, and not needed, are 0 everywhere
-            self.columns_ = data.learned
-            self._keep_names()
-            unused = np.s_[self.n_features_in_ : data.width]
-        self._take_weights(result.weights, loss, unused)
-        self.scores_: Scores | None = None if held_out is None else held_out.scores
-        if result.uncertainty is not None:  # of one output
-            kept = np.eye(result.weights.size)
-            kept = kept if unused is None else np.delete(kept, unused, axis=0)
-            result = replace(result, uncertainty=result.uncertainty.mapped(self._half * kept))
-        assert result.privacy is not None
-        note = _UNPROTECTED if self.unprotected_checks else ""
-        warning = " ".join(filter(None, [result.privacy.warning, note]))
-        self._keep_result(result, replace(result.privacy, unit=self.privacy_unit, warning=warning), facts)
-
-    def _public_rows(self) -> Any:
-        described = self.columns is not None and self.public_X is not None and not isinstance(self.public_X, np.ndarray)
-        return self.columns_.encode(self.public_X) if described else self.public_X
-
-    def _keep_weights(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        """Weights in the units of targets, one row per output; a number's weights are flat."""
-        self.coef_: np.ndarray = coef if self._classifies else coef[0]
-        self.intercept_: np.ndarray | float = intercept if self._classifies else float(intercept[0])
-
-    def _keep_result(self, result: Result, guarantee: Statement, facts: dict[str, Any]) -> None:
-        self.result_, self.privacy_, self.facts_ = replace(result, privacy=guarantee), guarantee, facts
-        self.aborted_, self.n_gradients_, self.solver_ = result.aborted, result.n_gradients, result.solver
-        self.uncertainty_ = result.uncertainty
-
-    def _warn(self) -> None:
-        """Say what public numbers and releases tell of the model's use, and of its guarantee's."""
-        guarantee = self.privacy_
-        if self.result_.message:
-            warnings.warn(self.result_.message, UtilityWarning, stacklevel=3)
-        if guarantee.delta * guarantee.n_users >= 1:
-            warnings.warn(
-                f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.unit}s: "
-                "it would even allow publishing somebody's data outright. Choose it well below.",
-                UtilityWarning,
-                stacklevel=3,
-            )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = not self.unprotected_checks
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        return tags
-
-    def _predictions(self, X: Any) -> np.ndarray:
-        """One column per output."""
-        check_is_fitted(self, "coef_")
-        if self.columns is not None and not (isinstance(X, np.ndarray) or is_sparse(X)):  # those are features already
-            X = self.columns_.encode(X)
-        else:
-            X = validate_data(self, X, reset=False, dtype=_FLOATS, accept_sparse="csr")
-        return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
-
-    def _penalty(self) -> float:
-        """l2 for what is minimised, whose loss is that of targets and weights in their units over `_unit`."""
-        unit = self._unit * math.prod(largest or 1.0 for largest in self.largest_.values())
-        return self.l2 * self._half**2 / unit if isinstance(self.l2, int | float | np.number) else self.l2
-
-    @property
-    def _unit(self) -> float:
-        """A loss in units of targets over the same of scaled targets; squares, unless an estimator says other."""
-        return self._half**2
-
-    def _radius(self) -> float:
-        """Of the weights that are learned, for targets divided by `_half`."""
-        return default_radius(self.solver, self.mode) if self.domain_radius is None else self.domain_radius / self._half
-
-    @property
-    def _scale(self) -> TargetScale:
-        """How targets become what is learned; positions of classes stay as they are."""
-        return TargetScale((-math.inf, math.inf), 0.0, 1.0)
-
-    @property
-    def _middle(self) -> float:
-        """What is taken off targets before they are learned."""
-        return 0.0
-
-    @property
-    def _half(self) -> float:
-        """What targets are divided by."""
-        return 1.0
-
-    @abstractmethod
-    def _loss(self) -> Loss:
-        """What is minimised, once what is public about targets is known."""
-
-    @abstractmethod
-    def _declare(self, y: Any) -> None:
-        """Keep what is public about targets, from parameters or the type of y; y is None for grouped data."""
-
-    @abstractmethod
-    def _coded(self, y: Any) -> np.ndarray:
-        """Targets as the loss wants them, NaN where they make no sense."""
-
-
-def _as_passed(column: Any) -> Any:
-    return column
-
-
-def as_json(value: Any) -> Any:
-    """A parameter as JSON knows it."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, Columns):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return [[as_json(key), as_json(item)] for key, item in value.items()]  # keys need not be text
-    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+from userdp.losses.weighing import pack_numbers
+from userdp.models.linear import LinearModel, TargetScale, documented_model
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -693,7 +123,7 @@ def _positions(codes: np.ndarray, n_classes: int) -> np.ndarray:
     return np.where(sound, codes, n_classes).astype(np.int64)
 
 
-@_documented()
+@documented_model()
 @dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(_Classifier):
     """Logistic regression for two or more classes, private for whole users."""
@@ -714,7 +144,7 @@ class LogisticRegression(_Classifier):
         return scores if scores.ndim == 2 else np.column_stack([np.zeros_like(scores), scores])
 
 
-@_documented(
+@documented_model(
     loss='"squared_hinge", or "hinge", for two classes, which is non-smooth and therefore takes more noise.',
 )
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -737,27 +167,6 @@ class LinearSVC(_Classifier):
                 "spent."
             )
         return losses.one_vs_rest(len(self.classes_))
-
-
-@dataclass(frozen=True)
-class TargetScale:
-    """Targets cut off at the public range, less its middle, over half of it."""
-
-    ends: tuple[float, float]
-    middle: float
-    half: float
-
-    def __call__(self, targets: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = (np.clip(targets, *self.ends) - self.middle) / self.half
-        return scaled
-
-    def back(self, scaled: np.ndarray) -> np.ndarray:
-        """Targets in their own units."""
-        return np.asarray(scaled * self.half + self.middle)
-
-    def users(self, data: UserData) -> UserData:
-        """The same users with such targets."""
-        return replace(data, targets=self(data.targets))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -823,7 +232,7 @@ class _Regressor(RegressorMixin, LinearModel):
         return tags
 
 
-@_documented()
+@documented_model()
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearRegression(_Regressor):
     """Least squares, private for whole users."""
@@ -832,7 +241,7 @@ class LinearRegression(_Regressor):
         return losses.squared
 
 
-@_documented(
+@documented_model(
     threshold="The error, in units of the target, from which on it counts linearly; None is a tenth of the range."
 )
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -845,7 +254,7 @@ class HuberRegressor(_Regressor):
         return losses.huber(0.2 if self.threshold is None else self.threshold / self._half)
 
 
-@_documented(quantile="Which quantile of the target, given the features, is predicted.")
+@documented_model(quantile="Which quantile of the target, given the features, is predicted.")
 @dataclass(eq=False, repr=False, kw_only=True)
 class QuantileRegressor(_Regressor):
     """Regression of a quantile, the median by default, private for whole users."""
@@ -860,7 +269,7 @@ class QuantileRegressor(_Regressor):
         return self._half
 
 
-@_documented(
+@documented_model(
     max_count="The public largest count of a row; those beyond are cut off, and so are negative ones.",
     max_exposure="The public largest `exposure`, which is needed where `fit` gets them; those beyond are cut off.",
 )
@@ -978,7 +387,6 @@ class PoissonRegressor(RegressorMixin, LinearModel):
         return tags
 
 
-_LARGEST_OF = {"sample_weight": "max_weight", "exposure": "max_exposure"}
 ESTIMATORS = {
     kind.__name__: kind
     for kind in (

@@ -23,14 +23,14 @@ from userdp.data.columns import Columns
 from userdp.data.source import Source
 from userdp.data.tables import whole_file
 from userdp.metrics.results import Scores
-from userdp.models.estimators import ESTIMATORS, FORMAT, NOT_KEPT, LinearModel, as_json
+from userdp.models.estimators import ESTIMATORS
+from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.mean_intervals import MeanErrors
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import Statement
-from userdp.solvers.base import Result
-from userdp.solvers.uncertainty import Uncertainty
+from userdp.solvers.base import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file
 PIPELINE_FORMAT = "userdp pipeline 1"

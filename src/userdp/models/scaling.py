@@ -83,9 +83,9 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
 
     Means and mean squares over users (every user counts the same), in units of public ranges, are released together;
     what cannot be told from noise is taken to be as large as the noise. Missing values count as the middle of a range.
-    The 1% of users who are farthest from the others are left out, which pulls means of skewed features towards the
-    bulk; with `inference` nobody is. Intervals are of the means alone: one of `scale_` would need how much users' mean
-    squares differ, one more release that would cost the means noise.
+    Users who are far from the others count less, or not at all (`private_mean`), which pulls means of skewed features
+    towards the bulk; with `inference` all count in full. Intervals are of the means alone: one of `scale_` would need
+    how much users' mean squares differ, one more release that would cost the means noise.
 
     Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private under replacement of one user's whole data.
     They come on top of what a model costs: give both the same `ledger`.

@@ -37,13 +37,12 @@ from userdp.losses import Loss, known
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Releases, Request
+from userdp.solvers.base import Found, Releases, Request, Uncertainty
 from userdp.solvers.choose import AUTO, Option
 from userdp.solvers.mean_plans import enough_users
 from userdp.solvers.preconditioning import block_of, symmetric
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature
-from userdp.solvers.uncertainty import Uncertainty
 from userdp.solvers.whitened_clip import Fitted, WhitenedClip
 from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
