@@ -26,12 +26,12 @@ import numpy as np
 from jax_privacy import auditing
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import roc_auc_score
-from userdp.privacy.tradeoff import tradeoff
 
 from userdp import Budget, Clip, Curator, Ledger, Plan, Step, UserData, UserMean
 from userdp import plan as compare
 from userdp.auditing.trainings import edge_features, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.guarantee import tradeoff
 from userdp.vectors.moments import MomentShape
 
 CONFIDENCE = 0.95

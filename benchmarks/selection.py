@@ -90,7 +90,7 @@ def measured(part: str, rows: int, n_users: int, seed: int) -> dict[str, object]
         except BudgetExceeded:
             row[kind], row[f"{kind}_chose"] = None, None
         else:
-            row[kind], row[f"{kind}_chose"], row["strategy"] = excess(search), search.best_index_, search.strategy_
+            row[kind], row[f"{kind}_chose"] = excess(search), search.best_index_
     return row
 
 

@@ -46,7 +46,7 @@ search = PrivateSearchCV(
     {"columns": [userdp.Columns(columns) for columns in sets.values()]},
     epsilon=4.0,
 )
-print(search.plan(n_users=4_900)[0])
+print(search.plan(n_users=4_900))
 
 # %%
 # The search. Scores are released as differences between candidates, which need little noise; their common level is

@@ -28,6 +28,16 @@ def vectors(statistic, data, users=None) -> np.ndarray:
     return LocalEngine().vectors(statistic, data, users, len(users))
 
 
+def assert_same_totals(found, expected, n_users, precision=1e-12, bits=40):
+    """Totals of two code paths agree up to rounding: a unit of the grid, and the vectors' precision, for each user.
+
+    Last digits depend on the processor, by how many products it adds at once and whether it fuses them. What was
+    counted beside the sums has no digits: it is the same.
+    """
+    assert (found[-1], len(found)) == (expected[-1], len(expected))
+    np.testing.assert_allclose(found[:-1], expected[:-1], rtol=0, atol=n_users * (1 + precision * 2.0**bits))
+
+
 def with_user(data, user, rows=None, targets=None) -> UserData:
     """The same data with one user's rows or targets overwritten."""
     block = slice(data.offsets[user], data.offsets[user + 1])

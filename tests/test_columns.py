@@ -347,6 +347,7 @@ def test_the_example_of_the_docs(tmp_path):
     assert "Category(levels=&#x27;private&#x27;)" in page
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_private_columns_are_learned_within_the_budget():
     frame = shop(6000)
     model = LogisticRegression(epsilon=2, columns=PRIVATE, classes=CLASSES, columns_fraction=0.3, insecure_seed=0)
@@ -387,6 +388,7 @@ def test_everything_is_charged_once_and_fits(delta, solver):
     assert 0.9 * 8 < ledger.spent_epsilon() <= 8
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_text_and_private_columns_go_together():
     frame = shop(3000)
     frame["note"] = np.where(frame["bought"] == "yes", "loved it", "hated it")
@@ -431,6 +433,7 @@ def test_wrong_parameters_are_refused(parameters):
         )
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_a_run_with_private_columns_goes_on_after_it_was_killed(tmp_path, monkeypatch):
     frame = shop(2000)
     columns = Columns(device=Category("private"), age=Number(range="private"))
@@ -464,12 +467,12 @@ def test_ranges_are_quantiles_of_what_is_clear_of_noise():
     masses = np.zeros(Histograms.N_BINS)
     place = np.searchsorted(Histograms.EDGES, 20.0, side="right")
     masses[place], masses[place + 1], masses[-1] = 0.5, 0.5, 0.003  # 16 to 64, and noise
-    found = ranged(Number(range="private", fill="private"), masses, 0.001)
+    found = ranged(Number(range="private", fill="private"), masses, 0.004)
     assert (found.low, found.fill, found.high) == pytest.approx((16.2, 32, 63.7), abs=0.1)
     assert found.range is None
-    low = ranged(Number(range="private", transform="log1p"), np.eye(Histograms.N_BINS)[3], 0.001)
+    low = ranged(Number(range="private", transform="log1p"), np.eye(Histograms.N_BINS)[3], 0.004)
     assert low.low == 0 < low.high
-    assert ranged(Number(0, 9, fill="private"), masses, 0.001).high == 9
+    assert ranged(Number(0, 9, fill="private"), masses, 0.004).high == 9
     nothing = ranged(Number(range="private"), np.full(Histograms.N_BINS, 1e-9), 1.0)
     assert nothing.low < nothing.high
 

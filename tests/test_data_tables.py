@@ -53,11 +53,15 @@ tables = pytest.mark.parametrize("make", [pa.table, as_pandas, as_polars, as_laz
 @pytest.mark.parametrize("features", ["x_*,flag", "x_2, flag,x_1", ["x_1", "x_2", "flag"]])
 def test_tables(make, features):
     data = UserData.from_table(make(TABLE), user="who", target="label", features=features)
-    nan = math.nan
-    np.testing.assert_array_equal(data.rows, [[0.5, 1, 1], [2.5, 3, 1], [nan, nan, 0], [nan, 4, nan]])
-    np.testing.assert_array_equal(data.targets, [1, nan, 0, 1])
-    np.testing.assert_array_equal(data.offsets, [0, 2, 3, 4])
+    np.testing.assert_array_equal(data.rows, [[0.5, 1, 1]])  # all others have a cell that is missing
+    np.testing.assert_array_equal(data.targets, [1])
+    np.testing.assert_array_equal(data.offsets, [0, 1, 1, 1])
+    np.testing.assert_array_equal(data.affected, [True, True, True])
     assert data.user_ids is None
+    filled = UserData.from_table(make(TABLE), user="who", features=features, fill_missing=-1)
+    np.testing.assert_array_equal(filled.rows, [[0.5, 1, 1], [2.5, 3, 1], [-1, -1, 0], [-1, 4, -1]])
+    np.testing.assert_array_equal(filled.offsets, [0, 2, 3, 4])
+    assert not filled.affected.any()
 
 
 @tables
@@ -72,7 +76,7 @@ def test_pandas_kinds_of_columns():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"who": [1, "1", 1], "x": pd.array([1, None, 3], dtype="Int64")})
     data = UserData.from_table(frame, user="who", features=["x"], keep_user_ids=True)
-    np.testing.assert_array_equal(data.rows[:, 0], [1, 3, math.nan])
+    np.testing.assert_array_equal(data.rows[:, 0], [1, 3])
     assert data.user_ids == (1, "1")
     for missing in (pd.NA, None, math.nan, pd.NaT):
         with pytest.raises(ValueError, match="some are missing"):
@@ -141,12 +145,12 @@ def test_missing_cells_are_filled_in_a_copy(ids, dtype, fit_intercept):
     before = X.copy()
     data = UserData.from_arrays(X, y, ids, fill_missing=-1, fit_intercept=fit_intercept)
     order = np.argsort(ids, kind="stable")
-    np.testing.assert_array_equal(data.rows[:, :2], np.array([[-1, 1], [inf, 2], [3, -1]])[order])
-    np.testing.assert_array_equal(data.targets, y[order])  # targets are never filled
+    np.testing.assert_array_equal(data.rows, [[3, -1]])  # targets are never filled, nor is what is infinite
     np.testing.assert_array_equal(X, before)
     assert X.flags.writeable
-    kept = UserData.from_arrays(X, y, ids, fit_intercept=fit_intercept)
-    np.testing.assert_array_equal(kept.rows[:, :2], X[order])
+    kept = UserData.from_arrays(X[:, 1:], None, ids, fill_missing=-1)
+    np.testing.assert_array_equal(kept.rows[:, 0], np.array([1, 2, -1])[order])
+    np.testing.assert_array_equal(X, before)
 
 
 def test_filling_copies_only_where_a_cell_is_missing(tmp_path):
@@ -171,8 +175,9 @@ def test_missing_cells_of_tables_are_filled(make, tmp_path):
         UserData.from_table(make(TABLE), **columns),
         UserData.from_parquet(tmp_path / "table.parquet", **columns),
     ):
-        np.testing.assert_array_equal(data.rows, [[0.5, 1, 1], [2.5, 3, 1], [9, 9, 0], [9, 4, 9]])
-        np.testing.assert_array_equal(data.targets, [1, math.nan, 0, 1])
+        np.testing.assert_array_equal(data.rows, [[0.5, 1, 1], [9, 9, 0], [9, 4, 9]])
+        np.testing.assert_array_equal(data.targets, [1, 0, 1])
+        np.testing.assert_array_equal(data.affected, [True, False, False])  # a target is missing
 
 
 def test_data_knows_whether_it_has_targets():
@@ -325,7 +330,8 @@ def test_labels_become_positions_in_the_declared_classes(make, tmp_path):
         UserData.from_table(make(TABLE), **columns),
         UserData.from_parquet(tmp_path / "table.parquet", **columns),
     ):
-        np.testing.assert_array_equal(data.targets, [0, math.nan, 1, 2])  # p and r of b, q of a, s of c
+        np.testing.assert_array_equal(data.targets, [0, 2])  # p of b, s of c; r is no class, and a's number is missing
+        np.testing.assert_array_equal(data.affected, [True, True, False])
     with pytest.raises(ValueError, match="at least 2 different classes"):
         UserData.from_table(make(TABLE), **(columns | {"classes": ["s", "s"]}))
     with pytest.raises(TypeError, match=r"column 'note' to hold labels such as 1, 2, got text"):

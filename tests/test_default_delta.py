@@ -32,6 +32,7 @@ def test_estimators_leave_it_open_until_they_are_fitted(rows):
     assert model.to_dict()["parameters"]["delta"] is None
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_few_users_get_a_millionth(rows):
     X, y, users = rows
     model = LogisticRegression(2.0, insecure_seed=0).fit(X[:3000], y[:3000], groups=users[:3000])

@@ -1,9 +1,11 @@
 """Estimators: scikit-learn's conventions hold, nothing about the data leaks, and bad input costs nothing."""
 
+import functools
 import json
 import pickle
 import re
 import warnings
+from copy import deepcopy
 from dataclasses import asdict
 
 import numpy as np
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 import sklearn
 import sklearn.svm
+from scipy.sparse import csr_matrix
 from sklearn import linear_model
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -29,11 +32,14 @@ from userdp import (
     LinearSVC,
     LogisticRegression,
     PoissonRegressor,
+    PrivateStandardScaler,
     PublicScaler,
     QuantileRegressor,
     UserData,
 )
 from userdp.data.source import Source
+from userdp.metrics import evaluate
+from userdp.model_selection import PrivateSearchCV
 from userdp.models.files import model_of
 
 
@@ -59,6 +65,7 @@ def test_a_quantile_is_where_it_should_be():
     assert np.mean(y < high.predict(X)) == pytest.approx(0.9, abs=0.04)
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_several_classes_by_name():
     X, z, users = rows()
     names = np.array(["low", "middle", "top"])
@@ -81,6 +88,7 @@ def test_probabilities_of_two_classes():
     assert ((chances[:, 1] > 0.5) == model.predict(X)).all()
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_without_an_intercept_predictions_pass_through_zero():
     X, z, users = rows()
     model = ready(LinearRegression, target_range=(-30.0, 30.0), fit_intercept=False).fit(X, 10 * z - 5, groups=users)
@@ -110,6 +118,7 @@ def test_counts_are_learned_by_their_logarithm():
     assert model.predict(X) == pytest.approx(np.exp(X @ model.coef_ + model.intercept_))
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 @pytest.mark.parametrize(("rate", "largest"), [(0.02, 10), (30, 3000)])
 def test_counts_far_below_the_largest(rate, largest):
     X, z, users = rows(seed=3)
@@ -136,6 +145,7 @@ def test_exposure_is_how_much_was_counted():
     assert again.coef_ == pytest.approx(usual.coef_, abs=0.15)
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 @pytest.mark.parametrize("seed", [122, 135])
 def test_counts_whose_curvature_noise_hides_do_not_diverge(seed):
     """Of these seeds it is measured below 0: steps over a tenth of the usual one, where it was cut off, diverged."""
@@ -154,13 +164,14 @@ def test_rows_of_weight_zero_do_not_count(kind):
     wrong = np.random.default_rng(6).random(len(y)) < 0.3
     spoilt = np.where(wrong, ~y if y.dtype == bool else y.max() - y, y)
     weights = np.where(wrong, np.where(np.arange(len(y)) % 2, 0.0, np.nan), 5.0)
-    right = clone(model).fit(X[~wrong], y[~wrong], groups=users[~wrong])
+    right = deepcopy(model).fit(X[~wrong], y[~wrong], groups=users[~wrong])
     model.fit(X, spoilt, groups=users, sample_weight=weights)
     assert model.coef_ == pytest.approx(right.coef_, abs=0.12 * np.abs(right.coef_).max())
-    plain = clone(model).fit(X, spoilt, groups=users)
+    plain = deepcopy(model).fit(X, spoilt, groups=users)
     assert np.abs(plain.coef_ - right.coef_).max() > 2 * np.abs(model.coef_ - right.coef_).max()
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_classes_weigh_what_was_declared():
     X, z, users = rows()
     y = np.random.default_rng(7).random(len(z)) < 1 / (1 + np.exp(3 - z))
@@ -168,7 +179,7 @@ def test_classes_weigh_what_was_declared():
     usual = linear_model.LogisticRegression(C=1e6, class_weight={True: 10.0, False: 0.5}).fit(X, y)
     assert model.intercept_ == pytest.approx(usual.intercept_, abs=0.3)
     data = UserData.from_arrays(X, y, users, max_rows_per_user=12, fit_intercept=True, insecure_seed=1)
-    again = clone(model).set_params(classes=[False, True]).fit_users(data)
+    again = deepcopy(model).set_params(classes=[False, True]).fit_users(data)
     assert again.intercept_ == pytest.approx(model.intercept_)
     assert model.to_dict()["loss"] == "weighted logistic"
     assert model_of(json.loads(json.dumps(model.to_dict()))).class_weight == model.class_weight
@@ -180,7 +191,7 @@ def test_nobody_s_weight_raises_or_warns(value, largest):
     model = ready(LogisticRegression, classes=[0, 1], max_weight=largest)
     X, y, users = made(model)
     weights = np.ones(len(y))
-    usual = clone(model).fit(X, y, groups=users, sample_weight=weights)
+    usual = deepcopy(model).fit(X, y, groups=users, sample_weight=weights)
     weights[users == 7] = value
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -191,6 +202,7 @@ def test_nobody_s_weight_raises_or_warns(value, largest):
 # ---------------------------------------------------------------- scikit-learn's conventions
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 @pytest.mark.parametrize("kind", ALL)
 def test_scikit_learn_s_own_checks(kind):
     plenty = {"epsilon": 1000.0, "delta": 0.1, "insecure_seed": 0}
@@ -246,6 +258,7 @@ def test_groups_travel_through_pipelines_and_searches():
     assert search.best_estimator_[-1].privacy_.n_users == N_USERS
 
 
+@pytest.mark.filterwarnings("ignore::userdp.PrivacyWarning")
 def test_a_search_charges_one_ledger_for_everything():
     ledger = Ledger(Budget(10.0, 1e-4))
     model = ready(LogisticRegression, classes=[False, True], ledger=ledger, solver="phased-sgd", insecure_seed=None)
@@ -344,7 +357,7 @@ def test_a_shared_ledger_file_refuses_the_second_fit(tmp_path):
     model.fit(X, y, groups=users)
     assert model.privacy_.ledger_path == "ledger.db"
     with pytest.raises(BudgetExceeded):
-        clone(model).fit(X, y, groups=users)
+        deepcopy(model).fit(X, y, groups=users)
 
 
 # ---------------------------------------------------------------- bad input
@@ -414,7 +427,7 @@ def test_grouped_data_gives_the_same_model():
     model = ready(LinearRegression)
     X, y, users = made(model)
     data = UserData.from_arrays(X, y, users, max_rows_per_user=12, fit_intercept=True, insecure_seed=1)
-    grouped = clone(model).fit_users(data, feature_names=["a", "b", "c"])
+    grouped = deepcopy(model).fit_users(data, feature_names=["a", "b", "c"])
     assert grouped.coef_ == pytest.approx(model.fit(X, y, groups=users).coef_)
     assert grouped.feature_names_in_.tolist() == ["a", "b", "c"]
     with pytest.raises(ValueError, match="3 feature_names, got 1"):
@@ -432,3 +445,123 @@ def test_help_shows_all_parameters_with_types_and_defaults():
                 kind,
                 name,
             )
+
+
+ROWS_AND_USERS = {
+    "fit": lambda ledger, **unit: LogisticRegression(1.0, 1e-6, max_rows_per_user=4, ledger=ledger, **unit),
+    "scaler": lambda ledger, **unit: PrivateStandardScaler(2.0, 1e-6, low=-1, high=1, ledger=ledger, **unit),
+    "scaler with errors": lambda ledger, **unit: PrivateStandardScaler(
+        2.0, 1e-6, low=-1, high=1, inference=True, ledger=ledger, **unit
+    ),
+    "search": lambda ledger, **unit: PrivateSearchCV(
+        LogisticRegression(max_rows_per_user=4, **unit), {"l2": [0.0, 1.0]}, 1.0, 1e-6, ledger=ledger
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
+@pytest.mark.parametrize("name", [*ROWS_AND_USERS, "evaluate"])
+def test_rows_and_users_are_not_added_up_in_one_ledger(name):
+    rng = np.random.default_rng(0)
+    X, users = rng.uniform(-1, 1, (8000, 2)), np.repeat(np.arange(2000), 4)
+    y = X[:, 0] > 0
+    model = LogisticRegression(1.0, 1e-6, max_rows_per_user=4).fit(X, y, groups=users)
+
+    def run(ledger, unit):
+        groups = {"groups": users} if unit == "user" else {}
+        if name == "evaluate":
+            return evaluate(model, X, y, epsilon=1.0, delta=1e-6, ledger=ledger, privacy_unit=unit, **groups).privacy
+        return ROWS_AND_USERS[name](ledger, privacy_unit=unit).fit(X, y, **groups).privacy_
+
+    for first, second in (("user", "row"), ("row", "user")):
+        ledger = Ledger(Budget(10.0, 1e-5))
+        assert run(ledger, first).unit == ledger.unit == first
+        with pytest.raises(ValueError, match=f"of the privacy unit '{first}', .* got '{second}'"):
+            run(ledger, second)
+        assert len(ledger.charges()) == 1
+
+
+TINY = {
+    "fit": lambda X, y, users: LogisticRegression(8.0, **SEED_AND_ROWS).fit(X, y > 1, groups=users).coef_,
+    "counts": lambda X, y, users: PoissonRegressor(8.0, max_count=9, **SEED_AND_ROWS).fit(X, y, groups=users).coef_,
+    "minimize": lambda X, y, users: (
+        userdp.minimize(
+            "squared",
+            UserData.from_arrays(X, y, users),
+            userdp.Ball(5.0),
+            8.0,
+            1e-6,
+            rows_per_user=4,
+            target_bound=9,
+            insecure_seed=1,
+        ).weights
+    ),
+    "mean": lambda X, y, users: userdp.private_mean(X, users, epsilon=8.0, delta=1e-6, insecure_seed=1).mean,
+    "scaler": lambda X, y, users: (
+        PrivateStandardScaler(8.0, 1e-6, low=-1, high=1, insecure_seed=1).fit(X, groups=users).transform(X)
+    ),
+    "evaluate": lambda X, y, users: (
+        evaluate(MODEL.fit(X, y > 1, groups=users), X, y > 1, users, epsilon=8.0, delta=1e-6, insecure_seed=1)[
+            "log_loss"
+        ].value
+    ),
+    "search": lambda X, y, users: (
+        PrivateSearchCV(MODEL, {"l2": [0.0, 1.0]}, 8.0, 1e-6).fit(X, y > 1, groups=users).best_score_
+    ),
+}
+SEED_AND_ROWS = {"max_rows_per_user": 4, "insecure_seed": 1}
+MODEL = LogisticRegression(8.0, **SEED_AND_ROWS)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_caller_s_errstate_decides_nothing(name):
+    """Whether a product underflows depends on somebody's values."""
+    rng = np.random.default_rng(0)
+    X, users = rng.uniform(-1, 1, (8000, 2)), np.repeat(np.arange(2000), 4)
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    X[:40], X[40:44], y[:40] = 1e-300, 1e300, 1e-310
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", userdp.UtilityWarning)
+        usual = TINY[name](X, y, users)
+        with np.errstate(all="raise"):
+            np.testing.assert_array_equal(TINY[name](X, y, users), usual)
+            assert np.geterr()["under"] == "raise", "as it was"
+
+
+@pytest.mark.parametrize("kind", ["same", "view", "table", "columns of a table", "sparse", "grouped"])
+def test_private_rows_are_no_public_ones(kind):
+    rng = np.random.default_rng(0)
+    X, users = rng.uniform(-1, 1, (8000, 2)), np.repeat(np.arange(2000), 4)
+    y = X[:, 0] > 0
+    table = pd.DataFrame(X, columns=["a", "b"])
+    rows, public = {
+        "same": (X, X),
+        "view": (X, X[:100]),
+        "table": (table, table),
+        "columns of a table": (table, table[["a", "b"]].iloc[:50]),
+        "sparse": (csr_matrix(X), None),
+        "grouped": (X, X[50:]),
+    }[kind]
+    public = rows if kind == "sparse" else public
+    ledger = Ledger(Budget(9.0, 1e-5))
+    model = LogisticRegression(1.0, 1e-6, max_rows_per_user=4, classes=[False, True], public_X=public, ledger=ledger)
+    if kind == "grouped":
+        grouped = UserData.from_arrays(X, y, users, fit_intercept=True)
+        fit = functools.partial(model.fit_users, grouped)
+    else:
+        fit = functools.partial(model.fit, rows, y, groups=users)
+    with pytest.raises(ValueError, match="Expected public_X to be rows that anybody may know, but it shares memory"):
+        fit()
+    assert ledger.charges() == ()
+    model.set_params(public_X=rng.uniform(-1, 1, (100, 2))).fit(X, y, groups=users)
+
+
+def test_private_rows_are_no_public_ones_of_a_learned_range_or_a_search_either():
+    rng = np.random.default_rng(0)
+    X, users = rng.uniform(-1, 1, (8000, 2)), np.repeat(np.arange(2000), 4)
+    data = UserData.from_arrays(X, X[:, 0], users, fit_intercept=True)
+    with pytest.raises(ValueError, match="shares memory"):
+        LinearRegression(8.0, max_rows_per_user=4, target_range="private", public_X=X).fit_users(data)
+    model = LogisticRegression(max_rows_per_user=4, classes=[False, True], public_X=X)
+    with pytest.raises(ValueError, match="shares memory"):
+        PrivateSearchCV(model, {"l2": [0.0, 1.0]}, 8.0).fit(X, X[:, 0] > 0, groups=users)

@@ -27,6 +27,7 @@ from userdp.metrics.layout import BlockScores, ScoreLayout
 from userdp.metrics.release import _root, above_noise, evaluation_steps
 from userdp.metrics.results import Score, Scores
 from userdp.metrics.scoring import Predictions, Scale, as_table, isolated, margins_of, predictions_of, row_losses
+from userdp.models import evaluating
 from userdp.privacy.accounting import fits
 from userdp.privacy.guarantee import covered
 from userdp.privacy.plan import Plan
@@ -338,6 +339,15 @@ def test_an_ellipsoid_is_flat_where_coordinates_go_together():
     centre, flat = enclosing_ellipsoid(np.zeros((3, 2)), np.ones(2))
     assert not centre.any()
     assert np.isfinite(np.linalg.inv(flat)).all()
+
+
+def test_nothing_is_predicted_before_the_charge(monkeypatch):
+    """Predictions take longer where a step fails on somebody's cell: the time of the charge must not tell that."""
+    ledger, seen = Ledger(Budget(2.5, 2e-6)), []
+    whole = evaluating.compared
+    monkeypatch.setattr(evaluating, "compared", lambda *a: seen.append(len(ledger.charges())) or whole(*a))
+    evaluate(logistic(), X, Y, USERS, epsilon=2.0, delta=1e-6, ledger=ledger)
+    assert seen == [1]
 
 
 def test_one_charge_before_anything_is_read():

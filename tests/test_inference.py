@@ -168,6 +168,7 @@ def test_one_plan_within_the_budget_and_one_charge():
         assert model.privacy_.epsilon == 4.0
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_learned_columns_have_them_too(tmp_path):
     X, z, error, users = people()
     table = pd.DataFrame({"age": 40 + 10 * X[:, 0], "city": np.where(X[:, 1] > 0, "Lyon", "Paris")})
@@ -223,8 +224,10 @@ def test_few_long_gradients_of_a_rare_class_are_not_cut_off():
         truth, data = rare_class(10_000, seed)
         options = {"rows_per_user": 1, "insecure_seed": seed, "inference": 0.5, "progress": False}
         result = minimize(losses.logistic, data, Ball(1e9), 8.0, 1e-6, **options)
-        errors.append(np.sqrt(np.diag(result.uncertainty.covariance)))
-        relative.append((result.weights - truth) / errors[-1])
+        if result.uncertainty is not None:  # now and then noise hides too much
+            errors.append(np.sqrt(np.diag(result.uncertainty.covariance)))
+            relative.append((result.weights - truth) / errors[-1])
+    assert len(errors) >= 6
     assert 0.6 < np.sqrt(np.mean(np.square(relative))) < 1.5, "not nearly covered, and not ten times too wide"
     assert np.mean(errors) < 0.3
 
@@ -268,6 +271,7 @@ def test_both_gradients_tell_together_what_the_same_clip_took_off_them():
     assert not inference._cuts(np.ones(2), unseen, noises).any()
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_counts_beyond_the_largest_have_none_and_a_model_all_the_same():
     """There the loss is flat, and steps would be divided by 0."""
     X, _, _, users = people(3000)

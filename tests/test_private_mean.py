@@ -258,6 +258,7 @@ BY_TYPE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_purpose_and_columns_are_named(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"person": np.repeat(np.arange(2000), 2), "age": rng.normal(40, 9, 4000), "pay": 1.0})
@@ -430,6 +431,7 @@ def test_there_are_no_intervals_if_people_are_beyond_any_clip():
     assert again.mean == found.mean
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_intervals_of_a_scaler(tmp_path):
     table = pd.DataFrame(values(), columns=["age", "income"])
     scaler = SCALER(2.0, 1e-6, insecure_seed=1).fit(table, groups=USERS)

@@ -7,10 +7,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import sklearn
-from sklearn.ensemble import StackingClassifier
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit, cross_validate
-from sklearn.multioutput import ClassifierChain
 
 from userdp import Budget, BudgetExceeded, Ledger, LogisticRegression
 from userdp.data.schema import positions
@@ -108,27 +104,8 @@ def test_row_numbers_are_no_users(groups):
         model(None, epsilon=8.0).fit(X, y, groups=groups)
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 def test_as_many_users_as_rows_are_not_told_from_other_ids():
     """The number of rows is private: one more row of one person must not decide between an error and a model."""
     X, y, _ = people()
     assert model(None, epsilon=8.0).fit(X, y, groups=np.arange(600)).aborted_ is False
-
-
-@pytest.mark.filterwarnings("ignore::userdp.PrivacyWarning")
-def test_folds_that_split_people_are_refused_before_a_fit():
-    X, y, users = people()
-    with sklearn.config_context(enable_metadata_routing=True):
-        ledger = Ledger(Budget(1000, 1e-3))
-        for cv in (None, 3, np.int64(3), KFold(3)):
-            with pytest.raises(ValueError, match="GroupKFold"):
-                cross_validate(model(ledger, epsilon=8.0), X, y, params={"groups": users}, cv=cv)
-            with pytest.raises(ValueError, match="GroupKFold"):
-                GridSearchCV(model(ledger, epsilon=8.0), {"l2": [0.0]}, cv=cv).fit(X, y, groups=users)
-            with pytest.raises(ValueError, match="GroupKFold"):
-                StackingClassifier([("one", model(ledger, epsilon=8.0))], cv=cv).fit(X, y, groups=users)
-        assert ledger.charges() == ()
-        ClassifierChain(model(ledger, epsilon=8.0), cv=None).fit(X, np.column_stack([y, y]), groups=users)
-        assert len(ledger.charges()) == 2, "a chain without folds splits nobody"
-        for cv in (GroupKFold(3), PredefinedSplit(users % 2)):
-            params = {"groups": users}
-            assert len(cross_validate(model(ledger, epsilon=8.0), X, y, params=params, cv=cv)["test_score"]) >= 2

@@ -224,6 +224,7 @@ def test_many_features(solver):
     assert close(sparse.weights, dense.weights)
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 @pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
 @pytest.mark.parametrize("options", [{}, {"fit_intercept": False}, {"unprotected_checks": True}], ids=str)
 def test_every_estimator_fits_and_predicts(kind, options):
@@ -243,6 +244,7 @@ def test_every_estimator_fits_and_predicts(kind, options):
         assert sparse.score(matrix, y) == pytest.approx(dense.score(X, y))
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
 @pytest.mark.filterwarnings("ignore:Noise is likely to dominate")
 def test_public_rows_may_be_sparse_too():
     X = made(3000, 6, entries=3, seed=2)

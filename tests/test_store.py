@@ -202,7 +202,9 @@ def test_a_store_is_used_again_and_secret(source, monkeypatch):
     made = builds(monkeypatch)
     stored(source, keep_user_ids=True)
     place = source.with_name("store")
-    assert sorted(os.listdir(place)) == ["ids.arrow", "manifest.json", "offsets.npy", "rows.npy", "targets.npy"]
+    assert sorted(os.listdir(place)) == [
+        *("affected.npy", "ids.arrow", "manifest.json", "offsets.npy", "rows.npy", "targets.npy")
+    ]
     assert place.stat().st_mode & 0o777 == 0o700
     assert sorted(os.listdir(source.parent)) == ["store", "visits.parquet"]
     stored(source)

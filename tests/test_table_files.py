@@ -28,8 +28,10 @@ def test_every_format_gives_the_same_users(tmp_path, suffix):
     table = open_table(path)
     assert table.column_names == list(TABLE)
     data = UserData.from_table(table, user="who", target="y", features="x_*")
-    np.testing.assert_array_equal(data.rows, [[0.5, 1], [2.5, 3], [math.nan, math.nan], [4, 4]])
-    np.testing.assert_array_equal(data.targets, [1, math.nan, 0, 1])
+    np.testing.assert_array_equal(data.rows, [[0.5, 1], [4, 4]])  # of b nothing is left
+    np.testing.assert_array_equal(data.targets, [1, 1])
+    np.testing.assert_array_equal(data.offsets, [0, 1, 1, 2])
+    np.testing.assert_array_equal(data.affected, [True, True, False])
 
 
 def test_arrow_streams_and_old_feather_suffixes(tmp_path):
@@ -54,11 +56,15 @@ def test_no_cell_decides_the_type_of_a_csv_column(tmp_path):
     assert table["b"].cells.to_pylist() == ["1", "two", "3", "true"]
 
 
-@pytest.mark.parametrize("cell", ["7,8", "", "9" * 2**21, '"a\nb",3,4'], ids=["wide", "narrow", "long", "both"])
+@pytest.mark.parametrize(
+    "cell",
+    ["7,8", "", "9" * 2**21, '"a\nb",3,4', '"7"x,8', '"7"x"y""z,8,9,10', '7"8,"9"", 10"', '""""x,\x00\xff'],
+    ids=["wide", "narrow", "long", "both", "behind a quote", "wide, behind a quote", "quotes within", "bytes"],
+)
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_rows_of_any_length_are_their_owner_s_matter(tmp_path, monkeypatch, cell, place):
-    """Too many cells, too few, or one that is longer than what is read at a time."""
-    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 2**20)
+    """Too many cells, too few, long ones, text behind a closing quote; rows are read some at a time."""
+    monkeypatch.setattr(table_files, "_BATCH_ROWS", 2)
     path = tmp_path / "t.csv"
     lines = ["who,x,y", "a,1,2", "b,3,4", "c,5,6"]
     whole = [line.split(",")[1:] for line in lines[1:]]
@@ -66,8 +72,8 @@ def test_rows_of_any_length_are_their_owner_s_matter(tmp_path, monkeypatch, cell
     path.write_text("\n".join(lines) + "\n")
     data = UserData.from_table(open_table(path), user="who", features="x,y")
     assert data.n_users == 3
-    others = [i for i in range(3) if i != place - 1]
-    np.testing.assert_array_equal(data.rows[others], np.array(whole, dtype=float)[others])
+    for other in [i for i in range(3) if i != place - 1]:
+        np.testing.assert_array_equal(data.rows_of(other)[0], [np.array(whole, dtype=float)[other]])
 
 
 def test_bytes_that_are_no_text_are_their_owner_s_matter(tmp_path):
@@ -75,8 +81,9 @@ def test_bytes_that_are_no_text_are_their_owner_s_matter(tmp_path):
     path.write_bytes(b"who,x,y\na,1,no\n\xff,\xfe\xfe,\xff\nb,5,yes\n")
     columns = {"user": "who", "features": "x", "target": "y", "classes": ["no", "yes"]}
     data = UserData.from_table(open_table(path), **columns, keep_user_ids=True)
-    np.testing.assert_array_equal(data.rows[:, 0], [1, math.nan, 5])
-    np.testing.assert_array_equal(data.targets, [0, math.nan, 1])
+    np.testing.assert_array_equal(data.rows[:, 0], [1, 5])
+    np.testing.assert_array_equal(data.targets, [0, 1])
+    np.testing.assert_array_equal(data.offsets, [0, 1, 1, 2])
     assert data.user_ids == ("a", "\udcff", "b")
 
 
@@ -101,6 +108,8 @@ def test_cells_of_csv_columns(tmp_path):
         ("t.tsv", b'a\tb\n1\t2\n3\t4\n"SECRET\n', "separated by tabs"),
         ("t.csv", b"\xff\xfeSECRET", "in UTF-8"),
         ("t.csv", b'a,b\n"SECRET\n1,2\n', "readable CSV"),
+        ("t.csv", b'a,b\n1,2\n3,4\n"', "readable CSV"),
+        ("t.csv", b'a,b\n1,2\n3,"SECRET,5,"6,"x', "readable CSV"),
         ("t.csv", b"", "it is empty"),
         ("t.parquet", b"", "it is empty"),
         ("t.parquet", b"SECRET", "not Parquet or is damaged"),

@@ -105,7 +105,9 @@ def test_hostile_neighbours_change_nothing(drawn):
 def marked(gradients, directions, marking):
     """Mean gradients in these directions, clipped and marked."""
     width = (gradients if directions is None else directions).shape[1] + marking[3] + 1
-    return fused.finished(gradients, width, fused.turning_of(None, directions, 1), marking)
+    users, nobody = np.arange(len(gradients)), np.zeros(len(gradients), dtype=bool)
+    turning = fused.turning_of(None, directions, 1)
+    return fused.finished(gradients, kernels.read_only(users), width, turning, (*marking, kernels.read_only(nobody)))
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 33, 9000])
@@ -245,13 +247,14 @@ def test_gradients_are_clipped_and_their_sizes_marked(directions):
     for user, (g, vector) in enumerate(zip(plain, found, strict=True)):
         norm, marks = np.linalg.norm(g), vector[len(g) :]
         assert np.count_nonzero(marks) == 1
-        assert marks.max() == mark
         if math.isnan(norm):
             assert user == 2  # it has no rows
             assert np.argmax(marks) == N_SIZES
+            assert marks.max() == pytest.approx(0.6 * mark)
             np.testing.assert_array_equal(vector[: len(g)], 0.0)
         else:
             np.testing.assert_allclose(vector[: len(g)], g * min(1, clip / norm), rtol=1e-12)
+            assert marks.max() == mark
             size = np.argmax(marks)
             assert longest / 2 ** (size + 1) < norm or size == N_SIZES - 1
             assert norm <= longest / 2**size or size == 0
@@ -318,7 +321,7 @@ def test_curvature_is_the_mean_second_derivative_along_the_slope(loss):
     for user in range(data.n_users):
         X, y = rows_of(data, user), data.targets[data.offsets[user] : data.offsets[user + 1]]
         if len(X) == 0:
-            assert math.isnan(found[user])
+            assert found[user] == -0.5  # nothing curves there
             continue
         lengths = np.linalg.norm(X @ BASIS, axis=1)
         curvatures = [second_derivative(loss, p, t) for p, t in zip(X @ weights.T, y, strict=True)]
@@ -388,3 +391,27 @@ def test_statistics_are_pickled_without_data(statistic):
 def test_impossible_weights_are_refused(basis, longest, message):
     with pytest.raises(ValueError, match=message):
         RowWeights(basis, longest)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 30.0, 1e6])
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_moments_below_a_threshold_keep_their_length_relative_to_it(threshold, diagonal):
+    rng = np.random.default_rng(0)
+    rows, offsets = rng.normal(size=(12, 3)) * 2.0, np.array([0, 1, 1, 5, 12])
+    data = UserData(rows, np.zeros(12), offsets)
+    basis = np.array([1.0, 0.5, 3.0]) if diagonal else np.triu(rng.normal(size=(3, 3)))
+    found = MomentShape(basis, threshold)(data, np.arange(4), 4)
+    for user, vector in enumerate(found):
+        own = rows[offsets[user] : offsets[user + 1]]
+        turned = own * basis if diagonal else own @ basis
+        moment = turned.T @ turned / max(len(own), 1)
+        length = np.linalg.norm(np.diag(moment) if diagonal else moment)
+        expected = length / max(length, threshold) if length else 0.0
+        assert np.linalg.norm(vector) == pytest.approx(expected, rel=1e-6)
+        assert np.linalg.norm(vector) <= 1 + 1e-9
+
+
+def test_a_threshold_must_be_a_number():
+    for threshold in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="threshold must be finite"):
+            MomentShape(np.eye(2), threshold)

@@ -29,6 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.grouping import Groups
 from userdp.data.schema import collected
+from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.source import Source
 from userdp.data.sparse import is_sparse
 from userdp.metrics.scoring import row_losses, taken
@@ -43,8 +44,6 @@ from userdp.privacy.guarantee import COVERS_SEARCH, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Users, Vectors
 from userdp.privacy.selection import (
-    SPLIT,
-    STRATEGIES,
     Drafted,
     Selected,
     SelectionPlan,
@@ -110,17 +109,16 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
         "best_estimator_ : estimator": "The chosen candidate, refitted on everyone, or as it was scored. Its "
         "`privacy_` is that of the whole search.",
         "best_score_ : float": "The chosen candidate's noisy score, to compare candidates by: the best of several, so "
-        "it is too good on average, of random stopping most of all, and its level has the noise of `std_test_score`. "
+        "it is too good on average, and its level has the noise of `std_test_score`. "
         "For an honest one use `userdp.metrics.evaluate` on others.",
         "best_index_ : int": "Its place among the candidates.",
         "cv_results_ : dict": "What was released of scores, for `pandas.DataFrame`: `params` and a `param_` of each, "
         "`mean_test_score`, `rank_test_score`, and two standard deviations of noise: `noise_test_score` of that by "
         "which scores differ from each other, and `std_test_score` of each score's own, with what all of them share. "
-        "Neither counts which people happen to be held out. Of random stopping only the best run is released.",
-        "candidates_ : list": "The released models of all candidates, in order; empty with random stopping.",
+        "Neither counts which people happen to be held out.",
+        "candidates_ : list": "The released models of all candidates, in order.",
         "plan_ : SelectionPlan": "The plan that was carried out; printed, it says what noise was expected.",
         "privacy_ : Statement": "What was guaranteed and spent: one charge for all of it.",
-        "strategy_ : str": 'The strategy that was taken: "split" or "random stopping".',
     },
     estimator="A model of this package, or a pipeline (`userdp.make_pipeline`) that ends with one. Its own epsilon and "
     "delta are not used; its `insecure_seed`, `privacy_unit`, `purpose` and `allow_weak` are the search's, too.",
@@ -128,12 +126,9 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
     scoring='What candidates are chosen by: "neg_brier_score", "accuracy", "neg_mean_squared_error", '
     '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out person counts once. None takes the '
     "first for models with probabilities, and for others what they minimise, or accuracy.",
-    strategy='"split", "random stopping", or "auto": the one that public numbers say is better, where a fresh ledger '
-    'is charged; "split" where `ledger` is given, because random stopping leaves little room for later runs.',
     refit="Whether the chosen candidate is fitted again on everyone. If not, it is the model that was scored.",
     held_out="The fraction of people on whom candidates are scored; they are drawn at random, and train no candidate.",
     refit_fraction="The part of the budget for the refit (of mu^2, the square of what it is as Gaussian noise).",
-    runs_per_candidate="Of random stopping: how many runs there are on average, divided by the number of candidates.",
     verbose="True shows a progress bar, None shows it on a terminal only.",
 )
 @dataclass(eq=False, repr=False)
@@ -142,7 +137,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
 
     Candidates are fitted on some people and scored on others, who are held out; fits and scores, as different people
     pay for them, cost no more than the dearer of both. Nothing but what `cv_results_`, `candidates_` and
-    `best_estimator_` hold leaves. How long a search takes is not covered: it tells how many runs there were.
+    `best_estimator_` hold leaves.
 
     Steps before the model are fitted on nobody's data. If they fail on a row, all rows of its user are missing values
     in fits; of scores that row is the worst.
@@ -150,7 +145,6 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     Guarantee: all of it together, errors too, is (epsilon, delta)-differentially private under replacement of one
     user's whole data, unless seeded; provided that steps before the model make of a row, or fail on it, what that row
     alone says, as those of scikit-learn do that are taken (a function of your own in a `FunctionTransformer` should).
-    Paper: Papernot and Steinke 2022, for random stopping.
     """
 
     estimator: Any
@@ -159,23 +153,25 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     delta: float | None = None
     _: KW_ONLY
     scoring: str | None = None
-    strategy: str = "auto"
     refit: bool = True
     held_out: float = 0.2
     refit_fraction: float = 0.5
-    runs_per_candidate: float = 5.0
     ledger: Ledger | str | None = None
     verbose: bool | None = None
 
+    @np.errstate(all="ignore")
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Search: rows X and targets y, where groups[i] is the user who owns row i.
 
         Guarantee: all that is kept afterwards is (epsilon, delta)-differentially private under replacement of one
         user's whole data, unless seeded.
         """
-        began = datetime.now(UTC).isoformat(timespec="seconds")
+        began = datetime.now(UTC).date().isoformat()
         candidates = self._candidates()
+        if any(shares_memory(rows, X) for rows in self._public_rows()):
+            raise ValueError(SHARED)
         base = model_of(candidates[0][1])
+        self._warn_of_surroundings(stacklevel=2)
         if y is None:
             raise ValueError("PrivateSearchCV requires y to be passed, but the target y is None.")
         X = X.tocsr() if is_sparse(X) else collected(X)
@@ -184,7 +180,8 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         data = _People(X, read_targets(y, n_rows), _codes(held, n_rows), base.privacy_unit == "user")
         budget = budget_for(self.epsilon, self.delta, data.n_users)
         scoring = self._scoring(base)
-        plan = self._drafted(candidates, data)
+        plan = self.plan(data.n_users)
+        _draft(plan, candidates, data)
         ledger = self._opened_ledger() or Ledger(budget)
         names = Source.of(y, groups).entry(base.purpose, f"PrivateSearchCV.fit, {len(candidates)} candidates")
 
@@ -195,28 +192,26 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             return data.losses(models, users, scoring)
 
         with bar(self.verbose) as tell:
-            found = select(plan, ledger, fit, losses, purpose=names, insecure_seed=base.insecure_seed, tell=tell)
-        self.plan_, self.strategy_ = plan, plan.strategy
+            seed, unit = base.insecure_seed, base.privacy_unit
+            found = select(plan, ledger, fit, losses, purpose=names, insecure_seed=seed, tell=tell, unit=unit)
+        self.plan_ = plan
         whole = statement(plan.certified, budget, ledger, base.insecure_seed, base.privacy_unit)
         self.privacy_ = replace(whole, covers=COVERS_SEARCH)
         self._keep(found, candidates, scoring, began)
         return self
 
-    def plan(self, n_users: int) -> tuple[SelectionPlan, ...]:
-        """Both strategies for so many users, by public numbers alone, the one that "auto" takes first."""
+    def plan(self, n_users: int) -> SelectionPlan:
+        """What a search of so many users would cost and which noise it would have, by public numbers alone."""
         if not 0 < self.held_out < 1 or not 0 < self.refit_fraction < 1:
             raise ValueError(
                 f"Expected 0 < held_out={self.held_out} < 1 and 0 < refit_fraction={self.refit_fraction} < 1."
             )
-        if not 1 <= self.runs_per_candidate < math.inf:
-            raise ValueError(f"Expected runs_per_candidate={self.runs_per_candidate} >= 1.")
         return plan_selection(
             n_users,
             len(ParameterGrid(self.param_grid)),
             budget_for(self.epsilon, self.delta, n_users),
             held_out=self.held_out,
             refit_fraction=self.refit_fraction if self.refit else 0.0,
-            runs_per_candidate=self.runs_per_candidate,
         )
 
     def _candidates(self) -> list[tuple[dict[str, Any], Any]]:
@@ -236,6 +231,13 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             _check_candidate(candidate, first)
         return made
 
+    def _public_rows(self) -> list[Any]:
+        """Public rows of all candidates, as they were passed: clones have copies."""
+        tried = [
+            p[name] for p in ParameterGrid(self.param_grid) for name in p if name.rpartition("__")[2] == "public_X"
+        ]
+        return [model_of(self.estimator).public_X, *tried]
+
     def _scoring(self, model: LinearModel) -> str:
         named = self.scoring
         if named is None:
@@ -251,41 +253,17 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             )
         return named
 
-    def _drafted(self, candidates: list[tuple[dict[str, Any], Any]], data: _People) -> SelectionPlan:
-        """The first plan, of those asked for, by which every candidate could be fitted; raises the first refusal."""
-        if self.strategy not in ("auto", *STRATEGIES):
-            raise ValueError(f'Expected strategy={self.strategy!r} to be "auto", "split" or "random stopping".')
-        wanted = SPLIT if self.strategy == "auto" and self.ledger is not None else self.strategy
-        both = self.plan(data.n_users)
-        plans = [plan for plan in both if wanted == plan.strategy or (wanted == "auto" and plan.telling)]
-        if not plans:
-            raise BudgetExceeded(
-                f"Expected room for random stopping in epsilon={self.epsilon:g} besides a refit: lower refit_fraction, "
-                'or take strategy="split". Nothing was spent.'
-            )
-        refusals = []
-        for plan in plans:
-            try:
-                _draft(plan, candidates, data)
-            except BudgetExceeded as refused:
-                refusals.append(refused)
-                continue
-            return plan
-        raise refusals[0]
-
     def _keep(
         self, found: Selected[Any], candidates: list[tuple[dict[str, Any], Any]], scoring: str, began: str
     ) -> None:
-        models = [*found.models, found.model, *([] if found.refitted is None else [found.refitted])]
-        for model in models:
+        for model in [*found.models, *([] if found.refitted is None else [found.refitted])]:
             self._state(model_of(model), began)
         self.best_index_, self.best_params_ = found.best, candidates[found.best][0]
-        self.best_estimator_ = found.model if found.refitted is None else found.refitted
+        self.best_estimator_ = found.models[found.best] if found.refitted is None else found.refitted
         self.candidates_ = list(found.models)
-        scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.model))
+        scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.models[0]))
         std = spread * math.hypot(1.0, self.plan_.level_noise / found.noise_std)
-        released = range(len(candidates)) if found.models else [found.best]
-        tried = [candidates[number][0] for number in released]
+        tried = [parameters for parameters, _ in candidates]
         self.cv_results_ = {
             **{f"param_{name}": _tried(name, tried) for name in sorted({name for one in tried for name in one})},
             "params": tried,
@@ -294,7 +272,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             "std_test_score": np.full(len(scores), std),
             "rank_test_score": 1 + np.argsort(np.argsort(-scores, kind="stable"), kind="stable"),
         }
-        self.best_score_ = float(scores[found.best] if found.models else scores[0])
+        self.best_score_ = float(scores[found.best])
         model_of(self.best_estimator_)._warn()
 
     def _state(self, model: LinearModel, began: str) -> None:
@@ -371,6 +349,11 @@ def _check_candidate(candidate: Any, first: LinearModel) -> None:
         )
     if model._classifies != first._classifies or hasattr(model, "predict_proba") != hasattr(first, "predict_proba"):
         raise ValueError("Expected candidates that predict the same kind of thing. Nothing was spent.")
+    if model._learns_range:
+        raise ValueError(
+            "Expected a target_range that is declared, not 'private', in a search: scores of all candidates are told "
+            "in units of it. Nothing was spent."
+        )
     for name in _IN_COMMON:
         if not _equal(getattr(model, name, None), getattr(first, name, None)):
             raise ValueError(
@@ -415,7 +398,7 @@ def _draft(plan: SelectionPlan, candidates: list[tuple[dict[str, Any], Any]], da
                 continue
             except BudgetExceeded as refused:
                 raise BudgetExceeded(
-                    f"Expected room for {plan.n_candidates} candidates ({plan.strategy}): each fit has epsilon "
+                    f"Expected room for {plan.n_candidates} candidates: each fit has epsilon "
                     f"{part.budget.epsilon:.3g} of {plan.budget.epsilon:g}, and with {parameters} that is refused. Try "
                     f"fewer candidates, or a larger epsilon. The refusal: {refused}"
                 ) from None
@@ -429,6 +412,7 @@ def _draft(plan: SelectionPlan, candidates: list[tuple[dict[str, Any], Any]], da
 def _fitted(candidate: Any, data: _People, users: Users, part: Ledger, seed: int | None) -> Any:
     """A fitted copy, whose budget is the part's."""
     fitted = clone(candidate)
+    model_of(fitted)._copied = False  # this search's own, which one statement covers
     model_of(fitted).set_params(
         epsilon=part.budget.epsilon, delta=part.budget.delta, ledger=part, insecure_seed=seed, verbose=False
     )

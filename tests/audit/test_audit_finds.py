@@ -108,7 +108,7 @@ def test_every_mechanism_is_attacked():
 
     folders = [Path(p.__file__).parent for p in (userdp.privacy.mechanisms, userdp.baselines.mechanisms)]
     shared = {
-        "allotment",  # of fits, which have mechanisms of their own; RandomStopping in it is attacked by its name
+        "allotment",  # of fits, which have mechanisms of their own
         "base",
         "cappedcounts",
         "concentration",
@@ -121,7 +121,6 @@ def test_every_mechanism_is_attacked():
     }
     files = {path.stem.replace("_", "") for folder in folders for path in folder.glob("*.py")} - shared
     names = {name.lower() for name in attacked_names}
-    assert "randomstopping" in names
     missing = {file for file in files if file.strip() and not any(file in name or name in file for name in names)}
     assert missing - {"local"} == set()
     assert {"LocalVotes", "LocalReports", "RadiusSearch", "AboveThreshold", "PaperOutlierRemoval"} <= attacked_names

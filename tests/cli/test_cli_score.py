@@ -246,10 +246,13 @@ def test_wrong_plans(arguments, message):
 
 def test_ledgers(tmp_path):
     path = tmp_path / "people.ledger"
-    assert "epsilon 3 at delta 1e-05" in run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").stdout
+    made = run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").stdout
+    assert "epsilon 3 at delta 1e-05" in made
+    assert "Privacy unit: set by the first charge" in " ".join(made.split())
     assert run("ledger", "new", path, "--epsilon", "3", "--delta", "1e-5").exit_code == 1
     record = json.loads(run("ledger", "show", path, "--json").stdout)
     assert (record["spent_epsilon"], record["charges"], record["failure_share"]) == (0.0, [], 0.25)
+    assert record["unit"] is None
     assert "not a guarantee" in record["spent_epsilon_is"]
     assert (record["fits_epsilon"], record["fits_at_delta"]) == (3.0, 1e-5)
     shown = run("ledger", "show", path, "--delta", "1e-6").stdout
@@ -279,6 +282,7 @@ def test_seeds_are_shown_in_red_words(files, tmp_path):
     shown = run("ledger", "show", path)
     assert "run with the seed 7" in shown.stdout
     assert "epsilon inf" in shown.stdout
+    assert "user: all rows of a user together" in shown.stdout
     record = json.loads(run("ledger", "show", path, "--json").stdout)
     assert (record["private"], record["spent_epsilon"]) == (False, None)
     assert record["charges"][0]["steps"][0]["start"] == 0

@@ -25,7 +25,7 @@ from userdp.engines.local import ComputedAnew
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.privacy.noise import noise_source
 from userdp.solvers.registry import SOLVERS
-from userdp.vectors.gradients import MeanGradient, UserGradients
+from userdp.vectors.gradients import ClippedGradient, MeanGradient, UserGradients
 from userdp.vectors.moments import UserMean
 from userdp.vectors.sgd import OnePassSGD
 
@@ -448,16 +448,42 @@ def test_one_user_may_fill_the_row_groups_of_partitions(tmp_path):
 
 def test_partitions_map_the_arrays_of_a_store(tmp_path, monkeypatch):
     data, arrays = make_data(), {}
-    for name in ("rows", "targets", "offsets"):
+    for name in ("rows", "targets", "offsets", "affected"):
         np.save(tmp_path / f"{name}.npy", getattr(data, name))
         arrays[name] = np.asarray(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
-    stored = UserData(arrays["rows"], arrays["targets"], arrays["offsets"])
+    stored = UserData(**arrays)
     object.__setattr__(stored, "store", SimpleNamespace(path=tmp_path, array=arrays.get))
     monkeypatch.setattr("userdp.engines.ray.SharedMemory", None)
     placed = ENGINE.place(stored)
     asked = (UserMean(), ClippedTotal(5.0, 40, 100))
     expected = LocalEngine().total(*asked, data, np.arange(600))
     assert np.array_equal(ENGINE.total(*asked, placed, np.arange(600)), expected)
+
+
+@pytest.mark.parametrize("way", ["memory", "store", "parquet", "sorted"])
+def test_rows_with_missing_cells_are_left_out_wherever_they_are_read(tmp_path, way):
+    X, y, owners = people()
+    X[::7, 1], y[::11] = np.nan, np.nan
+    X[owners == owners[0]] = np.inf
+    table = {"who": owners, "y": y} | {f"x{k}": X[:, k] for k in range(4)}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet", row_group_size=400)
+    columns = {"user": "who", "target": "y", "features": "x*"}
+    here = UserData.from_parquet(tmp_path / "t.parquet", **columns)
+    assert 0 < here.affected.sum() < here.n_users
+    if way == "memory":
+        placed = ENGINE.place(here)
+    elif way == "store":
+        stored = UserData.from_parquet(
+            tmp_path / "t.parquet", **columns, memory_limit="100MB", store=tmp_path / "store"
+        )
+        placed = ENGINE.place(stored)
+    else:
+        placed = ENGINE.from_parquet(tmp_path / "t.parquet", **columns, sorted_by_user=way == "sorted")
+    statistic = ClippedGradient(MeanGradient(userdp.losses.logistic, np.linspace(-1, 1, 4)), 0.5, 2.0, 0.2)
+    users = np.arange(here.n_users)
+    expected = LocalEngine().vectors(statistic, here, users, len(users))
+    assert np.count_nonzero(expected[:, -1]) == here.affected.sum()
+    assert np.array_equal(ENGINE.vectors(statistic, placed, users, len(users)), expected)
 
 
 def test_files_that_are_not_sorted_are_refused(tmp_path):

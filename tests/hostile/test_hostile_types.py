@@ -6,7 +6,6 @@ type: the same errors, warnings, output, exit codes and shapes.
 
 import datetime
 import json
-import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from support_cli import SECRET, run
-from support_hostile import observed
+from support_hostile import observed, without_releases
 
 from userdp import LinearRegression, LogisticRegression, PrivateStandardScaler, PublicScaler, UserData
 from userdp.data.tables import open_table
@@ -152,7 +151,8 @@ def fitted(X, y=TRUTHS, **parameters):
 
 
 def shape(data):
-    return str(data), data.rows.dtype, data.offsets.tolist(), data.has_targets
+    """What may be seen of grouped users, and how many rows all but the hostile one have: that one may lose some."""
+    return str(data), data.rows.dtype, np.diff(data.offsets)[1:].tolist(), data.has_targets
 
 
 def with_ids(table):
@@ -275,6 +275,8 @@ LINES = {
     "bytes, wide": b"0,\xff\xfe,\xff,\xff,\xfe,\xff,\xff",
     "zero byte": b"0,\0,\0,\0,\0",
     "quoted": b'0,"1,5","a\nb","""",""',
+    "behind a quote": b'0,"1"x,"2" ,"no"","""""x',
+    "wide, behind a quote": b'0,"1"x,"2",no,1,1,1',
     "list": b'0,"[1, 2]","[]","[no]","{}"',
     "decimal comma": b'0,"1,5","1,5","1,5","1,5"',
 }
@@ -295,7 +297,7 @@ def write_csv(line):
 def command_line(path, target):
     """Exit code and output, with the time taken out, and what the model's file is like."""
     result = run("fit", path, *FIT, *target, "--output", "m.json")
-    said = re.sub(r'"created": "[^"]*"', "", result.stdout), result.stderr
+    said = without_releases(result.stdout), result.stderr
     model = json.loads(Path("m.json").read_text()) if result.exit_code == 0 else {"coef": []}
     return result.exit_code, said, np.shape(model["coef"]), bool(np.isfinite(model["coef"]).all())
 
@@ -307,7 +309,8 @@ def test_lines_of_csv(folder, line, target):
     assert expected[0][0] == 0
     assert observed(lambda: command_line(write_csv(LINES[line]), target)) == expected
     table = UserData.from_table(open_table("t.csv"), user="who", features="x_*", target="amount")
-    assert (table.n_users, table.n_features, np.diff(table.offsets)[0]) == (N_USERS, 2, MANY)
+    assert (table.n_users, table.n_features) == (N_USERS, 2)
+    assert np.diff(table.offsets)[1:].tolist() == [ROWS] * (N_USERS - 1)
 
 
 SCORE = ["--target", "word", "--user-column", "who", "--epsilon", "8", "--delta", "1e-4", "--insecure-seed", "1"]

@@ -17,7 +17,7 @@ _EVERYONE = _SAMPLES + "test_with_everyone_in_it_costs_what_clipping_costs_and_t
 _ROUNDS = _SAMPLES + "test_a_sample_serves_one_release_and_rounds_are_counted"
 
 _TOTALS = "privacy/test_totals.py::"
-_FUSED = _TOTALS + "test_the_compiled_loop_adds_up_what_the_vectors_contribute_bit_for_bit"
+_FUSED = _TOTALS + "test_the_compiled_loop_adds_up_what_the_vectors_contribute"
 _PARTS = _TOTALS + "test_totals_are_the_same_for_any_order_partition_and_number_of_threads"
 
 MUTANTS = [

@@ -6,15 +6,15 @@ MUTANTS = [
     Mutant(
         "ledger not charged",
         "Curator._charge",
-        "ledger.charge(self._plan, purpose, seed, token)",
+        "ledger.charge(self._plan, purpose, seed, token, unit)",
         "",
         "privacy/test_curator.py::test_the_ledger_is_charged_before_the_data_is_touched",
     ),
     Mutant(
         "ledger charged after the data was taken",
         "Curator._charge",
-        "ledger.charge(self._plan, purpose, seed, token)",
-        "self._data.rows\nledger.charge(self._plan, purpose, seed, token)",
+        "ledger.charge(self._plan, purpose, seed, token, unit)",
+        "self._data.rows\nledger.charge(self._plan, purpose, seed, token, unit)",
         "privacy/test_curator.py::test_the_ledger_is_charged_before_the_data_is_touched",
     ),
     Mutant(

@@ -258,8 +258,8 @@ MUTANTS = [
     Mutant(
         "a seeded scaler with errors states that it is private",
         "PrivateStandardScaler._with_errors",
-        "ledger, seed)",
-        "ledger)",
+        "ledger, seed, self.privacy_unit)",
+        "ledger, unit=self.privacy_unit)",
         "test_private_mean.py::test_a_seeded_scaler_with_errors_is_not_said_to_be_private",
     ),
 ]

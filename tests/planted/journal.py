@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         "a run with a journal is never charged",
         "Curator._charge",
-        "ledger.charge(self._plan, purpose, seed, token)",
+        "ledger.charge(self._plan, purpose, seed, token, unit)",
         "if token is None:\n    ledger.charge(self._plan, purpose, seed)",
         ONCE,
     ),
@@ -147,5 +147,33 @@ MUTANTS = [
         "mode=0o600",
         "mode=0o644",
         "privacy/test_journal.py::test_only_its_owner_reads_it",
+    ),
+    Mutant(
+        "a journal that has ended gives its model for other data",
+        "OpenJournal._check",
+        """if self._db.execute("SELECT * FROM sqlite_master WHERE name = 'ended'").fetchone():""",
+        "if False:",
+        "privacy/test_journal.py::test_a_journal_of_a_run_that_has_ended_is_not_taken_for_other_data",
+    ),
+    Mutant(
+        "a fit does not end its journal",
+        "fitting.minimize",
+        "Journal(checkpoint).end()",
+        "pass",
+        "privacy/test_journal.py::test_a_journal_of_a_run_that_has_ended_is_not_taken_for_other_data",
+    ),
+    Mutant(
+        "the private rows are taken for public ones",
+        "LinearModel._fit_rows",
+        "if shares_memory(self.public_X, X):",
+        "if False:",
+        "test_estimators.py::test_private_rows_are_no_public_ones",
+    ),
+    Mutant(
+        "the caller's errstate decides whether a fit fails",
+        "LinearModel._fit_rows",
+        '@np.errstate(all="ignore")',
+        "",
+        "test_estimators.py::test_the_caller_s_errstate_decides_nothing",
     ),
 ]

@@ -8,7 +8,7 @@ _DRAWN = _LAPLACE + "test_released_noise_is_laplace_with_scale_multiplier_times_
 _ENDS = _LAPLACE + "test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball"
 _MOVED = _LAPLACE + "test_no_replacement_moves_the_total_by_more_than_the_sensitivity_in_the_1_norm"
 _COST = _LAPLACE + "test_every_round_costs_one_over_its_multiplier_and_nothing_else"
-_FUSED = "privacy/test_totals.py::test_the_compiled_loop_adds_up_what_the_vectors_contribute_bit_for_bit"
+_FUSED = "privacy/test_totals.py::test_the_compiled_loop_adds_up_what_the_vectors_contribute"
 _PURE = "solvers/test_whitened_clip.py::test_without_delta_every_release_is_pure_and_epsilons_add_up_to_the_budget"
 _SAID = "test_pure.py::test_a_fit_says_what_it_guarantees_and_spends"
 

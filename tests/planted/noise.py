@@ -108,4 +108,18 @@ MUTANTS = [
         "0.0",
         "privacy/test_accounting.py::test_rounding_of_many_sampled_steps_never_lowers_delta",
     ),
+    Mutant(
+        "an OpenDP of biased noise is taken",
+        "check_opendp",
+        "tuple(map(int, found.groups())) < _LEAST_OPENDP",
+        "False",
+        "privacy/test_noise.py::test_an_opendp_whose_noise_is_biased_is_refused",
+    ),
+    Mutant(
+        "the first OpenDP of biased noise is the least that is taken",
+        "_LEAST_OPENDP",
+        "(0, 15)",
+        "(0, 14)",
+        "privacy/test_noise.py::test_an_opendp_whose_noise_is_biased_is_refused",
+    ),
 ]

@@ -3,54 +3,26 @@
 from planted.mutant import Mutant
 
 _PRIVACY = "privacy/test_selection.py::"
-_PAPER = _PRIVACY + "test_the_best_of_random_runs_costs_what_the_paper_proves"
-_REALLY = _PRIVACY + "test_what_the_best_of_gaussian_runs_really_tells_is_within_the_claim"
-_BESIDES = _PRIVACY + "test_releases_besides_the_runs_are_paid_for"
-_CHANCE = _PRIVACY + "test_chance_alone_decides_how_many_runs_there_are_and_of_whom"
 _FITS = _PRIVACY + "test_plans_fit_their_budget_and_use_it"
 _PARALLEL = _PRIVACY + "test_training_and_held_out_people_pay_in_parallel"
 _PART = _PRIVACY + "test_a_part_s_ledger_takes_one_run_of_its_size_and_no_more"
 _GAUSSIAN = _PRIVACY + "test_a_part_s_ledger_takes_gaussian_releases_only"
 _SPLIT = _PRIVACY + "test_a_split_is_one_charge_and_every_part_is_within_it"
-_STOPPING = _PRIVACY + "test_random_stopping_is_one_charge_and_releases_the_best_alone"
 _FAILURE = _PRIVACY + "test_a_failure_tells_nothing_but_itself"
 _MOVES = _PRIVACY + "test_one_person_moves_no_score_by_more_than_is_paid_for"
-_RUN = _PRIVACY + "test_a_run_s_score_is_a_mean_of_bounded_losses_with_the_run_s_noise"
 _SEARCH = "test_model_selection.py::"
 _REFUSED = _SEARCH + "test_refusals_come_before_anything_is_charged"
 _OWN_ROWS = _SEARCH + "test_a_person_s_losses_are_of_its_own_rows_to_the_last_bit"
 _FEATURES = _SEARCH + "test_features_are_of_a_person_s_own_rows_to_the_last_bit"
 
 MUTANTS = [
-    Mutant(
-        "runs are taken for half as private", "selected_epsilon", "run_mu_squared / 2", "run_mu_squared / 4", _PAPER
-    ),
-    Mutant("stopping late is free", "selected_epsilon", "1 / stop_probability", "1", f"{_PAPER} {_REALLY}"),
-    Mutant("a refit after random stopping is free", "selected_epsilon", "if other_mu_squared:", "if False:", _BESIDES),
-    Mutant(
-        "random stopping: the failure is not counted",
-        "RandomStopping.cost",
-        "failure=self.delta",
-        "failure=0.0",
-        _BESIDES,
-    ),
     Mutant("an allotment of several fits costs one", "Allotment.cost", "self.rounds * ", "", _PARALLEL),
     Mutant(
-        "the number of runs depends on what they found",
-        "best_of_random_runs",
-        "if noise.poisson_mask(np.array([stop_probability]))[0]:",
-        "if noise.poisson_mask(np.array([stop_probability]))[0] or loss < 0.2:",
-        _CHANCE,
-    ),
-    Mutant(
-        "candidates are tried until the best is found",
-        "best_of_random_runs",
-        "candidate = int(noise.integers(1, n_candidates)[0])",
-        "candidate = number % n_candidates",
-        _CHANCE,
-    ),
-    Mutant(
-        "a search is not charged", "selection.select", "ledger.charge(certified, purpose, insecure_seed)", "", _SPLIT
+        "a search is not charged",
+        "selection.select",
+        "ledger.charge(certified, purpose, insecure_seed, unit=unit)",
+        "",
+        _SPLIT,
     ),
     Mutant(
         "a search is not certified",
@@ -71,7 +43,7 @@ MUTANTS = [
         "_carried_out",
         "order[plan.n_training :]",
         "order[: plan.n_held_out]",
-        f"{_SPLIT} {_STOPPING}",
+        _SPLIT,
     ),
     Mutant(
         "the refit is outside of the plan",
@@ -94,13 +66,6 @@ MUTANTS = [
         "rest",
         _FITS,
     ),
-    Mutant(
-        "random stopping is charged without its refit",
-        "SelectionPlan.certified",
-        "delta, self.refit_mu_squared)",
-        "delta)",
-        _FITS,
-    ),
     Mutant("a part's ledger takes any size", "PartLedger._accepted", "> self._mu_squared", "> 1e9", _PART),
     Mutant("a part's ledger takes several runs", "PartLedger._accepted", "if before:", "if False:", _PART),
     Mutant(
@@ -115,11 +80,10 @@ MUTANTS = [
         "SelectionPlan._clip",
         "(1 + _ROUNDING) /",
         "0.5 /",
-        f"{_MOVES} {_RUN}",
+        _MOVES,
     ),
     Mutant("each release of scores has all of their part", "SelectionPlan._clip", "part * ", "", _MOVES),
     Mutant("losses are not bounded", "joint_losses", "losses = bounded(losses)", "losses = np.asarray(losses)", _MOVES),
-    Mutant("a run's losses are not bounded", "single_loss", "bounded(losses)", "losses", _RUN),
     Mutant(
         "the radius of differences is read off the data",
         "joint_losses",
@@ -154,14 +118,6 @@ MUTANTS = [
         "attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None",
         "None\nif sound.any():\n    out[sound] = attempt(everyone[sound])",
         "test_evaluating.py::test_rows_that_a_step_fails_on_change_no_bit_of_the_others",
-    ),
-    Mutant(
-        "search: others' features are made in a smaller block if a row fails",
-        "steps.transformed",
-        "attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None\n"
-        "found = None if found is None else taken(found, sound)",
-        "attempt(sound) if len(sound) else None",
-        _SEARCH + "test_rows_on_which_steps_fail_change_no_bit_of_the_others",
     ),
     Mutant(
         "a missing cell changes the type of all",
@@ -249,6 +205,6 @@ MUTANTS = [
         "model_selection._fitted",
         "verbose=False",
         "verbose=True",
-        _SEARCH + "test_a_bar_shows_no_number_of_runs",
+        _SEARCH + "test_one_bar_shows_the_whole_search",
     ),
 ]

@@ -102,4 +102,32 @@ MUTANTS = [
         "option.plan.certified.steps",
         "test_columns.py::test_the_example_of_the_docs",
     ),
+    Mutant(
+        "the range of targets is read off the data",
+        "Preparation.prepared",
+        "range_of_targets(masses[-1], self._least(mechanism))",
+        "(float(self._unknown.targets.min()), float(self._unknown.targets.max()))",
+        "test_targets.py::test_what_is_learned_of_targets_depends_on_releases_alone",
+    ),
+    Mutant(
+        "bins that noise fills are in the range of targets",
+        "preparing._held",
+        "masses > least",
+        "masses > 0",
+        "test_targets.py::test_a_range_is_of_all_bins_that_are_clear_and_one_more",
+    ),
+    Mutant(
+        "rows are asked for with the targets",
+        "Preparation.asked",
+        "rows = parts[0] if len(parts) == 1 else np.hstack(parts)",
+        "rows = np.hstack([*parts, self._frame.rows])",
+        "test_targets.py::test_what_is_asked_of_targets_is_each_users_histogram_and_nothing_else",
+    ),
+    Mutant(
+        "people who are scored learn the range",
+        "LinearModel._check_evaluate",
+        "if self._learns_range:",
+        "if False:",
+        "test_targets.py::test_what_does_not_go_with_a_learned_range_is_refused_before_the_charge",
+    ),
 ]

@@ -4,6 +4,7 @@ Names of classes and fields have changed since. What the files say must not, lea
 """
 
 import json
+import re
 import sqlite3
 from dataclasses import fields
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from test_mechanism import mechanism_classes
 
 from userdp import Budget, Ledger, load_model, save_model
-from userdp.privacy.accounting import BudgetExceeded, epsilon_at
+from userdp.cli.ledgers import show_ledger
+from userdp.privacy.accounting import BudgetExceeded, Cost, epsilon_at
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
+from userdp.report import wording
 from userdp.report.page import report_html
 
 FILES = Path(__file__).parent / "files_of_0_1_0"
@@ -40,6 +43,8 @@ def test_nothing_that_was_spent_is_forgotten(number, path):
     fit, parts = book.charges()
     assert SPENT[number] <= book.spent_epsilon() < SPENT[number] * 1.01
     assert (fit.purpose, parts.purpose) == ("LogisticRegression.fit", "parts")
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", charge.charged_at) for charge in (fit, parts)), "to the day"
+    assert not re.search(rb"\d\d:\d\d:\d\d", path.read_bytes())
     searched, averaged = parts.costs
     assert (searched.gaussian, averaged.gaussian) == (0.0005555555555555557, 0.016736111111111125)
     (sampled,) = averaged.subsampled
@@ -95,7 +100,6 @@ FIELDS = {
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",
-    "random-stopping": "n_vectors mu_squared stop_probability delta refit_mu_squared",
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",
     "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",
@@ -108,6 +112,31 @@ def test_files_know_kinds_and_numbers_of_mechanisms_by_these_names():
     """A field that is renamed would be unknown to those who read the files: give it a new kind, or keep the name."""
     found = {kind.kind: " ".join(field.name for field in fields(kind)) for kind in mechanism_classes()}
     assert found == FIELDS
+
+
+def test_a_search_with_random_stopping_of_an_earlier_version_is_read_and_shown(path, capsys):
+    """There is no such mechanism any more; what was charged for it stays charged."""
+    record = {"kind": "random-stopping", "n_vectors": 100, "mu_squared": 0.01, "stop_probability": 0.05, "delta": 1e-7}
+    cost = [Cost(pure=(0.5,), failure=1e-7).to_json()]
+    before = Ledger.open(path).spent_epsilon()
+    with sqlite3.connect(path) as db:
+        (last,) = db.execute("SELECT dominating FROM runs ORDER BY run DESC").fetchone()
+        run = db.execute(
+            "INSERT INTO runs (charged_at, purpose, costs, dominating, mark) VALUES ('2026-01-01', 'search', ?, ?, '')",
+            (json.dumps(cost), last),
+        ).lastrowid
+        step = (run, "random stopping", json.dumps(record), 0, 100)
+        db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", step)
+    db.close()
+    book = Ledger.open(path)
+    (step,) = book.charges()[-1].steps
+    assert (step.mechanism, step.record) == ("random-stopping", record)
+    assert book.spent_epsilon() > before
+    show_ledger(path)
+    assert "random stopping" in capsys.readouterr().out
+    named = {"step": "random stopping", "mechanism": "random-stopping"}
+    assert wording.purpose(named).startswith("A search: candidates drawn at random")
+    assert wording.how(named).startswith("Chance alone says when the search ends")
 
 
 def test_renaming_a_class_changes_no_file(tmp_path):

@@ -316,10 +316,29 @@ except BlockingIOError:
 def test_users_who_changed_places_are_noticed_by_their_ids(tmp_path):
     rng = np.random.default_rng(0)
     X, y, ids = rng.uniform(-1, 1, (30_000, 2)), rng.random(30_000) < 0.5, np.repeat(np.arange(3000), 10)
-    model = LogisticRegression(8.0, 1e-6, max_rows_per_user=10, checkpoint=str(tmp_path / "j"), verbose=False)
+    model = LogisticRegression(8.0, 1e-6, max_rows_per_user=10, checkpoint=Journal(tmp_path / "j"), verbose=False)
     model.fit(X, y, groups=ids)
     with pytest.raises(ValueError, match="in the same order"):
         model.fit(X, y, groups=ids[::-1])
+
+
+def test_a_journal_of_a_run_that_has_ended_is_not_taken_for_other_data(tmp_path):
+    """It would give the old model again. Whoever passes a Journal says when its result is safe, and ends it then."""
+    rng = np.random.default_rng(0)
+    X, ids = rng.uniform(-1, 1, (30_000, 2)), np.repeat(np.arange(3000), 10)
+    ledger = Ledger(Budget(30.0, 1e-5))
+    for checkpoint in (str(tmp_path / "path"), Journal(tmp_path / "journal")):
+        before = len(ledger.charges())
+        model = LogisticRegression(8.0, 1e-6, max_rows_per_user=10, checkpoint=checkpoint, ledger=ledger)
+        first = model.fit(X, X[:, 0] > 0, groups=ids).coef_
+        if isinstance(checkpoint, Journal):
+            np.testing.assert_array_equal(model.fit(X, X[:, 0] > 0, groups=ids).coef_, first)
+            checkpoint.end()
+        for other in (X, -X):
+            with pytest.raises(ValueError, match=r"it has ended.*Choose another path.*Nothing was released"):
+                model.fit(other, X[:, 0] > 0, groups=ids)
+        np.testing.assert_array_equal(model.coef_, first)
+        assert len(ledger.charges()) == before + 1
 
 
 def test_only_its_owner_reads_it(tmp_path):

@@ -1,7 +1,9 @@
 import copy
 import math
 import pickle
+import re
 import sqlite3
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -194,7 +196,7 @@ def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE something (x)")
     other.close()
-    with pytest.raises(ValueError, match="userdp ledger of format 2"):
+    with pytest.raises(ValueError, match="userdp ledger of format 3"):
         Ledger.open(tmp_path / "other.db")
     (tmp_path / "empty.db").touch()
     for use in (Ledger.open, lambda path: Ledger(BUDGET, path)):
@@ -270,12 +272,54 @@ def test_an_older_copy_that_is_put_back_is_noticed(tmp_path):
             with pytest.raises(ValueError, match=r"hold run 2, which was seen .* older copy .* Nothing was charged"):
                 use()
     assert path.read_bytes() == older
-    Ledger.open(path).charge(plan(80.0))  # another run 2, by someone who does not know of the first
-    with pytest.raises(ValueError, match="An older copy"):
-        book.charge(plan())
+    for another in (plan(80.0), plan()):  # another run 2, be it the same, by someone who does not know of the first
+        path.write_bytes(older)
+        Ledger.open(path).charge(another)
+        with pytest.raises(ValueError, match="An older copy"):
+            book.charge(plan())
     path.write_bytes(newest)
     book.charge(plan())
     assert len(reader.charges()) == 3
+
+
+def test_charges_are_dated_to_the_day_and_nothing_closer_is_in_the_file(tmp_path):
+    """How much time is between two charges could tell how long something took on somebody's data."""
+    path = tmp_path / "ledger.db"
+    days = {datetime.now(UTC).date().isoformat()}
+    book = Ledger(BUDGET, path)
+    book.charge(plan())
+    book.charge(plan(), token="a run that may go on")
+    days.add(datetime.now(UTC).date().isoformat())
+    assert {charge.charged_at for charge in book.charges()} <= days
+    assert not re.search(rb"\d\d:\d\d", path.read_bytes())
+
+
+@pytest.mark.parametrize(("first", "second"), [("user", "row"), ("row", "user")])
+def test_a_ledger_is_of_one_unit_which_the_first_charge_sets(book, first, second):
+    assert book.unit is None
+    with pytest.raises(BudgetExceeded):
+        book.charge(plan(0.01), unit=second)
+    assert book.unit is None, "nothing was charged"
+    book.charge(plan(), unit=first)
+    same = book if book.path is None else Ledger.open(book.path)
+    for ledger_ in (book, same):
+        assert ledger_.unit == first
+        with pytest.raises(ValueError, match=rf"unit {first!r}, but this run .* unit {second!r}.*Nothing was charged"):
+            ledger_.charge(plan(), unit=second)
+        with pytest.raises(ValueError, match=r'unit must be "user" or "row", got \'person\''):
+            ledger_.charge(plan(), unit="person")
+    book.charge(plan(), unit=first)
+    assert len(book.charges()) == 2
+
+
+def test_a_unit_that_there_is_not_is_damage(tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger(BUDGET, path).charge(plan())
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE budget SET unit = 'household'")
+    db.close()
+    with pytest.raises(ValueError, match="records in it are damaged"):
+        Ledger.open(path).charge(plan())
 
 
 def test_positions_are_written_as_plain_integers(book):

@@ -59,8 +59,9 @@ def version(path):
 def test_an_old_file_is_brought_up_to_date_with_nothing_forgotten(tmp_path, use):
     path = old_file(tmp_path / "old.db")
     book = use(path)
-    assert version(path) == 2
+    assert version(path) == 3
     assert (book.budget, book.failure_fraction) == (BUDGET, 0.25)
+    assert book.unit == "user"
     charges = book.charges()
     assert [charge.costs for charge in charges] == OLD
     assert [charge.purpose for charge in charges] == ["old"] * 3
@@ -184,3 +185,10 @@ def test_a_fraction_that_was_changed_meanwhile_is_noticed(tmp_path):
     db.close()
     with pytest.raises(ValueError, match="another is in its place"):
         book.charge(plan(Cost(gaussian=0.01)))
+
+
+def test_an_old_file_without_charges_takes_either_unit(tmp_path):
+    book = Ledger.open(old_file(tmp_path / "old.db", []))
+    assert book.unit is None
+    book.charge(plan(Cost(gaussian=0.01)), unit="row")
+    assert book.unit == "row"

@@ -144,7 +144,6 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
         "PaperOutlierRemoval": "paper-outlier-removal",
         "Perturbation": "output-perturbation",
         "RadiusSearch": "radius-search",
-        "RandomStopping": "random-stopping",
         "Vocabulary": "vocabulary",
         "SampledOutlierRemoval": "sampled-outlier-removal",
         "SampledPaperOutlierRemoval": "sampled-paper-outlier-removal",

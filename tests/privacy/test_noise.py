@@ -47,7 +47,42 @@ def test_laplace_noise_has_the_asked_scale(source):
     assert kstest(drawn, "laplace", args=(-1.0, 2.5)).pvalue < 1e-9
 
 
-@pytest.mark.parametrize("scale", [0.7, 4.0])
+SCALES = [0.7, 3.0, 4.0, 5.0, 6.0, 7.5, 12.0]
+
+
+def assert_drawn_from(drawn, log_mass, scale):
+    """Neighbouring values are as often as they should be, by the logarithm of their ratio, and so are all of them."""
+    k = np.arange(-math.ceil(3 * scale), math.ceil(3 * scale) + 1)
+    wide = np.arange(-math.ceil(40 * scale), math.ceil(40 * scale) + 1)
+    expected = len(drawn) * np.exp(log_mass(k)) / np.exp(log_mass(wide)).sum()
+    k, expected = k[expected > 50], expected[expected > 50]
+    observed = np.array([np.sum(drawn == value) for value in k])
+    ratios, errors = np.diff(np.log(observed)), np.sqrt(1 / observed[1:] + 1 / observed[:-1])
+    assert np.all(np.abs(ratios - np.diff(log_mass(k))) < 5.5 * errors)
+    rest = len(drawn) - observed.sum(), len(drawn) - expected.sum()
+    assert chisquare([*observed, rest[0]], [*expected, rest[1]]).pvalue > 1e-7
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_opendp_s_integer_noise_is_not_biased(scale):
+    """At scales at which OpenDP 0.14.1 is: integer Laplace at 3, 5 and 6, thresholded counts at 4 and 5."""
+    size = 40_000
+    many = dp.m.make_laplace(dp.vector_domain(dp.atom_domain(T="i64"), size=size), dp.l1_distance(T="i64"), scale)
+    assert_drawn_from(np.array(many([7] * size)) - 7, lambda k: -np.abs(k) / scale, scale)
+    counts = n.SecureNoise().thresholded({str(key): 1000 for key in range(size)}, scale, 700)
+    assert len(counts) == size
+    assert_drawn_from(np.array(list(counts.values())) - 1000, lambda k: -(k**2) / (2 * scale**2), scale)
+
+
+def test_an_opendp_whose_noise_is_biased_is_refused():
+    for installed in ("0.14.0", "0.14.1", "0.14.2", "0.9.3", "unknown"):
+        with pytest.raises(ImportError, match=f"opendp {installed} is too old: userdp needs opendp >= 0.15"):
+            n.check_opendp(installed)
+    for installed in ("0.15.0", "0.15.1.dev20260101", "0.16.0", "1.0"):
+        n.check_opendp(installed)
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_integer_laplace_has_exactly_its_discrete_distribution(source, scale):
     drawn = np.array([source.integer_laplace(7, scale) for _ in range(20_000)]) - 7
     reach = math.ceil(4 * scale)

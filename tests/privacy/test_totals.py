@@ -10,7 +10,7 @@ from cases import compiled_custom, python_custom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_acute import neighbouring_users
-from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, weights_of, with_user
+from support_statistics import N_FEATURES, ROWS_OF_USERS, assert_same_totals, data_of, weights_of, with_user
 
 from userdp import losses
 from userdp.engines import LocalEngine
@@ -61,12 +61,13 @@ def vectors(statistic, data):
 
 @EVERY
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_compiled_loop_adds_up_what_the_vectors_contribute_bit_for_bit(statistic, dtype):
+def test_the_compiled_loop_adds_up_what_the_vectors_contribute(statistic, dtype):
     data = data_of(dtype, rows_of_users=MANY)
     for value in (None, np.nan, np.inf, 1e30, 0.0):
         data = data if value is None else with_user(data, 3, rows=value)
         for limit in (LIMIT, LAPLACE):
-            np.testing.assert_array_equal(total(statistic, data, None, limit), limit(vectors(statistic, data)))
+            found, expected = total(statistic, data, None, limit), limit(vectors(statistic, data))
+            assert_same_totals(found, expected, data.n_users, 1e-5 if dtype == np.float32 else 1e-12)
 
 
 @EVERY

@@ -119,6 +119,7 @@ def test_skewed_targets_are_covered_in_fitting_and_in_wide_ranges(quantile, high
     assert model.coef_[0] > 3 * np.abs(model.coef_[1:]).max()
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # of the coefficient, too
 def test_few_users_and_a_small_epsilon_are_warned_of():
     """Of 2,000 users at epsilon 1 what was missed was .03, root mean square: the search costs more than counts do."""
     X, y, owner = skewed(2000, 1)

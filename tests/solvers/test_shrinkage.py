@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 from userdp import losses
-from userdp.solvers.shrinkage import Axes, same_mean
+from userdp.solvers.shrinkage import Axes, Walk, same_mean
 from userdp.solvers.whitening import Coordinates
 
 
@@ -94,3 +94,38 @@ def test_slopes_of_losses_with_a_mean_are_that_less_the_target(loss):
     for target in (0.0, 1.0):
         slopes = [loss.slope(prediction, target) for prediction in predictions]
         np.testing.assert_allclose(slopes, loss.mean(predictions) - target, atol=1e-12)
+
+
+def walked(curvatures, n_steps=40, seed=0):
+    """A descent by noisy gradients of a quadratic loss with these curvatures, of mean curvature 1."""
+    rng, walk, point = np.random.default_rng(seed), Walk(), np.zeros(len(curvatures))
+    for _ in range(n_steps):
+        gradient = curvatures * (point - 1.0) + 0.1 * rng.normal(size=len(curvatures))
+        walk.add(point, gradient, 0.1)
+        point = point - 0.5 * gradient
+    return walk
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_tell_along_which_axes_the_loss_is_curved(seed):
+    curvatures = np.array([1.0, 0.3, 0.0, 1.0])
+    curved, relative = walked(curvatures, seed=seed).along(axes_of(np.eye(4), False), 1.0)
+    assert np.all(curved[[0, 1, 3]] > 0.99)
+    np.testing.assert_allclose(relative[[0, 1, 3]], curvatures[[0, 1, 3]], rtol=0.4)
+    assert relative[2] < relative[0] / 3
+
+
+def test_axes_of_mere_ridge_are_taken_to_be_flat():
+    axes = Axes(None, np.ones(2), np.array([1.0, 0.01]), 0.0)
+    curved, _ = walked(np.array([1.0, 0.0])).along(axes, 1.0)
+    assert curved[0] > 0.99
+    assert curved[1] < 0.1
+
+
+def test_flat_axes_and_unusual_effects_are_shrunk():
+    found = np.array([1.0, 1.0, 1.0, 1.0])
+    axes = axes_of(np.eye(4), False)
+    shrunk = axes.shrunk(found, 0.1, 1.0, np.array([1.0, 0.05, 1.0, 1.0]), 1.0, np.array([9.0, 9.0, 9.0, 0.02]))
+    assert shrunk[0] == pytest.approx(1.0, rel=0.05)
+    assert abs(shrunk[1]) < 0.06
+    assert abs(shrunk[3]) < 0.06

@@ -32,7 +32,7 @@ from userdp.solvers.whitening import (
     release_coordinates,
     whitening_steps,
 )
-from userdp.vectors.gradients import N_SIZES
+from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanGradient
 
 TRUTH = np.array([2.0, -1.0, 0.0])
 TRUTH_OF_20 = np.random.default_rng(0).normal(size=20) * 0.4
@@ -309,7 +309,9 @@ def test_equal_columns_share_their_weight_as_the_shortest_solution_does(epsilon)
     users, X = np.repeat(np.arange(4000), 5), rng.normal(size=(20_000, 2))
     data = UserData.from_arrays(X[:, [0, 1, 0]], X @ [1.0, -1.0] + rng.normal(size=20_000), users, fit_intercept=True)
     weights = fit(data, epsilon, 5, "squared", target_bound=5.0).weights
-    np.testing.assert_allclose(weights, [0.5, -1, 0.5, 0], atol=0.06)
+    # With much noise a little of it is left in what both columns share: no prediction depends on it.
+    np.testing.assert_allclose(weights, [0.5, -1, 0.5, 0], atol=0.25 if epsilon == 1 else 0.06)
+    assert weights[0] + weights[2] == pytest.approx(1.0, abs=0.06)
 
 
 def test_a_warm_start_helps_where_noise_is_large():
@@ -459,20 +461,56 @@ def test_too_few_gradients_are_refused_before_anything_is_spent():
 # --- unusable data ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fraction", "aborts"), [(0.0, False), (0.1, False), (0.6, True), (1.0, True)])
-def test_it_aborts_if_most_labels_are_unusable(fraction, aborts):
+@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.6, 1.0])
+def test_unusable_labels_are_counted_and_there_is_a_model_all_the_same(fraction, left_out):
     data = make_users(3000, 2)
     targets = data.targets.copy()
     targets[: int(fraction * len(targets))] = np.nan
-    result = fit(UserData(data.rows, targets, data.offsets, has_intercept=True), 4.0, 2)
-    assert result.aborted == aborts
-    if aborts:
-        np.testing.assert_array_equal(result.weights, 0.0)
-        assert "finite" in result.message
-        assert "budget" in result.message
-        assert result.bound == pytest.approx(math.log(2)), "nothing is known"
-    else:
+    given = UserData(data.rows, targets, data.offsets, has_intercept=True)
+    result = fit(given.without(np.isfinite(targets)) if left_out else given, 4.0, 2)
+    assert not result.aborted
+    assert result.affected_users.low - 0.01 <= fraction <= result.affected_users.high + 0.01
+    assert result.affected_users.high - result.affected_users.low < 0.05
+    assert np.all(np.isfinite(result.weights))
+    if fraction < 1:
         assert excess(losses.logistic, data, result.weights) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("n_users", "rows", "options"),
+    [
+        (3000, 2, {}),
+        (3000, 2, {"max_gradients": 60_000}),
+        (3000, 2, {"delta": 0.0}),
+        (20_000, 11, {}),
+    ],
+    ids=["all", "samples", "pure", "hurried"],
+)
+def test_intervals_of_affected_users_cover_them(n_users, rows, options):
+    data = make_users(n_users, rows)
+    usable = np.random.default_rng(0).random(data.n_rows) < 0.9
+    data = data.without(usable)
+    truth, found = (
+        data.affected.mean(),
+        [fit(data, 2.0, rows, insecure_seed=s, **options).affected_users for s in range(6)],
+    )
+    for one in found:
+        reach = (one.high - one.low) / 2
+        assert reach < 0.1
+        assert abs(one.estimate - truth) < 2.2 * reach  # more than four deviations
+    assert len({one.estimate for one in found}) > 1
+    assert sum(one.low <= truth <= one.high for one in found) >= 4
+
+
+def test_marks_of_affected_users_are_told_apart_from_sizes():
+    statistic = ClippedGradient(MeanGradient(losses.logistic, np.zeros(2)), 0.5, 1.0, 0.25)
+    sizes = np.zeros(N_SIZES)
+    sizes[2] = 0.25 * (0.5 + 0.5 * 0.8)
+    gradient, frequencies, affected = statistic.told(np.array([0.1, 0.2, *sizes, 0.5 * 0.6 * 0.25]))
+    np.testing.assert_allclose(gradient, [0.1, 0.2])
+    np.testing.assert_allclose(frequencies, np.eye(N_SIZES)[2])
+    assert affected == pytest.approx(0.5)
 
 
 def test_a_run_ends_even_if_noise_says_that_nobody_has_a_gradient(monkeypatch):

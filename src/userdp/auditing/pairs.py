@@ -33,7 +33,6 @@ from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.privacy.noise import Noise
-from userdp.privacy.selection import best_of_random_runs
 from userdp.solvers.problem import Problem
 from userdp.solvers.quantiles import Counts
 from userdp.vectors.gradients import MeanGradient, RowWeights, Statistic
@@ -200,7 +199,6 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _means("SampledPaperOutlierRemoval", sampled_paper)
     pairs.append(_flips("SampledPaperOutlierRemoval", sampled_paper, _paper_deficit(sampled_paper)))
     pairs += _vocabulary(budget)
-    pairs.append(_random_stopping(budget))
     pairs += _means("Winsorized", priced.winsorized(budget))
     pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
     pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
@@ -288,21 +286,6 @@ def _vocabulary(budget: Budget) -> list[Pair]:
         return Pair("Vocabulary", "tight", attack, mechanism.cost, play, weight)
 
     return [pair("edges", 1.0, 2.0, 1.0), pair("missing", 1.0, 3.0, _SANITY)]
-
-
-def _random_stopping(budget: Budget) -> Pair:
-    """Runs that each release one number, which the user moves one way or the other; the greatest is seen."""
-    mechanism = priced.random_stopping(budget)
-    multiplier = mechanism.mu_squared**-0.5
-
-    def play(noise: Noise, version: int) -> list[float]:
-        def run(candidate: int, number: int) -> tuple[float, float]:
-            found = float(noise.gaussian(np.array([0.5 - version]), 1.0, multiplier)[0])
-            return -found, found
-
-        return [best_of_random_runs(noise, 1, mechanism.stop_probability, run)[2]]
-
-    return Pair("RandomStopping", "tight", "edges", mechanism.cost, play)
 
 
 def _sampled_clip(budget: Budget) -> list[Pair]:

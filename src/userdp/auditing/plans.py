@@ -29,7 +29,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import Noise
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.selection import SPLIT, SelectionPlan, plan_selection, select
+from userdp.privacy.selection import SelectionPlan, plan_selection, select
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.choose import Option, choose
 from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
@@ -135,8 +135,7 @@ def _fitted(budget: Budget) -> int:
 
 
 def _search(budget: Budget, refit_fraction: float) -> SelectionPlan:
-    plans = plan_selection(_SEARCHED, 2, budget, refit_fraction=refit_fraction)
-    return next(plan for plan in plans if plan.strategy == SPLIT)
+    return plan_selection(_SEARCHED, 2, budget, refit_fraction=refit_fraction)
 
 
 def _whole_search(budget: Budget) -> Pair:

@@ -22,11 +22,9 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
-from userdp.privacy.mechanisms.allotment import RandomStopping
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.privacy.mechanisms.vocabulary import Vocabulary
-from userdp.privacy.selection import stopping_mu_squared
 
 _Tested = TypeVar("_Tested", OutlierRemoval, SampledOutlierRemoval)
 _TEST_FRACTION = 0.04  # of the Gaussian budget
@@ -137,11 +135,6 @@ def vocabulary(budget: Budget) -> Vocabulary:
     multiplier = gaussian(budget, 1, Cost(failure=failure))
     size = 2 * math.ceil(Vocabulary(_MANY, multiplier, failure, 1, 2, 1).threshold + 9 * multiplier)
     return Vocabulary(size, multiplier, failure, 1, 2, 1)
-
-
-def random_stopping(budget: Budget) -> RandomStopping:
-    """Four runs on average, each of which tells as much as the budget allows."""
-    return RandomStopping(1, stopping_mu_squared(budget, 0.25), 0.25, budget.delta * (1 - 2e-6))
 
 
 def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:

@@ -127,11 +127,44 @@ class Yardstick:
 
 def yardstick(loss: Loss, data: UserData, best: np.ndarray) -> Yardstick:
     """Of these users, at the minimiser of their mean loss. NOT PRIVATE."""
+    inverse, covariance, dimension = _bread_and_meat(loss, data, best)
+    return Yardstick(math.sqrt(max(0.0, float(np.sum(inverse * covariance)))), dimension)
+
+
+def clustered_covariance(loss: Loss, data: UserData, best: np.ndarray) -> np.ndarray:
+    """Of the minimiser's coefficients, by the sandwich H^-1 C H^-1 / n with one cluster per user. NOT PRIVATE.
+
+    H is the Hessian of the users' mean loss, C the covariance of their mean gradients at its minimiser, n how many
+    users have rows; there is no correction for small samples.
+    """
+    inverse, covariance, _ = _bread_and_meat(loss, data, best)
+    found: np.ndarray = inverse @ covariance @ inverse / np.count_nonzero(np.diff(data.offsets))
+    return found
+
+
+def release_covariance(loss: Loss, data: UserData, best: np.ndarray, budget: Budget) -> np.ndarray:
+    """Covariance of the noise in coefficients from one optimally preconditioned Gaussian release. NOT PRIVATE.
+
+    Users' mean gradients at the minimiser are multiplied by C^-1/2, clipped at their root-mean-square norm sqrt(d),
+    averaged with noise of standard deviation 2 sqrt(d) z/n, z = 1/mu(epsilon, delta), and multiplied by H^-1 C^1/2: the
+    covariance is (2 z sqrt(d)/n)^2 H^-1 C H^-1. So noise has the same ratio to the clustered standard error, 2 z
+    sqrt(d/n), in every combination of coefficients, and every other preconditioner has a larger one in some of them.
+
+    The bias of clipping is not counted, and H, C and the minimiser are taken as known, so that a private fit has more
+    error. One coefficient released by itself would have 1/sqrt(d) of this noise.
+    """
+    inverse, covariance, dimension = _bread_and_meat(loss, data, best)
+    noise = 2 * gaussian_multiplier(budget) / np.count_nonzero(np.diff(data.offsets))
+    found: np.ndarray = noise**2 * dimension * inverse @ covariance @ inverse
+    return found
+
+
+def _bread_and_meat(loss: Loss, data: UserData, best: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """H^-1 on the directions in which the loss bends, the covariance of users' gradients, how many directions."""
     inverse, dimension = _bent_inverse(_expansion(loss, data, best)[2])
     owners = np.flatnonzero(np.diff(data.offsets))
     gradients = MeanGradient(loss, best)(data, owners, len(owners))
-    covariance = np.atleast_2d(np.cov(gradients, rowvar=False, bias=True))
-    return Yardstick(math.sqrt(max(0.0, float(np.sum(inverse * covariance)))), dimension)
+    return inverse, np.atleast_2d(np.cov(gradients, rowvar=False, bias=True)), dimension
 
 
 def worst_case_rate(n_users: int, rows_per_user: int, dimension: int, epsilon: float) -> float:

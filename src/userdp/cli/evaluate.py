@@ -17,10 +17,9 @@ from userdp.data.grouping import Groups
 from userdp.data.schema import ids, positions, require_column
 from userdp.data.source import Source
 from userdp.data.tables import open_table
-from userdp.data.users import UserData
 from userdp.metrics.scoring import compared, finite
 from userdp.models.estimators import PoissonRegressor
-from userdp.models.evaluating import Evaluation, evaluate_users, evaluation_layout
+from userdp.models.evaluating import Evaluation, evaluate_users, evaluation_layout, row_places
 from userdp.models.files import load_estimator
 from userdp.models.linear import LinearModel
 from userdp.privacy.accounting import budget_for
@@ -140,17 +139,26 @@ def evaluate(
     )
     # Each row by itself, so that nothing is told of others. Described columns are finite already.
     rows, sound = finite(matrix) if fitted.columns is None else (matrix, np.ones(len(targets), dtype=bool))
-    found = compared(fitted, rows, targets, sound, layout.scale, exposed)
     own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))
-    users = UserData.from_arrays(
-        layout.rows(found, own), None, owners, max_rows_per_user=max_rows_per_user, insecure_seed=insecure_seed
-    )
-    budget = budget_for(epsilon, delta, users.n_users)
+    places = row_places(len(targets), owners, max_rows_per_user, insecure_seed)
+
+    def scored() -> np.ndarray:
+        return layout.rows(compared(fitted, rows, targets, sound, layout.scale, exposed), own)
+
+    budget = budget_for(epsilon, delta, places.n_users)
     charged = Ledger(budget) if opened is None else opened
     with spending(charged, budget):
         source = Source(data.name, target, user_column, exposure=exposure)
         result = evaluate_users(
-            users, layout, budget, confidence, charged, purpose=purpose, source=source, insecure_seed=insecure_seed
+            places,
+            scored,
+            layout,
+            budget,
+            confidence,
+            charged,
+            purpose=purpose,
+            source=source,
+            insecure_seed=insecure_seed,
         )
     if not show.as_json(result.to_dict(), json):
         _print_private(result)

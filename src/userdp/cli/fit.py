@@ -15,7 +15,7 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, in_options, spending
 from userdp.cli.tables import Ranges, class_weights, columns_of, declare_classes, pair_of, users_of
-from userdp.data.columns import Columns
+from userdp.data.columns import PRIVATE, Columns
 from userdp.data.grouping import Groups
 from userdp.data.schema import Schema, ids, require_column
 from userdp.data.source import Source
@@ -67,7 +67,7 @@ def fit(
     ] = None,
     columns_fraction: Annotated[
         float,
-        o.option(o.PRIVACY, 'Part of the budget for what --columns leave "private", if anything.', default=True),
+        o.option(o.PRIVACY, 'Part of the budget for what --columns and --target-range leave "private".', default=True),
     ] = 0.1,
     feature_range: Annotated[
         str | None,
@@ -84,7 +84,10 @@ def fit(
         ),
     ] = None,
     target_range: Annotated[
-        str | None, o.option(o.DATA, "Public lowest,highest target, for numbers; those beyond are cut off.")
+        str | None,
+        o.option(
+            o.DATA, "Public lowest,highest target, for numbers, or private to learn them; those beyond are cut off."
+        ),
     ] = None,
     max_count: o.MaxCount = None,
     exposure: o.Exposure = None,
@@ -372,6 +375,8 @@ def fit(
         made = f"The model is in {output}."
         if report is not None:
             write_report(model, report)
+    if checkpoint is not None:
+        Journal(checkpoint).end()
     if not show.as_json(_record(model, output, report), json):
         _summary(model, output, report, quiet)
     if model.aborted_:
@@ -454,11 +459,14 @@ def _model(loss: o.LossName, target_range: str | None, quantile: float | None, t
     if target_range is None:
         raise InputError(
             f"Expected --target-range lowest,highest with --loss {loss}: a public range of targets, from what they "
-            "mean and not from the data; those beyond are cut off. Nothing was spent."
+            "mean and not from the data; those beyond are cut off. --target-range private learns it for a part of the "
+            "budget. Nothing was spent."
         )
-    ends = pair_of(target_range, "--target-range")
-    if not ends[0] < ends[1]:
-        raise InputError(f"Expected --target-range lowest,highest, got {target_range!r}.")
+    ends: Any = PRIVATE
+    if target_range != PRIVATE:
+        ends = pair_of(target_range, "--target-range")
+        if not ends[0] < ends[1]:
+            raise InputError(f"Expected --target-range lowest,highest, got {target_range!r}.")
     if loss == o.LossName.huber:
         return estimators.HuberRegressor(target_range=ends, threshold=threshold)
     if loss == o.LossName.squared:
@@ -544,6 +552,8 @@ def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool)
     if not quiet:
         work = f"{model.solver_}, {model.result_.mode}; {model.n_gradients_:,} gradients at most"
         rows = [*show.guarantee(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
+        if (affected := model.privacy_.affected_users) is not None:
+            rows.insert(-3, ("left out", str(affected)))
         if travelled := model.result_.bytes_per_release:
             rows.insert(-2, ("traffic", f"{travelled:,.0f} bytes a release, to and from all partitions"))
         show.facts(rows if report is None else [*rows, ("report", str(report))])
@@ -552,11 +562,14 @@ def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool)
             show.scores(model.scores_)
         if model.uncertainty_ is not None:
             typer.echo(str(model.summary()))
+    affected = model.privacy_.affected_users
+    labels = " Check --classes too: rows with other labels are left out." if model._classifies else ""
     if model.result_.message:
-        labels = (
-            " Check --classes too: rows with other labels are lost." if model.aborted_ and model._classifies else ""
-        )
-        show.note(in_options(model.result_.message) + labels)
+        show.note(in_options(model.result_.message) + (labels if model.aborted_ else ""))
+    for note in model.notes_:
+        show.note(note)
+    if affected is not None and affected.clear:
+        show.note(f"{affected} Missing cells can be filled, by --fill-missing or --columns.{labels}")
     if model.privacy_.warning:
         show.note(model.privacy_.warning, "yellow" if model.privacy_.private else "bold red")
 

@@ -31,6 +31,10 @@ FailureFraction = Annotated[
 ]
 
 
+_NO_UNIT = "set by the first charge (whole users, or single rows)"
+_UNITS = {"user": "user: all rows of a user together", "row": "row: each row by itself"}
+
+
 @app.callback()
 def top() -> None:
     """Make a data set's ledger, or show what was spent.
@@ -78,11 +82,11 @@ def new(
     fraction = failure_fraction if failure_share is None else failure_share
     show.check_json(json, path)
     Ledger(budget, check_place(path), fraction)
-    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction}
+    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction, "unit": None}
     if not show.as_json({"path": str(path)} | kept, json):
         typer.echo(
             f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "
-            "Nothing is spent."
+            f"Nothing is spent. Privacy unit: {_NO_UNIT}."
         )
         if delta is None and users is None:
             typer.echo("That delta is for up to 10,000 users: of a larger data set pass --users, or --delta.")
@@ -114,6 +118,7 @@ def show_ledger(
         "epsilon": ledger.budget.epsilon,
         "delta": ledger.budget.delta,
         "failure_share": ledger.failure_fraction,
+        "unit": ledger.unit,
         "spent_epsilon": spent if private else None,
         "spent_epsilon_is": ODOMETER,
         "fits_epsilon": ledger.largest_epsilon(delta),
@@ -127,6 +132,7 @@ def show_ledger(
     show.facts(
         [
             ("budget", f"epsilon {rounded_up(ledger.budget.epsilon)} at delta {rounded_up(ledger.budget.delta)}"),
+            ("unit", _NO_UNIT if ledger.unit is None else _UNITS[ledger.unit]),
             ("spent", f"epsilon {spent:.4g} at delta {ledger.budget.delta:g}"),
             ("left", ledger.what_fits(delta)),
             ("charges", f"{len(charges):,}"),
@@ -134,12 +140,10 @@ def show_ledger(
     )
     typer.echo(f"Spent: {ODOMETER[0].lower()}{ODOMETER[1:]}")
     for number, charge in enumerate(charges, 1):
-        typer.echo(
-            f"\n{number}. {charge.charged_at[:19].replace('T', ' ')} UTC, {charge.purpose or 'no purpose given'}"
-        )
+        typer.echo(f"\n{number}. {charge.charged_at[:10]}, {charge.purpose or 'no purpose given'}")
         for step in charge.steps:
             typer.echo(f"   {step.label}: {step.mechanism} on users {step.start:,} to {step.stop - 1:,}")
-        if apart((step.start, step.stop - 1) for step in charge.steps):
+        if charge.steps and apart((step.start, step.stop - 1) for step in charge.steps):
             typer.echo(f"   {IN_PARALLEL}")
         if not charge.private:
             show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)

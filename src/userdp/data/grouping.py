@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,29 @@ _THREADING_PAYS = 1 << 20  # entries below which starting threads costs more tha
 
 @dataclass(frozen=True)
 class Groups:
-    """Which input row goes where: output row i is input row order[i], or input row i without an order."""
+    """Which input row goes where: output row i is input row order[i], or input row i without an order.
+
+    affected: which users lost rows that cannot be used, None for nobody; firsts: an input row of each user, from whom
+    all rows may be gone; None where that is the first that goes anywhere.
+    """
 
     offsets: np.ndarray
     order: np.ndarray | None
     n_input: int
+    affected: np.ndarray | None = None
+    firsts: np.ndarray | None = None
 
     @classmethod
     def make(
-        cls, users: Any, n_rows: int, cap: int | None, insecure_seed: int | None, key: bytes | None = None
+        cls,
+        users: Any,
+        n_rows: int,
+        cap: int | None,
+        insecure_seed: int | None,
+        key: bytes | None = None,
+        usable: np.ndarray | None = None,
     ) -> Groups:
+        """Rows of each user next to each other: those that are `usable` (all without a mask), and of them `cap`."""
         check_seed(insecure_seed)
         starts, codes = _runs(users, n_rows)
         n_users = int(codes.max()) + 1
@@ -46,10 +59,32 @@ class Groups:
             narrow = codes.astype(np.int32 if n_rows < 2**31 - 1 else np.int64)
             order, counts = _counting_sort(np.repeat(narrow, lengths), n_users)
         check_cap(cap)
-        if cap is not None and counts.max() > cap:
-            order = _capped(order, counts, int(cap), insecure_seed, key)
-            counts = np.minimum(counts, cap)
-        return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), order, n_rows)
+        return cls(_offsets(counts), order, n_rows).kept(usable, cap, insecure_seed, key)
+
+    def crowded(self, cap: int | None) -> bool:
+        """Whether somebody has more rows than that."""
+        return cap is not None and bool(np.diff(self.offsets).max() > cap)
+
+    def kept(
+        self, usable: np.ndarray | None, cap: int | None, insecure_seed: int | None, key: bytes | None = None
+    ) -> Groups:
+        """The same users without input rows that are not usable, and then with at most `cap` rows each.
+
+        Guarantee: which rows of a user are dropped for not being usable is a function of the mask at that user's rows.
+        """
+        groups = self
+        if usable is not None and not usable.all():
+            mine = usable if self.order is None else usable[self.order]
+            offsets = np.concatenate([[0], np.cumsum(mine)]).astype(np.int64)[self.offsets]
+            order = np.flatnonzero(mine) if self.order is None else self.order[mine]
+            firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
+            groups = Groups(offsets, order, self.n_input, np.diff(offsets) < np.diff(self.offsets), firsts)
+        if not groups.crowded(cap):
+            return groups
+        assert cap is not None
+        counts = np.diff(groups.offsets)
+        order = _capped(groups.order, counts, int(cap), insecure_seed, key)
+        return replace(groups, offsets=_offsets(np.minimum(counts, cap)), order=order)
 
     @property
     def n_rows(self) -> int:
@@ -136,7 +171,9 @@ class Groups:
 
     def ids(self, users: Any) -> tuple[Hashable, ...]:
         """Identifier of each user, in the users' order."""
-        firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
+        firsts = self.firsts
+        if firsts is None:
+            firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
         if isinstance(users, (pa.Array, pa.ChunkedArray)):
             if isinstance(users, pa.ChunkedArray) and pa.types.is_dictionary(users.type):
                 users = users.unify_dictionaries()
@@ -144,6 +181,10 @@ class Groups:
             return tuple(texts(found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found))
         listed = list(users)
         return tuple(listed[first] for first in firsts)
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def as_rows(columns: Sequence[np.ndarray], out: np.ndarray) -> None:

@@ -3,6 +3,7 @@
     rows.npy       (n_rows, columns), float32 or float64
     targets.npy    (n_rows,), float64
     offsets.npy    (n_users + 1,), int64: user u owns rows offsets[u] .. offsets[u + 1]
+    affected.npy   (n_users,), bool: who lost rows because a cell, or the target, was missing or infinite
     ids.arrow      one id per user, if they are asked for
     manifest.json  the format's version, what was asked for, of which files, and each file's type, shape and checksum
 
@@ -253,7 +254,7 @@ def _sorted_into(
     at_a_time = _rows_at_a_time(limit, request)
     failed: list[BaseException] = []
     batches = _noticed(_cells(table, request, at_a_time, tell), failed)
-    order = ", ".join(name for name in ("id", "draw", "number") if name in _columns(table, request).names)
+    order = ", ".join(name for name in ("id", "lost", "draw", "number") if name in _columns(table, request).names)
     try:
         with (
             duckdb.connect(":memory:", config=settings) as connection,
@@ -309,13 +310,15 @@ def _noticed(batches: Iterator[pa.RecordBatch], failed: list[BaseException]) -> 
 
 
 def _columns(table: TableFile, request: Request) -> pa.Schema:
-    """What is sorted: by id, then by a random word if some rows are dropped, then as the table has them."""
+    """What is sorted: by id, rows that cannot be used last, then by a random word if some rows are dropped, then as the
+    table has them.
+    """
     features = [(f"x{i}", pa.from_numpy_dtype(request.dtype)) for i in range(len(request.schema.features))]
     word = pa.uint64() if request.insecure_seed is None else pa.float64()
     draw = [] if request.max_rows_per_user is None else [("draw", word)]
     target = [] if request.schema.target is None else [("target", pa.float64())]
     owner = keys(_empty(table, request.schema.user)).type
-    return pa.schema([("id", owner), *draw, ("number", pa.int64()), *target, *features])
+    return pa.schema([("id", owner), ("lost", pa.bool_()), *draw, ("number", pa.int64()), *target, *features])
 
 
 def _cells(
@@ -331,17 +334,20 @@ def _cells(
         found, n_rows = keys(cells[schema.user]), len(batch[0])
         if found.null_count:
             raise ValueError(MISSING_ID)
-        made: list[Any] = [found, np.arange(start, start + n_rows)]
+        lost = np.zeros(n_rows, dtype=bool)
+        made: list[Any] = [found, lost, np.arange(start, start + n_rows)]
         if request.max_rows_per_user is not None:
-            made.insert(1, drawn(n_rows))
+            made.insert(2, drawn(n_rows))
         if schema.target is not None:
             made.append(schema.targets(cells[schema.target]).astype(np.float64, copy=False))
+            lost |= ~np.isfinite(made[-1])
         with np.errstate(all="ignore"):
             for name, reader in zip(schema.features, readers, strict=True):
                 values = reader(cells[name]).astype(request.dtype, copy=False)
                 if request.fill_missing is not None:
                     values = np.where(np.isnan(values), request.dtype.type(request.fill_missing), values)
                 made.append(values)
+                lost |= ~np.isfinite(values)
         yield pa.RecordBatch.from_arrays(
             [pa.array(one, kind) for one, kind in zip(made, columns.types, strict=True)], schema=columns
         )
@@ -350,14 +356,19 @@ def _cells(
 
 
 class _Writer:
-    """Sorted rows to files, as they come; of a user with too many the first of the draws, in the table's order."""
+    """Sorted rows to files, as they come; of a user with too many the first of the draws, in the table's order.
+
+    Of rows that cannot be used, which are a user's last, nothing is written but who has some.
+    """
 
     def __init__(self, folder: Path, request: Request, ids: pa.DataType) -> None:
         self._folder, self._request, self._files = folder, request, contextlib.ExitStack()
-        self._kinds = {"rows": request.dtype, "targets": np.dtype(np.float64), "offsets": np.dtype(np.int64)}
+        own = {"targets": np.float64, "offsets": np.int64, "affected": np.bool_}
+        self._kinds = {"rows": request.dtype} | {name: np.dtype(kind) for name, kind in own.items()}
         self._ids = pa.schema([("id", ids)])
         self._last: Any = None  # the last row's user
         self._count, self._n_users, self._end = 0, 0, 0  # rows of this user, users, and rows that are kept of others
+        self._affected = False  # whether this user has rows that cannot be used
         self._held: list[tuple[np.ndarray, ...]] = []  # this user's rows, if there is a cap
 
     def __enter__(self) -> _Writer:
@@ -382,23 +393,23 @@ class _Writer:
         goes_on = self._n_users > 0 and ids[0].as_py() == self._last
         first, before = (int(lengths[0]), self._count) if goes_on else (0, 0)
         if self._n_users > 0 and not goes_on:
-            self._close_users(np.array([self._count]))
+            self._close_users(np.array([self._count]), np.array([self._affected]))
         ranks = np.arange(n_rows) - np.repeat(starts, lengths)
         ranks[:first] += before
-        lengths[0] += before
-        self._close_users(lengths[:-1])
-        self._last, self._count, self._n_users = (
-            ids[-1].as_py(),
-            int(lengths[-1]),
-            self._n_users + len(starts) - goes_on,
-        )
+        lost = batch.column("lost").to_numpy(zero_copy_only=False)
+        affected = np.logical_or.reduceat(lost, starts)  # lost rows come last: who had some before has more here
+        counts = lengths - np.add.reduceat(lost.astype(np.int64), starts)
+        counts[0] += before
+        self._close_users(counts[:-1], affected[:-1])
+        self._last, self._count, self._affected = ids[-1].as_py(), int(counts[-1]), bool(affected[-1])
+        self._n_users += len(starts) - goes_on
         if self._request.user_ids:
             self._owners.write_batch(pa.record_batch([ids.take(pa.array(starts[goes_on:]))], schema=self._ids))
         rows, targets = self._block(batch)
         if cap is None:
-            self._write(rows, targets)
+            self._write(rows[~lost], targets[~lost])
             return
-        number, kept = batch.column("number").to_numpy(), ranks < cap
+        number, kept = batch.column("number").to_numpy(), ~lost & (ranks < cap)
 
         def some(start: int, end: int) -> tuple[np.ndarray, ...]:
             return tuple(array[start:end][kept[start:end]] for array in (rows, targets, number, codes))
@@ -414,7 +425,7 @@ class _Writer:
         if self._n_users == 0:
             raise ValueError(NO_ROWS)
         check_users(self._n_users)
-        self._close_users(np.array([self._count]))
+        self._close_users(np.array([self._count]), np.array([self._affected]))
         self._write_held()
         for name, file in self._arrays.items():
             file.seek(0)
@@ -423,7 +434,7 @@ class _Writer:
         return facts | ({"ids": {}} if self._request.user_ids else {})
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        shapes = {"rows": (self._end, self._request.width), "targets": (self._end,)}
+        shapes = {"rows": (self._end, self._request.width), "targets": (self._end,), "affected": (self._n_users,)}
         return shapes.get(name, (self._n_users + 1,))
 
     def _block(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -435,12 +446,13 @@ class _Writer:
             return rows, np.full(len(rows), np.nan)
         return rows, batch.column("target").to_numpy()
 
-    def _close_users(self, lengths: np.ndarray) -> None:
+    def _close_users(self, lengths: np.ndarray, affected: np.ndarray) -> None:
         """Users of whom all rows were seen."""
         if len(lengths):
             cap = self._request.max_rows_per_user
             ends = self._end + np.cumsum(lengths if cap is None else np.minimum(lengths, cap), dtype=np.int64)
             self._arrays["offsets"].write(ends.data)
+            self._arrays["affected"].write(np.ascontiguousarray(affected).data)
             self._end = int(ends[-1])
 
     def _write_held(self) -> None:

@@ -22,10 +22,10 @@ import pyarrow as pa
 from userdp.data.schema import TEXT, Schema, declared, texts
 from userdp.data.tables import TableFile
 
-FORMAT = 2
+FORMAT = 3
 LEAST_MEMORY = 64 * 10**6  # duckdb itself takes about 32 MB
 MANIFEST, IDS, SPILL = "manifest.json", "ids.arrow", "spill"
-ARRAYS = ("rows", "targets", "offsets")
+ARRAYS = ("rows", "targets", "offsets", "affected")
 FILES = {MANIFEST, IDS, *(f"{name}.npy" for name in ARRAYS)}
 _LONGEST_MANIFEST = 2**26
 _PIECE = 2**26  # bytes that are checked at a time
@@ -83,13 +83,15 @@ class Store:
     _maps: dict[str, tuple[mmap.mmap, np.ndarray]]
 
     def array(self, name: str) -> np.ndarray:
-        """Rows, targets or offsets: of the file, read when they are looked at."""
+        """Rows, targets, offsets or who lost rows: of the file, read when they are looked at."""
         return self._maps[name][1]
 
     def scratch(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         """An array beside the rows, in a file without a name: it takes no memory, and nothing is left of it."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
+        if size == 0:  # of no rows, since none could be used: no file has room for nothing
+            return np.empty(shape, kind)
         try:
             with tempfile.TemporaryFile(dir=self.path.parent) as file:
                 os.posix_fallocate(file.fileno(), 0, size)  # a full disk must be noticed here: later it would kill
@@ -190,9 +192,11 @@ class Folder:
         shapes = [maps[name][1].shape for name in ARRAYS]
         kinds = [maps[name][1].dtype for name in ARRAYS]
         n_rows, n_users = shapes[0][0], shapes[2][0] - 1
-        if shapes != [(n_rows, request.width), (n_rows,), (n_users + 1,)] or n_users < 2:
+        if shapes != [(n_rows, request.width), (n_rows,), (n_users + 1,), (n_users,)] or n_users < 2:
             raise Replaced(_DAMAGED)
-        if kinds != [request.dtype, np.dtype(np.float64), np.dtype(np.int64)] or not _rises(maps["offsets"][1], n_rows):
+        if kinds != [request.dtype, *(np.dtype(kind) for kind in (np.float64, np.int64, np.bool_))]:
+            raise Replaced(_DAMAGED)
+        if not _rises(maps["offsets"][1], n_rows):
             raise Replaced(_DAMAGED)
         found = None
         if request.user_ids:
@@ -202,10 +206,10 @@ class Folder:
 
     def _mapped(self, name: str, facts: dict[str, Any]) -> tuple[mmap.mmap, np.ndarray]:
         """An array in a file that has the size and checksum that the manifest tells."""
-        if facts["dtype"] not in ("float32", "float64", "int64"):
+        if facts["dtype"] not in ("float32", "float64", "int64", "bool"):
             raise Replaced(_DAMAGED)
         kind, shape = np.dtype(facts["dtype"]), tuple(facts["shape"])
-        if not all(type(size) is int and 0 < size < 2**60 for size in shape):
+        if not all(type(size) is int and 0 <= size < 2**60 for size in shape):
             raise Replaced(_DAMAGED)
         head, count = header(kind, shape), math.prod(shape)
         with self.open(f"{name}.npy") as file:
@@ -229,7 +233,7 @@ class Folder:
 
 def _rises(offsets: np.ndarray, n_rows: int) -> bool:
     """Whether offsets rise from 0 to the number of rows: kernels check no bounds."""
-    return bool(offsets[0] == 0 and offsets[-1] == n_rows and np.all(offsets[1:] > offsets[:-1]))
+    return bool(offsets[0] == 0 and offsets[-1] == n_rows and np.all(offsets[1:] >= offsets[:-1]))
 
 
 def _ids_of(found: pa.Array, kind: pa.DataType) -> tuple[Any, ...]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
+import itertools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ KINDS = {
     ".ipc": "Arrow",
 }
 _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
-_BLOCK_BYTES = 2**24  # of CSV at a time
-_BATCH_ROWS = 32768  # of other formats at a time, which stay in the processor's cache while they are moved
+_BATCH_ROWS = 32768  # at a time, which stay in the processor's cache while they are moved
 
 _TOO_LARGE = (
     "Expected memory for the table: set memory_limit (--memory-limit) for one that is larger. Nothing was spent."
@@ -47,8 +46,7 @@ _TOO_LARGE = (
 class TableFile:
     """A table in a file, as far as it is needed: its columns' names, and the columns one at a time.
 
-    Columns are of the types that the file declares. CSV declares none: its columns are `Untyped` text, or float64 where
-    they were prefetched as numbers and every cell is one.
+    Columns are of the types that the file declares. CSV declares none: its columns are `Untyped` text.
     """
 
     def __init__(
@@ -66,13 +64,11 @@ class TableFile:
         self._schema, self._read = schema, read
         self._scan = scan or (lambda names, _: read(names).to_batches(max_chunksize=_BATCH_ROWS))
         self._count, self._files, self._read_distinct = count, files, read_distinct
-        self._kept: dict[str, pa.ChunkedArray | Untyped] = {}
-        self._asked: dict[str, Any] = {}
+        self._kept: dict[str, pa.ChunkedArray] = {}
 
     def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
-        if self.typed:
-            return self._columns([name])[name]
-        return self._kept[name] if name in self._kept else Untyped(self._columns([name], {name: pa.string()})[name])
+        cells = self._kept[name] if name in self._kept else self._columns([name])[name]
+        return cells if self.typed else Untyped(cells)
 
     def user_column(self, name: str) -> Any:
         """A column of user ids, as `schema.ids` has them; text of Parquet as places in dictionaries, as it lies there.
@@ -115,33 +111,22 @@ class TableFile:
 
     def prefetch(self, schema: Schema) -> None:
         """Read these columns of a CSV file in one go; other formats are quickest by column."""
-        texts = [schema.user] if schema.classes is None else [schema.user, schema.target]
-        wanted = [name for name in (schema.user, *schema.features, schema.target) if name is not None]
-        types = {name: pa.string() if name in texts else pa.float64() for name in wanted}
-        if self.typed or types.items() <= self._asked.items():
-            return
-        self._asked = types
-        try:
-            table = self._read(list(types), types)
-        except (pa.ArrowException, OSError):  # some cell is no number
-            types = dict.fromkeys(types, pa.string())
-            table = self._columns(list(types), types)
-        self._kept = {n: Untyped(table[n]) if kind == pa.string() else table[n] for n, kind in types.items()}
+        self.prefetch_text([name for name in (schema.user, *schema.features, schema.target) if name is not None])
 
     def prefetch_text(self, names: list[str]) -> None:
         """Read these columns of a CSV file, as text, in one go."""
-        missing = [name for name in names if not isinstance(self._kept.get(name), Untyped)]
+        missing = [name for name in dict.fromkeys(names) if name not in self._kept]
         if not self.typed and missing:
-            found = self._columns(missing, dict.fromkeys(missing, pa.string()))
-            self._kept |= {name: Untyped(cells) for name, cells in found.items()}
+            self._kept |= self._columns(missing)
 
     def guess(self, name: str) -> pa.ChunkedArray:
         """The column with the type that its cells suggest, which is for those who may see them."""
-        return self._columns([name])[name]
+        cells = self._columns([name])[name]
+        return cells if self.typed else _suggested(cells)
 
-    def _columns(self, names: list[str], types: dict[str, Any] | None = None) -> dict[str, pa.ChunkedArray]:
+    def _columns(self, names: list[str]) -> dict[str, pa.ChunkedArray]:
         try:
-            table = self._read(names) if types is None else self._read(names, types)
+            table = self._read(names)
             return {name: table[name] for name in names}
         except pa.ArrowMemoryError:
             raise MemoryError(_TOO_LARGE) from None
@@ -258,41 +243,68 @@ def _open_parquet(path: Path) -> TableFile:
 
 
 def _open_csv(path: Path) -> TableFile:
-    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        names = next(csv.reader(file, delimiter=_delimiter(path)), [])
+    rows = _csv_rows(path)
+    names = next(rows, [])
+    rows.close()
     "".join(names).encode()  # refuses names that are no UTF-8
-    parse = pyarrow.csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
 
-    def read(columns: list[str], types: dict[str, Any] | None = None) -> pa.Table:
-        # Whether text is UTF-8 is one person's matter.
-        convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=types, check_utf8=types is None)
-        try:
-            return pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES), parse, convert)
-        except pa.ArrowInvalid:
-            if types is not None and pa.float64() in types.values():  # perhaps only a cell that is no number
-                raise
-        mended = _rectangular(path, len(names))
-        options = pyarrow.csv.ReadOptions(block_size=min(len(mended) + 1, 2**31 - 1))
-        return pyarrow.csv.read_csv(pa.BufferReader(mended), options, parse, convert)
+    def read(columns: list[str]) -> pa.Table:
+        places, width = [names.index(name) for name in columns], len(names)
+        chunks: list[list[pa.Array]] = [[] for _ in columns]
+        rows = _csv_rows(path)
+        next(rows, None)
+        while some := list(itertools.islice(rows, _BATCH_ROWS)):
+            # Cut off, or filled with empty cells, to the header's width: how many cells somebody writes into a row, and
+            # what is behind a quote, is their matter.
+            cells = list(
+                zip(*((row + [""] * width)[:width] if len(row) != width else row for row in some), strict=True)
+            )
+            for chunk, place in zip(chunks, places, strict=True):
+                chunk.append(_as_text(cells[place]))
+        return pa.table([pa.chunked_array(chunk, pa.string()) for chunk in chunks], columns)
 
     return TableFile(path, pa.schema([(name, pa.string()) for name in names]), read, typed=False)
 
 
-def _rectangular(path: Path, width: int) -> bytes:
-    """A CSV file with each row cut off, or filled with empty cells, to the header's width.
+_END = ("the end", "of the file")
 
-    How many cells somebody writes into a row, and how long they are, must not make the file unreadable for all.
+
+def _csv_rows(path: Path) -> Generator[list[str], None, None]:
+    """The rows of a CSV file, those that are empty left out, by the only parser there is for it: Python's.
+
+    Text behind a closing quote belongs to the cell, and cells may be of any length. A quote that is never closed would
+    take everybody's rows behind it into one cell: that is an error, which is found by a line behind the last.
     """
-    made = io.StringIO(newline="")
-    limit = csv.field_size_limit(2**31 - 1)
+    delimiter, limit = _delimiter(path), csv.field_size_limit(2**31 - 1)
     try:
         with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            rows = csv.reader(file, delimiter=_delimiter(path), strict=True)
-            writer = csv.writer(made, delimiter=_delimiter(path), lineterminator="\n")
-            writer.writerows((row + [""] * width)[:width] for row in rows if row)
+            rows = csv.reader(itertools.chain(file, [delimiter.join(_END)]), delimiter=delimiter)
+            before = next(rows)
+            for row in rows:
+                if before:
+                    yield before
+                before = row
+        if before != list(_END):
+            raise csv.Error("a quote that is not closed")
     finally:
         csv.field_size_limit(limit)
-    return made.getvalue().encode(errors="surrogateescape")
+
+
+def _as_text(cells: Iterable[str]) -> pa.Array:
+    """Text of any bytes: whether it is UTF-8 is one user's matter."""
+    try:
+        return pa.array(cells, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([cell.encode(errors="surrogateescape") for cell in cells], pa.binary()).view(pa.string())
+
+
+def _suggested(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of text with the type that all of its cells suggest."""
+    written = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(pa.table({"cells": cells}), written)
+    size = pyarrow.csv.ReadOptions(block_size=min(max(written.tell(), 1), 2**31 - 1))
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    return pyarrow.csv.read_csv(pa.BufferReader(written.getvalue()), size, parse)["cells"]
 
 
 def _open_arrow(path: Path) -> TableFile:

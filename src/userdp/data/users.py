@@ -4,6 +4,10 @@ User u owns rows offsets[u] .. offsets[u + 1]. A user may hold anything, NaN and
 raise and warn nowhere, because a message that depends on a user's data is a leak. Errors speak of types,
 dimensions and column names only, never of numbers of rows. Users are numbered by first appearance, and their
 identifiers are dropped unless asked for.
+
+Rows with a missing or infinite cell, or target, are left out when users are made of arrays, tables or files, before
+rows are capped: their owner keeps the others, and stays a user even without any. Whether a row is left out is a
+function of that row.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import hashlib
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
@@ -56,8 +60,14 @@ class Options:
                 raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
         return cls(**options)
 
-    def groups(self, users: Any, n_rows: int) -> Groups:
-        return Groups.make(users, n_rows, self.max_rows_per_user, self.insecure_seed, self.choice_key)
+    def groups(self, users: Any, n_rows: int, usable: np.ndarray | None = None) -> Groups:
+        return Groups.make(users, n_rows, self.max_rows_per_user, self.insecure_seed, self.choice_key, usable)
+
+    def usable(self, cells: np.ndarray, kept: np.dtype) -> np.ndarray:
+        """Which cells are numbers, in the type that is kept, or will be filled."""
+        with np.errstate(all="ignore"):
+            cells = cells.astype(kept, copy=False)
+        return np.asarray(np.isfinite(cells) if self.fill_missing is None else ~np.isinf(cells))
 
     def float_type(self, given: np.dtype) -> np.dtype:
         """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
@@ -81,6 +91,7 @@ class UserData:
     public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
     given: they are then NaN. With `has_intercept` there is one more feature after those of the columns, which is 1 in
     all rows and held nowhere; `dense` gives rows with it.
+    `affected` (n_users,) tells which users lost rows because cells, or the target, were missing or infinite: private.
     `store` is where arrays are mapped from, of data that is larger than memory.
     `source` names the file and the columns that rows come from, which are public.
     """
@@ -90,6 +101,7 @@ class UserData:
     offsets: np.ndarray
     user_ids: tuple[Hashable, ...] | None = None
     insecure_seed: int | None = None
+    affected: Any = field(default=None, kw_only=True)  # an array; None makes one of nobody
     has_targets: bool = field(default=True, kw_only=True)
     has_intercept: bool = field(default=False, kw_only=True)
     store: Store | None = field(default=None, kw_only=True)
@@ -97,9 +109,11 @@ class UserData:
 
     def __post_init__(self) -> None:
         check_seed(self.insecure_seed)
-        _check_layout(self.rows, self.targets, self.offsets)
+        if self.affected is None:
+            object.__setattr__(self, "affected", np.zeros(max(0, len(self.offsets) - 1), dtype=bool))
+        _check_layout(self.rows, self.targets, self.offsets, self.affected)
         dense = () if isinstance(self.rows, SparseRows) else ("rows",)
-        for name in (*dense, "targets", "offsets"):
+        for name in (*dense, "targets", "offsets", "affected"):
             view = np.asarray(getattr(self, name)).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -135,22 +149,38 @@ class UserData:
         offsets = self.offsets[first : last + 1] - begin
         rows = self.rows.part(begin, end) if isinstance(self.rows, SparseRows) else self.rows[begin:end]
         kept_ids = None if self.user_ids is None else self.user_ids[first:last]
-        return replace(self, rows=rows, targets=self.targets[begin:end], offsets=offsets, user_ids=kept_ids)
+        own: dict[str, Any] = {"targets": self.targets[begin:end], "affected": self.affected[first:last]}
+        return replace(self, rows=rows, offsets=offsets, user_ids=kept_ids, **own)
 
     def taken(self, users: np.ndarray) -> UserData:
         """A copy of these users' rows, in their order; filled up to two with users without rows."""
         lengths = self.offsets[users + 1] - self.offsets[users]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         order = np.repeat(self.offsets[users] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        groups = Groups(offsets, order, self.n_rows)
-        rows: Any
+        missing = max(0, 2 - len(users))
+        affected = np.append(self.affected[users], np.zeros(missing, dtype=bool))
+        rows, targets = self._gathered(Groups(offsets, order, self.n_rows), np.empty)
+        offsets = np.append(offsets, np.full(missing, offsets[-1]))
+        return replace(self, rows=rows, targets=targets, offsets=offsets, affected=affected, user_ids=None)
+
+    def _gathered(self, groups: Groups, room: Callable[..., np.ndarray]) -> tuple[Any, np.ndarray]:
+        """Rows and targets in another order, or some of them."""
+        targets = room((groups.n_rows,), np.float64)
+        groups.gather(self.targets, targets)
         if isinstance(self.rows, SparseRows):
-            rows = self.rows.grouped(groups, self.dtype)
-        else:
-            rows = np.empty((groups.n_rows, self.rows.shape[1]), self.dtype)
-            groups.gather(self.rows, rows)
-        offsets = np.append(offsets, np.full(max(0, 2 - len(users)), offsets[-1]))
-        return replace(self, rows=rows, targets=groups.targets(self.targets), offsets=offsets, user_ids=None)
+            return self.rows.grouped(groups, self.dtype), targets
+        rows = room((groups.n_rows, self.rows.shape[1]), self.dtype)
+        groups.gather(self.rows, rows)
+        return rows, targets
+
+    def without(self, usable: np.ndarray) -> UserData:
+        """The same users without rows that are not usable: who lost one is `affected`, too."""
+        groups = Groups(self.offsets, None, self.n_rows).kept(usable, None, None)
+        if groups.affected is None:
+            return self
+        rows, targets = self._gathered(groups, self.scratch)
+        affected = self.affected | groups.affected
+        return replace(self, rows=rows, targets=targets, offsets=groups.offsets, affected=affected)
 
     @staticmethod
     def joined(parts: Sequence[UserData]) -> UserData:
@@ -161,7 +191,12 @@ class UserData:
         rows = SparseRows.joined(matrices) if isinstance(matrices[0], SparseRows) else np.concatenate(matrices)
         targets = np.concatenate([part.targets for part in parts])
         return replace(
-            parts[0], rows=rows, targets=targets, offsets=np.concatenate([*offsets, ends[-1:]]), user_ids=None
+            parts[0],
+            rows=rows,
+            targets=targets,
+            offsets=np.concatenate([*offsets, ends[-1:]]),
+            affected=np.concatenate([part.affected for part in parts]),
+            user_ids=None,
         )
 
     def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
@@ -213,11 +248,11 @@ class UserData:
         in float64; do not change them afterwards. Without targets (y=None) they are NaN. With `fit_intercept` there is
         one more feature, which is 1 and held nowhere.
 
-        A user with a NaN or infinite cell counts as an outlier and gets weight 0, and too many such users make a
-        private test abort: fill or drop missing cells first. `fill_missing`, a number that is chosen publicly and not
-        from the data, goes into every NaN cell of the features (not of the targets); None leaves NaN.
+        Rows with a NaN or infinite cell, or such a target, are left out; a user of whom no row is left stays a user,
+        without rows. `fill_missing`, a number that is chosen publicly and not from the data, goes into every NaN cell
+        of the features (not of the targets) before that.
 
-        `max_rows_per_user` keeps a uniform random choice of each user's rows. With `insecure_seed` the choice can be
+        `max_rows_per_user` keeps a uniform random choice of each user's other rows. With `insecure_seed` it can be
         repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
         what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
         """
@@ -227,7 +262,7 @@ class UserData:
         targets = None if y is None else numbers("y", y)
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
-        groups = options.groups(users, len(X))
+        groups = options.groups(users, len(X), _usable_rows(X, targets, options, kept_type))
         if isinstance(X, SparseRows):
             return cls._grouped(X.grouped(groups, kept_type), targets, groups, users, options, True)
         if groups.order is None:
@@ -254,7 +289,7 @@ class UserData:
         `features` is a list of column names, or comma-separated patterns such as "x_*,age". Features and targets are
         numbers by declaration; with `classes`, all labels that there can be, targets are positions in them, sorted.
         Cells that are neither, and missing ones, become NaN; a column whose type is no type of numbers is refused.
-        Options, and what becomes of users with missing cells, are those of `from_arrays`; rows are float64 unless
+        Options, and what becomes of rows with missing cells, are those of `from_arrays`; rows are float64 unless
         `dtype` is given.
         """
         Options.of(options)
@@ -290,7 +325,7 @@ class UserData:
         """Group a Parquet file, or a folder of them, reading only the columns needed, one at a time.
 
         The path is local. Other arguments are those of `from_table`: rows are float64 unless `dtype` is given, and
-        missing values become NaN unless `fill_missing` is given.
+        rows with missing values are left out unless `fill_missing` is given.
 
         With `memory_limit`, such as "2GB", a table that would take more is sorted by user once into a store: a folder
         beside it, or at `store`, whose arrays are read from disk when they are needed, and which is used again while
@@ -332,7 +367,9 @@ class UserData:
             table.prefetch(schema)
         kept_type = kept.float_type(np.dtype(np.float64))
         owners = table.user_column(schema.user) if isinstance(table, TableFile) else ids(table[schema.user])
-        groups = kept.groups(owners, len(owners))
+        check_seed(kept.insecure_seed)
+        groups = Groups.make(owners, len(owners), None, None)
+        check_cap(kept.max_rows_per_user)
 
         def column(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
             found = numbers_of(cells)
@@ -344,8 +381,16 @@ class UserData:
         targets = None if target is None else column(target, table[target], schema.targets)
         if targets is not None and len(targets) != len(owners):
             raise ValueError(_CHANGED)
-        rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
         readers = {name: partial(numbers, f"column {name!r}") for name in schema.features}
+        if groups.crowded(kept.max_rows_per_user):  # rows are chosen among those that can be used: a look at all first
+            usable = np.ones(len(owners), dtype=bool) if targets is None else np.isfinite(targets)
+            for place, name, cells in _columns_of(table, schema):
+                found = kept.usable(readers[name](cells), kept_type)
+                if len(found) != len(usable[place]):
+                    raise ValueError(_CHANGED)
+                usable[place] &= found
+            groups = groups.kept(usable, kept.max_rows_per_user, kept.insecure_seed, kept.choice_key)
+        rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
         if isinstance(table, TableFile) and table.typed:
             batches = table.batches(list(schema.features))
             if not groups.scatter(
@@ -362,7 +407,8 @@ class UserData:
                 if len(values) != len(owners):
                     raise ValueError(_CHANGED)
                 groups.gather(values, rows[:, position])
-        return cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
+        made = cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
+        return made.without(_usable_rows(made.rows, made.targets if made.has_targets else None, kept, kept_type))
 
     @classmethod
     def _of_store(
@@ -381,6 +427,7 @@ class UserData:
             store.array("offsets"),
             store.user_ids,
             options.insecure_seed,
+            affected=store.array("affected"),
             has_targets=schema.target is not None,
             has_intercept=bool(options.fit_intercept),
             store=store,
@@ -401,6 +448,7 @@ class UserData:
             rows = rows.filled(value) if isinstance(rows, SparseRows) else _filled(rows, value, borrowed)
         kept_ids = groups.ids(users) if options.keep_user_ids else None
         facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
+        facts["affected"] = groups.affected
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
 
 
@@ -467,6 +515,35 @@ class RemoteUsers(ABC):
         return f"{type(self).__name__}(n_users={self.n_users}, n_features={self.n_features}, dtype={self.dtype})"
 
 
+def _usable_rows(
+    rows: np.ndarray | SparseRows, targets: np.ndarray | None, options: Options, kept: np.dtype
+) -> np.ndarray:
+    """Which rows have no cell, and no target, that is missing or infinite; some rows at a time."""
+    usable = np.ones(len(rows), dtype=bool) if targets is None else np.isfinite(targets)
+    if isinstance(rows, SparseRows):
+        lost = np.flatnonzero(~options.usable(rows.values, kept))
+        usable[np.searchsorted(rows.indptr, lost, side="right") - 1] = False
+    elif rows.dtype.kind == "f":
+        for start in range(0, len(rows), _FILL_ROWS):
+            some = slice(start, start + _FILL_ROWS)
+            usable[some] &= options.usable(rows[some], kept).all(axis=1)
+    return usable
+
+
+def _columns_of(table: Any, schema: Schema) -> Iterator[tuple[slice, str, Any]]:
+    """Which rows, which feature, and its cells there: of files some rows at a time, else whole columns."""
+    if not (isinstance(table, TableFile) and table.typed):
+        for name in schema.features:
+            yield _ALL, name, table[name]
+        return
+    start = 0
+    for batch in table.batches(list(schema.features)):
+        end = start + len(batch[0])
+        for name, cells in zip(schema.features, batch, strict=True):
+            yield slice(start, end), name, cells
+        start = end
+
+
 def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
     """The rows with `value` in place of NaN: in place, or in a copy if there is any NaN in borrowed rows."""
     for start in range(0, len(rows), _FILL_ROWS):
@@ -478,7 +555,7 @@ def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
     return rows
 
 
-def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
+def _check_layout(rows: Any, targets: Any, offsets: Any, affected: Any) -> None:
     """Refuse arrays that the compiled kernels, which check no bounds, could not read safely."""
     arrays = {"rows": (rows, 2, "fd"), "targets": (targets, 1, "d"), "offsets": (offsets, 1, "lq")}
     if isinstance(rows, SparseRows):  # which were checked when they were made
@@ -495,5 +572,7 @@ def _check_layout(rows: Any, targets: Any, offsets: Any) -> None:
             )
     if len(offsets) < 3 or offsets[0] != 0 or np.any(np.diff(offsets) < 0):
         raise ValueError("Expected offsets to rise from 0, one entry per user and one more, for at least 2 users.")
+    if not isinstance(affected, np.ndarray) or affected.dtype != bool or affected.shape != (len(offsets) - 1,):
+        raise ValueError("Expected affected to be true or false for each user, in one array.")
     if not len(rows) == len(targets) == offsets[-1]:
         raise ValueError("Expected as many rows as targets, and the last offset to be their number.")

@@ -25,7 +25,7 @@ from userdp.data.store_files import sources_of
 from userdp.data.tables import open_parquet
 from userdp.data.users import UserData
 
-STORED = ("rows", "targets", "offsets")  # arrays of a store
+STORED = ("rows", "targets", "offsets", "affected")  # arrays of a store
 
 
 MARK_BYTES = 32  # of `Loaded.mark`
@@ -127,10 +127,12 @@ class StoredUsers:
 
     def load(self) -> Loaded:
         before = self._sources()
-        rows, targets, offsets = (np.asarray(np.load(f"{self.folder}/{name}.npy", mmap_mode="r")) for name in STORED)
+        arrays: dict[str, Any] = {
+            name: np.asarray(np.load(f"{self.folder}/{name}.npy", mmap_mode="r")) for name in STORED
+        }
         if self._sources() != before:
             raise ValueError(_MEANWHILE)
-        return Loaded.of(UserData(rows, targets, offsets, **self.facts), before)
+        return Loaded.of(UserData(**arrays, **self.facts), before)
 
     def _sources(self) -> Sources:
         told = [(name, Path(self.folder, f"{name}.npy").stat()) for name in STORED]

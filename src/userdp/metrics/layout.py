@@ -130,6 +130,13 @@ class ScoreLayout:
         out[:, FIRST_PART:] = losses_of(found, self.scale, self.parts)
         return out
 
+    @property
+    def worst(self) -> np.ndarray:
+        """The row that makes no sense, of no level."""
+        found = np.ones(FIRST_PART + len(self.parts))
+        found[[CELL, LEVEL, MARGIN]] = -1.0, len(self.levels), 0.0
+        return found
+
     def possible_rows(self) -> np.ndarray:
         """Rows that between them show how long vectors can be; no data."""
         if self.kind == "classes":

@@ -97,7 +97,8 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
     possible = corners_of_means(possible, knots)
     centre, axes = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
-    means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes), knots)
+    empty = layout.worst if layout.most_rows is None else None  # of people of whom no row can be scored
+    means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes), knots, empty)
     mean = curator.release(SCORES, means, _RADIUS)
     squares = symmetric(curator.release(SPREAD, ScoreSquares(means), _RADIUS**2))
     scales, width = np.concatenate([function.scales, function.scales[[column for column, _ in knots]]]), len(centre)

@@ -103,7 +103,10 @@ def has_probabilities(model: Any) -> bool:
 
 
 def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, float] | None = None) -> Scale:
-    """The public bounds: as declared, else 4 (or twice that of guessing) of log losses, and the range of targets."""
+    """The public bounds: as declared, else 4 (or twice that of guessing) of log losses, and the range of targets.
+
+    A range that the model learned privately was released with it.
+    """
     if limit is not None and not (isinstance(limit, int | float | np.number) and 0 < limit < math.inf):
         raise ValueError(f"Expected loss_limit={limit!r} to be a finite number > 0.")
     kind = kind_of(model)
@@ -111,7 +114,9 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
         return Scale(max(_LARGEST_LOG_LOSS, 2 * math.log(len(model.classes_))) if limit is None else float(limit))
     last = model.steps[-1][1] if hasattr(model, "steps") else model
     counted = getattr(last, "max_count", None)
-    found = target_range or ((0.0, counted) if counted is not None else getattr(last, "target_range", None))
+    declared = getattr(last, "target_range", None)
+    declared = last.target_range_ if isinstance(declared, str) else declared
+    found = target_range or ((0.0, counted) if counted is not None else declared)
     try:
         low, high = map(float, found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -149,6 +154,11 @@ def row_losses(
 
 def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarray | None = None) -> Predictions:
     """Predictions beside targets, of rows and a column as they are passed; or y as coded numbers."""
+    return compared(model, *read_rows(model, X, y), scale, exposure)
+
+
+def read_rows(model: Any, X: Any, y: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Features, targets and which rows may make sense, as `compared` takes them; refuses by public facts alone."""
     kind = kind_of(model)
     X = collected(X)
     _check_columns(model, X)
@@ -163,7 +173,7 @@ def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarra
         targets = positions("y", y, model.classes_.tolist())
     if len(targets) != len(sound):
         raise ValueError("Expected y with one target per row of X, in one dimension.")
-    return compared(model, features, targets, sound, scale, exposure)
+    return features, targets, sound
 
 
 def compared(

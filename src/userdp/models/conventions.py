@@ -1,9 +1,9 @@
-"""What estimators and scalers have in common: help, what scikit-learn's users pass, and a warning of searches.
+"""What estimators and scalers have in common: help, what scikit-learn's users pass, warnings of what surrounds a fit.
 
-An estimator in a search, a cross-validation or an ensemble is fitted several times on the same people. Each such fit
-spends a budget of its own, and scores that choose between them are not private. A fit cannot know of the others; but
-scikit-learn clones what it will fit, in the process that searches, before each fit, in other processes too. There the
-stack tells.
+A fit cannot know what is done around it. But whatever in scikit-learn chooses, calibrates, stacks or validates models
+clones them first, so a clone remembers that it is one, and says when it is fitted that its statement covers that fit
+alone. No stack is read, and it makes no difference whether there is a ledger: a ledger adds fits up, and does not make
+a choice by raw scores private.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import re
 import sys
 import textwrap
 import warnings
-import weakref
 from collections.abc import Callable
-from numbers import Integral
-from types import FrameType
+from types import FunctionType
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -34,6 +32,19 @@ NO_GROUPS = (
     "sklearn.set_config(enable_metadata_routing=True) and pass groups=user_ids to fit, or params={'groups': user_ids} "
     "to cross_validate with cv=GroupKFold(5, shuffle=True, random_state=0). If every row belongs to somebody else, say "
     'privacy_unit="row". Nothing was spent.'
+)
+_COPIED = (
+    "This {} is a copy that scikit-learn, or another tool, made to fit it. Its statement covers this fit alone. Fits "
+    "on the same users add up: give all of them one ledger. Choosing, calibrating, stacking or tuning around them by "
+    "scores or labels of the data is not private, with a ledger neither: choose with "
+    "userdp.model_selection.PrivateSearchCV. Folds, if there are any, must keep a user's rows together and depend on "
+    "no data: use GroupKFold(5, shuffle=True, random_state=0), not GroupKFold without shuffle and not "
+    "StratifiedGroupKFold."
+)
+_LOGGED = (
+    "{} has replaced fit of scikit-learn's pipelines or searches, to log what is fitted with its scores on the "
+    "training data. These scores are not private: turn its autologging off (mlflow.sklearn.autolog(disable=True), "
+    "say), or do not publish what it logs."
 )
 # What parameters mean that several estimators, or functions, have.
 _PARAMETERS = {
@@ -62,7 +73,7 @@ _PARAMETERS = {
     "checkpoint": "Path of a journal. Each release is on disk before it is used, and the same call, after the process "
     "was killed, goes on behind the last one: nothing is charged or released twice. The data must be the same, with "
     "users in the same order, which their ids tell (of `UserData`, if it has `keep_user_ids`). As secret as the data; "
-    "delete it once the fit has ended.",
+    "delete it once the fit has ended: it is then refused for another.",
     "allow_weak": "Go on even if public numbers say that the result is of little use: that noise is expected to "
     "dominate it, or that delta is not below 1 / number of users. Estimators refuse that before anything is charged, "
     "unless seeded.",
@@ -120,11 +131,23 @@ class PrivateEstimator(BaseEstimator):
 
     ledger: Ledger | str | None
 
+    _copied = False  # whether `sklearn.base.clone` made it
+
     def __sklearn_clone__(self) -> Self:
-        """A copy that is not fitted; where scikit-learn is about to fit several without a common ledger, a warning."""
-        warn_of_search(type(self).__name__, self.ledger is not None, getattr(self, "privacy_unit", "row") == "user")
+        """A copy that is not fitted, and knows that it is one."""
         copy: Self = super().__sklearn_clone__()
+        copy._copied = True
         return copy
+
+    def _warn_of_surroundings(self, stacklevel: int) -> None:
+        """Say what is not covered, if a tool has cloned this model to fit it or logs scores of what is fitted.
+
+        Called before anything is charged. Whether there is a warning depends on the calling code alone, never on data.
+        """
+        logger = replaced_by()
+        texts = [_COPIED.format(type(self).__name__)] * self._copied + [_LOGGED.format(logger)] * bool(logger)
+        for text in texts:
+            warnings.warn(text, PrivacyWarning, stacklevel=stacklevel + 1)
 
     def _opened_ledger(self) -> Ledger | None:
         return Ledger.open(self.ledger) if isinstance(self.ledger, str) else self.ledger
@@ -176,19 +199,6 @@ def read_weights(name: str, column: Any, n_rows: int) -> np.ndarray:
     return np.where(values > 0, values, 0.0)  # 0 for NaN, too
 
 
-# Modules of scikit-learn whose functions fit what they are given more than once, but for the classes below.
-_REPEATING = (
-    "sklearn.model_selection",
-    "sklearn.calibration",
-    "sklearn.ensemble",
-    "sklearn.feature_selection",
-    "sklearn.multiclass",
-    "sklearn.multioutput",
-)
-_ONCE = {"FixedThresholdClassifier", "SelectFromModel"}
-_warned: dict[int, weakref.ref[Any]] = {}
-
-
 class UtilityWarning(UserWarning):
     """A model is of little use, or its guarantee, or lacks intervals: a test aborted, noise may dominate, and so on."""
 
@@ -197,100 +207,19 @@ class PrivacyWarning(UserWarning):
     """More is released than a statement covers."""
 
 
-def warn_of_search(name: str, has_ledger: bool, has_users: bool = False) -> None:
-    """Refuse folds that split people's rows, before anything is spent.
+# What wraps models of others in scikit-learn, and is therefore replaced by packages that log all that is fitted.
+_WRAPPERS = {"sklearn.pipeline": "Pipeline", "sklearn.model_selection": "GridSearchCV"}
 
-    Warn if scikit-learn is about to fit clones of this estimator that share no ledger; once a search.
 
-    Whether there is a warning depends on the calling code alone, never on data.
+def replaced_by() -> str:
+    """The package that has replaced a `fit` of scikit-learn, as MLflow's autologging does; "" if none has.
+
+    What is looked at is loaded code alone, no data.
     """
-    frames = _repeating_frames()
-    if has_users:
-        _check_folds(frames)
-    frames = [] if has_ledger else frames
-    searched = _identity(frames)
-    if searched is None or _seen(searched):
-        return
-    _warned[id(searched)] = weakref.ref(searched)
-    warnings.warn(
-        f"{name} is about to be fitted several times on the same people, by {_caller(frames[-1])} of scikit-learn, "
-        "without a common ledger: each fit spends its epsilon and delta anew, each statement covers one fit alone, and "
-        "a choice by scores that are not private is covered by none. Give all fits one ledger, "
-        "ledger=Ledger(Budget(epsilon, delta), path), which adds them up; or fix hyperparameters without the data.",
-        PrivacyWarning,
-        stacklevel=_level_of_caller(frames[-1]),
-    )
-
-
-def _repeating_frames() -> list[FrameType]:
-    """Frames of the stack that belong to what fits repeatedly, the innermost first.
-
-    Empty if the outermost is a helper: then this is a worker, and the process or thread that searches cloned before.
-    """
-    found: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        repeats = str(frame.f_globals.get("__name__")).startswith(_REPEATING)
-        if repeats and type(frame.f_locals.get("self")).__name__ not in _ONCE:
-            found.append(frame)
-        frame = frame.f_back
-    return found if found and found[-1].f_code.co_name[0].isalpha() else []
-
-
-def _check_folds(frames: list[FrameType]) -> None:
-    """Refuse a splitter of scikit-learn that knows no groups: one person would be in both folds."""
-    for frame in frames:
-        cv = frame.f_locals.get("cv_orig", frame.f_locals.get("cv"))
-        caller: Any = frame.f_locals.get("self")
-        if cv is None and hasattr(caller, "cv"):  # stacking fits on everyone before it splits
-            from sklearn.model_selection import KFold
-
-            without = caller.cv is None and type(caller).__name__.endswith("Chain")  # chains make no folds then
-            cv = None if without else KFold() if caller.cv is None or isinstance(caller.cv, Integral) else caller.cv
-        kinds = [kind.__name__ for kind in type(cv).__mro__]
-        splits = {"BaseCrossValidator", "BaseShuffleSplit", "_UnsupportedGroupCVMixin"} & set(kinds)
-        if splits and not {"GroupsConsumerMixin", "PredefinedSplit", "_CVIterableWrapper"} & set(kinds):
-            raise ValueError(
-                f"Expected folds that keep a person's rows together, got cv={kinds[0]}: the same people would be "
-                "learned from and scored. Use cv=GroupKFold(5, shuffle=True, random_state=0) and pass groups. Nothing "
-                "was spent."
-            )
-
-
-def _identity(frames: list[FrameType]) -> Any:
-    """What is there once for a search: the object that searches, or what a function made for it (workers, a scorer)."""
-    for frame in reversed(frames):
-        for name in ("self", "parallel", "scorer"):
-            if frame.f_locals.get(name) is not None:
-                return frame.f_locals[name]
-    return None
-
-
-def _seen(searched: Any) -> bool:
-    known = _warned.get(id(searched))
-    return known is not None and known() is searched
-
-
-def _caller(frame: FrameType) -> str:
-    searcher = frame.f_locals.get("self")
-    return frame.f_code.co_name if searcher is None else type(searcher).__name__
-
-
-def beyond_sklearn(frame: FrameType) -> int:
-    """How many frames further out the first one is that is none of scikit-learn, and one more for `warnings.warn`."""
-    further, outer = 1, frame
-    while outer.f_back is not None and str(outer.f_globals.get("__name__")).startswith("sklearn"):
-        further, outer = further + 1, outer.f_back
-    return further
-
-
-def _level_of_caller(outermost: FrameType) -> int:
-    """The level, as `warnings.warn` in this function's caller counts them, of the line that began the search."""
-    level, beyond = 0, False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:  # a script's own line is in the outermost frame of all
-        level, beyond = level + 1, beyond or frame is outermost
-        if beyond and not str(frame.f_globals.get("__name__")).startswith("sklearn"):
-            break
-        frame = frame.f_back
-    return level
+    for module, name in _WRAPPERS.items():
+        fit = getattr(getattr(sys.modules.get(module), name, None), "fit", None)
+        if fit is not None:
+            owner = fit.__globals__["__name__"] if isinstance(fit, FunctionType) else type(fit).__module__
+            if owner.partition(".")[0] != "sklearn":
+                return str(owner.partition(".")[0])
+    return ""

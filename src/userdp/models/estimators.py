@@ -30,6 +30,9 @@ from userdp.data.users import RemoteUsers
 from userdp.losses import Loss
 from userdp.losses.weighing import pack_numbers
 from userdp.models.linear import LinearModel, TargetScale, documented_model
+from userdp.solvers.base import Result
+
+_NARROW = 0.02  # of a declared range: if nearly all targets lie within that much of it a fit says that it is too wide
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -169,33 +172,70 @@ class LinearSVC(_Classifier):
         return losses.one_vs_rest(len(self.classes_))
 
 
+def cut_off(predictions: np.ndarray, limits: tuple[float, float] | None) -> np.ndarray:
+    """Predictions within limits, where there are any; NaN stays."""
+    return predictions if limits is None else np.clip(predictions, *limits)
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Regressor(RegressorMixin, LinearModel):
-    """Targets are cut off at the public range and scaled to [-1, 1], where the loss is applied."""
+    """Targets are cut off at their range and scaled to [-1, 1], where the loss is applied; so are predictions.
+
+    The range is public: declared, or released before the fit, as ranges of columns are.
+    """
 
     _classifies: ClassVar[bool] = False
 
-    target_range: tuple[float, float] | None = None
+    target_range: tuple[float, float] | str | None = None
 
     def predict(self, X: Any) -> np.ndarray:
-        """The prediction for each row."""
-        return self._predictions(X)[:, 0]
+        """The prediction for each row, cut off at the range of targets."""
+        return cut_off(self._predictions(X)[:, 0], getattr(self, "prediction_range_", None))
+
+    def _limits(self) -> tuple[float, float] | None:
+        return self.target_range_
+
+    def _range_advice(self, result: Result) -> str:
+        if self._learns_range or self.target_range is None or not result.target_fraction < _NARROW:
+            return ""
+        low, high = map(float, self.target_range)
+        return (
+            f"Nearly all targets seem to lie within about {max(100 * result.target_fraction, 0.1):.1g}% of "
+            f"target_range=({low:g}, {high:g}), or less. A range that fits, or target_range='private', would give less "
+            "noise."
+        )
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not self._learns_range:
+            return
+        for name, usual in (("domain_radius", None), ("threshold", None)):
+            if getattr(self, name, usual) is not usual:
+                raise ValueError(
+                    f"Expected no {name} with target_range='private': it is planned with before the range is known. "
+                    "Declare target_range=(lowest, highest), or leave it out. Nothing was spent."
+                )
 
     def _declare(self, y: Any) -> None:
-        if self.target_range is not None:
+        if self._learns_range:
+            self.target_range_: tuple[float, float] | None = (-1.0, 1.0)  # as targets are scaled, until it is learned
+        elif self.target_range is not None:
             try:
                 low, high = map(float, self.target_range)
             except (TypeError, ValueError):
                 low = high = math.nan
             if not (low < high and math.isfinite(high - low)):
-                raise ValueError(f"Expected target_range={self.target_range!r} to be two numbers, lowest < highest.")
-            self.target_range_: tuple[float, float] | None = (low, high)
+                raise ValueError(
+                    f"Expected target_range={self.target_range!r} to be two numbers, lowest < highest, or 'private'."
+                )
+            self.target_range_ = (low, high)
         elif self.unprotected_checks:
             self.target_range_ = None
         else:
             raise ValueError(
                 "Expected target_range=(lowest, highest): a public range of targets, from what they mean and not from "
-                "the data; those beyond are cut off. Nothing was spent."
+                "the data; those beyond are cut off. target_range='private' learns it for a part of the budget. "
+                "Nothing was spent."
             )
 
     def _coded(self, y: Any) -> np.ndarray:
@@ -205,8 +245,11 @@ class _Regressor(RegressorMixin, LinearModel):
         return self._scale(y)
 
     def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
-        if self.target_range_ is None:
-            raise ValueError("Expected target_range: it is not read off users whose rows are elsewhere.")
+        if self.target_range_ is None or self._learns_range:
+            raise ValueError(
+                "Expected target_range=(lowest, highest): it is not learned of users whose rows are elsewhere. Nothing "
+                "was spent."
+            )
         return data.mapped(self._scale.users)
 
     @property
@@ -268,6 +311,14 @@ class QuantileRegressor(_Regressor):
     def _unit(self) -> float:
         return self._half
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self._learns_range and self.l2 != 0:
+            raise ValueError(
+                "Expected no l2 with target_range='private': what it is in units of the range must be known before. "
+                "Declare target_range=(lowest, highest), or leave l2 out. Nothing was spent."
+            )
+
 
 @documented_model(
     max_count="The public largest count of a row; those beyond are cut off, and so are negative ones.",
@@ -316,8 +367,12 @@ class PoissonRegressor(RegressorMixin, LinearModel):
         return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight, exposure=exposure)
 
     def predict(self, X: Any, exposure: Any = None) -> np.ndarray:
-        """The expected count of each row, for an exposure of 1 unless given."""
-        rates = np.exp(self._predictions(X)[:, 0])
+        """The expected count of each row, for an exposure of 1 unless given.
+
+        Rates are cut off at max_count / max_exposure, beyond which the loss knows no larger ones.
+        """
+        with np.errstate(over="ignore"):
+            rates = cut_off(np.exp(self._predictions(X)[:, 0]), getattr(self, "prediction_range_", None))
         return np.asarray(rates if exposure is None else rates * np.asarray(exposure, dtype=np.float64))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
@@ -354,6 +409,9 @@ class PoissonRegressor(RegressorMixin, LinearModel):
     @property
     def _scale(self) -> TargetScale:
         return TargetScale((0.0, self._unit), 0.0, self._unit)
+
+    def _limits(self) -> tuple[float, float] | None:
+        return 0.0, self._largest_rate
 
     def _packed(
         self, targets: np.ndarray, sample_weight: np.ndarray | None = None, exposure: np.ndarray | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.schema import positions
@@ -14,7 +15,7 @@ from userdp.data.users import UserData
 from userdp.metrics.layout import MOST_LEVELS, ScoreLayout, check_metrics
 from userdp.metrics.release import evaluation_steps, released_scores
 from userdp.metrics.results import Score, Scores
-from userdp.metrics.scoring import has_probabilities, kind_of, predictions_of, scale_of
+from userdp.metrics.scoring import compared, has_probabilities, kind_of, read_rows, scale_of
 from userdp.models.conventions import documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
@@ -71,6 +72,7 @@ class Evaluation(Scores):
     exposure="How much was counted in each row, of models of counts.",
     purpose="What it is for, in words that may be shown to anyone: the ledger names it.",
 )
+@np.errstate(all="ignore")
 def evaluate(
     model: Any,
     X: Any,
@@ -135,21 +137,20 @@ def evaluate(
     n_rows = len(y) if hasattr(y, "__len__") else 0
     y = read_targets(y, n_rows)
     exposed = None if exposure is None else read_weights("exposure", exposure, n_rows)
-    found = predictions_of(model, X, y, layout.scale, exposed)
+    read = read_rows(model, X, y)
     if by is not None and (isinstance(by, str) or not (hasattr(by, "__len__") and len(by) == n_rows)):
         raise ValueError('Expected by with one value per row of X, in one dimension: the column itself, X["city"] say.')
     own = None if by is None else positions("by", by, list(layout.levels))
     opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
-    data = UserData.from_arrays(
-        layout.rows(found, own),
-        None,
-        owners(groups, privacy_unit, n_rows),
-        max_rows_per_user=max_rows_per_user,
-        insecure_seed=insecure_seed,
-    )
-    budget = budget_for(epsilon, delta, data.n_users)
+    places = row_places(n_rows, owners(groups, privacy_unit, n_rows), max_rows_per_user, insecure_seed)
+
+    def rows() -> np.ndarray:
+        return layout.rows(compared(model, *read, layout.scale, exposed), own)
+
+    budget = budget_for(epsilon, delta, places.n_users)
+    source = Source.of(y, groups)
     return evaluate_users(
-        data, layout, budget, confidence, opened, engine, privacy_unit, purpose, Source.of(y, groups), insecure_seed
+        places, rows, layout, budget, confidence, opened, engine, privacy_unit, purpose, source, insecure_seed
     )
 
 
@@ -196,8 +197,15 @@ def evaluation_layout(
     return ScoreLayout(kind, asked, scale, found, max_rows_per_user if weigh == "rows" else None)
 
 
+def row_places(n_rows: int, owners: Any, max_rows_per_user: int | None, insecure_seed: int | None) -> UserData:
+    """Whose row is whose, and no cell of it: one column, where a row stands among all that were passed."""
+    places = np.arange(n_rows, dtype=np.float64)[:, None]
+    return UserData.from_arrays(places, None, owners, max_rows_per_user=max_rows_per_user, insecure_seed=insecure_seed)
+
+
 def evaluate_users(
-    data: UserData,
+    places: UserData,
+    rows: Callable[[], np.ndarray],
     layout: ScoreLayout,
     budget: Budget,
     confidence: float,
@@ -208,13 +216,21 @@ def evaluate_users(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Evaluation:
-    """The same of the layout's rows, grouped already."""
+    """The same of users whose rows stand at these places in `rows()`, the layout's, which is called after the charge.
+
+    Predictions take longer where steps before the model fail on a cell: nothing that is written at the charge may
+    depend on that.
+    """
     source = source or Source()
-    check_delta(budget, data.n_users, insecure_seed)
-    plan = Plan(data.n_users, evaluation_steps(layout, data.n_users, budget))
+    check_delta(budget, places.n_users, insecure_seed)
+    plan = Plan(places.n_users, evaluation_steps(layout, places.n_users, budget))
     ledger = Ledger(budget) if ledger is None else ledger
     entry = source.entry(purpose, "evaluate")
-    curator = Curator(data, plan, ledger, budget=budget, purpose=entry, engine=engine, insecure_seed=insecure_seed)
+    curator = Curator(
+        places, plan, ledger, budget=budget, purpose=entry, engine=engine, insecure_seed=insecure_seed, unit=unit
+    )
+    own = places.rows[:, 0].astype(np.int64)
+    curator.prepare(replace(places, rows=np.ascontiguousarray(rows()[own])))
     scores = released_scores(curator, plan, layout, confidence)
-    told = replace(statement(plan, curator.budget, ledger, insecure_seed), unit=unit, covers=COVERS_EVALUATION)
+    told = replace(statement(plan, curator.budget, ledger, insecure_seed, unit), covers=COVERS_EVALUATION)
     return Evaluation(**vars(scores), privacy=told, purpose=purpose, source=source)

@@ -20,7 +20,8 @@ def to_sklearn(model: Any) -> Any:
     """A plain fitted estimator of scikit-learn that predicts the same: for ONNX, skops, PMML.
 
     Takes a fitted estimator or scaler of userdp, or a pipeline of them and of steps that learn nothing. Parameters of
-    what comes out are scikit-learn's defaults: it says how to predict, not how it was learned.
+    what comes out are scikit-learn's defaults: it says how to predict, not how it was learned. A plain regressor cannot
+    cut off predictions: clip them to `prediction_range_`, as `predict` does here, where they may lie beyond.
     """
     if isinstance(model, Pipeline):
         check_steps([step for _, step in model.steps[:-1]])

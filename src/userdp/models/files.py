@@ -29,7 +29,7 @@ from userdp.models.mean_intervals import MeanErrors
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler
 from userdp.privacy.accounting import Budget
-from userdp.privacy.guarantee import Statement
+from userdp.privacy.guarantee import AffectedUsers, Statement
 from userdp.solvers.base import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file
@@ -179,7 +179,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
     _check_types(record)
     parameters = dict(record["parameters"])
     for name in ("target_range", "classes"):
-        if parameters.get(name) is not None:
+        if isinstance(parameters.get(name), list):
             parameters[name] = tuple(parameters[name])
     if parameters.get("class_weight") is not None:
         parameters["class_weight"] = dict(parameters["class_weight"])
@@ -211,6 +211,9 @@ def _model(record: dict[str, Any]) -> LinearModel:
         model._declare(None)
     else:
         model.classes_ = classes
+    model.prediction_range_ = _limits(record, model)
+    if hasattr(model, "target_range_"):
+        model.target_range_ = model.prediction_range_
     model._keep_weights(coef, intercept)
     result = Result(
         weights=np.column_stack([coef, intercept]).ravel(),
@@ -223,12 +226,18 @@ def _model(record: dict[str, Any]) -> LinearModel:
         solver=record["solver"],
         mode=record["mode"],
         uncertainty=_uncertainty(record.get("uncertainty"), model, outputs),
+        affected_users=AffectedUsers.from_list(record["privacy"].get("affected_users")),  # files of 0.1 have none
     )
     facts = {name: record[name] for name in _FACTS}
     facts["source"] = asdict(Source(**record.get("source", {})))  # which files of 0.1 do not have
     scores = record.get("scores")  # which files of 0.1 do not have
     model.scores_ = None if scores is None else Scores.from_dict(scores)
-    model._keep_result(result, Statement.from_dict(record["privacy"]), facts)
+    unresolved, notes = record.get("unresolved", {}), record.get("notes", [])  # which files of 0.1 do not have
+    if not all(users is None or type(users) is int for users in unresolved.values()) or not all(
+        type(note) is str for note in notes
+    ):
+        raise ValueError("unresolved columns and notes expected")
+    model._keep_result(result, Statement.from_dict(record["privacy"]), facts, dict(unresolved), notes)
     return model
 
 
@@ -261,6 +270,18 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "privacy": (dict,),
     "versions": (dict,),
 }
+
+
+def _limits(record: dict[str, Any], model: LinearModel) -> tuple[float, float] | None:
+    """What predictions stay within; files of 0.1 do not have it, but where it is declared."""
+    declared = None if model._learns_range else getattr(model, "target_range_", None)
+    ends = record.get("prediction_range", declared)
+    if ends is None and not model._learns_range:
+        return None
+    low, high = ends or (math.nan, math.nan)
+    if model._classifies or not all(type(end) in (int, float) for end in (low, high)) or not low < high:
+        raise ValueError("a range of predictions expected")
+    return float(low), float(high)
 
 
 def _check_types(record: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from userdp.compiling import noticed
 from userdp.data.schema import matrix
+from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
@@ -37,6 +39,10 @@ from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 
 _COMPILING = "compiling, once"
+# Noise of most coefficients, in units of what a typical residual moves predictions by. Of 72 fits of 300 to 3,000
+# generated users, with four stages of whitening, 22 explained less than a quarter of what could be: 20 of these were
+# warned of, and 21 of the others.
+_HIDDEN = 0.12
 
 
 @documented(
@@ -53,6 +59,7 @@ _COMPILING = "compiling, once"
     held_out="For estimators: people who are kept from training, and scored with what was found.",
     inference="The fraction of the budget for standard errors (`uncertainty` of the result); None for none.",
 )
+@np.errstate(all="ignore")
 def minimize(
     loss: Loss | str,
     data: UserData | RemoteUsers | Preparation,
@@ -79,6 +86,7 @@ def minimize(
     allow_weak: bool = True,
     held_out: HeldOut | None = None,
     inference: float | None = None,
+    privacy_unit: str = "user",
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
 
@@ -152,6 +160,7 @@ def minimize(
             engine=engine,
             insecure_seed=insecure_seed,
             checkpoint=checkpoint,
+            unit=privacy_unit,
         )
         with closing(curator):
             if isinstance(data, Preparation):
@@ -160,14 +169,27 @@ def minimize(
             if held_out is not None:
                 assert isinstance(data, UserData)
                 held_out.score(curator, certified, data, result.weights)
+        if isinstance(
+            checkpoint, str | os.PathLike
+        ):  # a Journal is ended by whoever made it, who may write a file first
+            Journal(checkpoint).end()
     caution = "" if problem.loss.level is None or result.aborted else option.plan.caution
     message = result.message or caution
-    if message in ("", CLIPPED_ADVICE, caution) and noise_dominated(problem, option, result.bound):
-        message = NOISE_ADVICE
-    guarantee = statement(certified, curator.budget, ledger, seed)
+    if message in ("", CLIPPED_ADVICE, caution) and _hidden(problem, option, result):
+        message = f"{NOISE_ADVICE} {caution}".strip()
+    guarantee = statement(certified, curator.budget, ledger, seed, privacy_unit)
+    guarantee = replace(guarantee, affected_users=result.affected_users)
     bound = result.bound if option.refined else option.bound
     result = replace(result, message=message, bound=bound, bytes_per_release=curator.bytes_per_release)
     return replace(result, solver=option.solver, mode=option.mode, privacy=guarantee)
+
+
+def _hidden(problem: Problem, option: Option, result: Result) -> bool:
+    """Whether noise hides most of what could be learned: by what was released, where that says, else by the plan."""
+    if result.weight_errors is None or not math.isfinite(result.signal):
+        return noise_dominated(problem, option, result.bound)
+    errors = result.weight_errors[: len(result.weight_errors) - problem.intercept]
+    return result.signal < 1 or (errors.size > 0 and bool(np.median(errors) > _HIDDEN))
 
 
 def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Preparation) -> np.ndarray:
@@ -177,6 +199,8 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Prepa
     taken for empty. A column that does not vary is taken to vary by its size, or if it is 0, as much as others do.
     """
     expected = data.n_features - data.has_intercept
+    if isinstance(data, UserData) and shares_memory(public_X, data.rows):
+        raise ValueError(SHARED)
     rows: Any = public_X.tocsr() if hasattr(public_X, "tocsr") else matrix("public_X", public_X, expected)
     sparse, rows = hasattr(rows, "tocsr"), rows.astype(np.float64)
     if sparse and expected <= MOST_FEATURES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,18 @@ from scipy.special import ndtri, stdtrit
 
 from userdp.privacy.guarantee import Statement
 from userdp.solvers.base import Uncertainty
+from userdp.solvers.choose import two_digits
 from userdp.solvers.inference import DEFAULT_FRACTION
 
 _LEAST_PART = 1e-6  # of a budget: noise of less would hide anything
 _LABEL = 28  # characters of a name in the table
+# Noise of a coefficient, in units of what a typical residual moves predictions by, from which on it is unresolved: in
+# benchmarks/coefficients.py, coefficients below were hardly ever off by more than 0.15. Beyond so many times as many
+# users no number is named.
+_RESOLVED, _FAR_MORE, _NAMED = 0.06, 30.0, 5
+_CATCH_ALL = "=(other)"
+_WARNED = 4.0  # times as many users: from then on a fit warns
+_TOTAL_ERROR = 0.015  # standard deviation of the mean prediction, relative to it: two of them are 3%
 
 
 def fraction_of(inference: Any, default: float = DEFAULT_FRACTION) -> float | None:
@@ -120,7 +129,11 @@ class Intervals:
         names = names_of(self, len(coef))
         if len(found.noise) > len(coef):
             coef, names = np.append(coef, np.atleast_1d(self.intercept_)), [*names, "(intercept)"]
-        return Summary.of(names, coef, np.diag(found.noise), np.diag(found.sampling), level, self._title())
+        told: Statement | None = getattr(self, "privacy_", None)
+        affected = None if told is None else told.affected_users
+        notes = [] if told is None or affected is None else [affected.in_words(told.unit)]
+        note = "\n".join(textwrap.fill(words, 100) for words in [*notes, *getattr(self, "notes_", ())])
+        return Summary.of(names, coef, np.diag(found.noise), np.diag(found.sampling), level, self._title(), note=note)
 
     def _known_uncertainty(self, refusal: type[Exception]) -> Uncertainty:
         found: Uncertainty | None = getattr(self, "uncertainty_", None)
@@ -140,6 +153,54 @@ class Intervals:
 def names_of(estimator: Any, n_features: int) -> list[str]:
     """The names of the features that an estimator saw, or x0, x1 and so on."""
     return [str(name) for name in getattr(estimator, "feature_names_in_", map("x{}".format, range(n_features)))]
+
+
+def unresolved_columns(names: list[str], errors: np.ndarray | None, n_users: int) -> dict[str, int | None]:
+    """Columns whose coefficients noise hides, and about how many users would resolve them; None if far more.
+
+    `errors` are those of `Result.weight_errors`. Noise falls as the number of users grows.
+    """
+    if errors is None:
+        return {}
+    more = {name: error / _RESOLVED for name, error in zip(names, errors, strict=False) if error > _RESOLVED}
+    return {name: two_digits(n_users * times) if times < _FAR_MORE else None for name, times in more.items()}
+
+
+def far_from_resolved(unresolved: dict[str, int | None], n_users: int) -> dict[str, int | None]:
+    """Those of them that `fit` warns of: noise is not merely as large as a moderate coefficient, but much larger.
+
+    Levels for all that was not declared, which hardly anybody has as a rule, are left out.
+    """
+    by_far = {name: users for name, users in unresolved.items() if users is None or users > _WARNED * n_users}
+    return {name: users for name, users in by_far.items() if not name.endswith(_CATCH_ALL)}
+
+
+def notes_on(unresolved: dict[str, int | None], total_error: float, budget: Statement) -> tuple[str, ...]:
+    """What noise hides of a fitted model, a sentence or two on each."""
+    found = []
+    if unresolved:
+        named = ", ".join(list(unresolved)[:_NAMED]) + f" and {len(unresolved) - _NAMED} more" * (
+            len(unresolved) > _NAMED
+        )
+        users = sorted(users for users in unresolved.values() if users is not None)
+        remedy = "far more users would be needed, if these columns vary at all"
+        if users:
+            several = f" to {users[-1]:,}" * (users[-1] > users[0])
+            times = users[0] / budget.n_users
+            remedy = (
+                f"about {users[0]:,}{several} users, or an epsilon from about {budget.epsilon * times:.2g} on, would do"
+            )
+            remedy += ", but not for all of them" * (len(users) < len(unresolved))
+        found.append(
+            f"At epsilon={budget.epsilon:g} noise hides the coefficients of {named}: they are shrunk towards 0 or "
+            f"uncertain; {remedy}."
+        )
+    if total_error > _TOTAL_ERROR:
+        found.append(
+            f"The mean prediction may be off by about {min(2 * total_error, 1.0):.0%}, because of noise, and too low "
+            "where outcomes are skewed, because large ones are clipped: have more users or a larger epsilon for totals."
+        )
+    return tuple(found)
 
 
 def title_of(what: str, privacy: Statement | None) -> str:

@@ -1,8 +1,8 @@
 """What all linear models have in common: public parameters, one way from rows to a private fit, and what is kept of it.
 
 Everything that privacy or accuracy depends on is a public parameter: nothing is read off the data but through a private
-release. Rows and targets that make no sense (NaN, a label that is no class) raise nothing, because an error would tell
-of them: their users count as outliers, and if there are too many a private test aborts and says so.
+release. Rows that make no sense (a cell that is NaN or infinite, a label that is no class) raise nothing, because an
+error would tell of them: they are left out, and a private count says how many users have some.
 
 A fit goes one way: what was passed (`conventions`) is read as declared (`data.schema`) and grouped by user
 (`data.users`), then minimised (`fitting`), and what was released is kept.
@@ -25,7 +25,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from userdp import losses
-from userdp.data.columns import Columns
+from userdp.data.columns import PRIVATE, Columns
+from userdp.data.schema import numbers
+from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.source import Source, check_purpose
 from userdp.data.sparse import is_sparse
 from userdp.data.users import RemoteUsers, UserData
@@ -47,9 +49,15 @@ from userdp.models.conventions import (
 from userdp.models.evaluating import usual_metrics
 from userdp.models.fitting import minimize
 from userdp.models.held_out import HeldOut
-from userdp.models.inference import Intervals, fraction_of
-from userdp.models.pipelines import warn_of_steps
-from userdp.models.preparing import Preparation
+from userdp.models.inference import (
+    Intervals,
+    far_from_resolved,
+    fraction_of,
+    names_of,
+    notes_on,
+    unresolved_columns,
+)
+from userdp.models.preparing import Preparation, UnknownRange
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.guarantee import Statement
@@ -82,12 +90,14 @@ _PARAMETERS = {
     "evaluate": "The fraction of people, 0.1 say, who are kept from training and scored once there is a model: "
     "`scores_` has private scores with intervals. They pay for the scores, the others for the training: all of it "
     "costs no more than (epsilon, delta). Who they are is drawn at random, how many is public.",
-    "columns_fraction": "The part of the budget for what `columns` leave to be learned privately, if anything.",
+    "columns_fraction": "The part of the budget for what `columns` and `target_range` leave to be learned privately, "
+    "if anything.",
     "inference": "True for standard errors and intervals (`summary()`, `conf_int()`, `cov_`), for half of the budget; "
     "or the part of it that they get. Weights are then not shrunk. For logistic regression of two classes, least "
     "squares and counts, by the default solver, with users enough: refused otherwise, before anything is charged.",
     "classes": "All labels that there can be; needed unless the target's type is boolean.",
-    "target_range": "Public lowest and highest target; those beyond are cut off.",
+    "target_range": 'Public lowest and highest target; those beyond are cut off, and so are predictions. "private" '
+    "learns them within the same plan and charge, for `columns_fraction` of the budget.",
     "max_weight": "The public largest `sample_weight`, needed where `fit` gets them; those beyond are cut off.",
     "class_weight": "How often a row of each class counts, {label: weight}; 1 for labels that are left out. It is "
     'public: "balanced", which reads weights off the data, is refused.',
@@ -104,7 +114,12 @@ _ATTRIBUTES = {
     "scores_ : Scores or None": "Private scores, with intervals, of the people whom `evaluate` kept from training.",
     "feature_names_in_ : array": "Names of the features that weights belong to, where X had names; of described "
     "columns such as city=Lyon.",
+    "target_range_ : tuple": "Of regressors: the range that targets were cut off at, as declared or learned.",
+    "prediction_range_ : tuple or None": "Of regressors: what `predict` stays within.",
     "columns_ : Columns": "The columns, with what was learned of them privately.",
+    "unresolved_ : dict": "Columns whose coefficients noise hides: they are shrunk towards 0, or uncertain. With about "
+    "how many users would resolve them; None if far more.",
+    "notes_ : tuple": "What noise hides, in words; `fit` warns of what it hides by far.",
     "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
 }
 _LARGEST_OF = {"sample_weight": "max_weight", "exposure": "max_exposure"}
@@ -118,7 +133,7 @@ def documented_model(**own: str) -> Callable[[_T], _T]:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Targets cut off at the public range, less its middle, over half of it."""
+    """Targets cut off at the public range, less its middle, over half of it; infinite ones are missing."""
 
     ends: tuple[float, float]
     middle: float
@@ -126,7 +141,7 @@ class TargetScale:
 
     def __call__(self, targets: np.ndarray) -> np.ndarray:
         scaled: np.ndarray = (np.clip(targets, *self.ends) - self.middle) / self.half
-        return scaled
+        return np.where(np.isinf(targets), np.nan, scaled)
 
     def back(self, scaled: np.ndarray) -> np.ndarray:
         """Targets in their own units."""
@@ -184,6 +199,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         """
         return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight)
 
+    @np.errstate(all="ignore")
     def _fit_rows(
         self,
         X: Any,
@@ -200,7 +216,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             self._check_parameters()
             self._declare_largest(of_rows)
             self._check_evaluate(evaluate, of_rows)
-            warn_of_steps()
+            self._warn_of_surroundings(stacklevel=3)
+            if shares_memory(self.public_X, X):
+                raise ValueError(SHARED)
             if y is None:
                 raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
             if groups is None:
@@ -217,7 +235,12 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             else:
                 X = read_rows(self, X, sparse=True)
             fractions = self._fractions(of_rows, X.shape[0])
-            targets, loss = self._packed(self._coded(read_targets(y, X.shape[0])), **fractions)
+            y = read_targets(y, X.shape[0])
+            if self._learns_range:  # targets stay as they are until then, and rows are told by their numbers
+                targets = np.where(np.isfinite(numbers("y", y)), np.arange(len(y), dtype=np.float64), np.nan)
+                loss = self._packed(np.zeros(len(y)), **fractions)[1]
+            else:
+                targets, loss = self._packed(self._coded(y), **fractions)
             data = UserData.from_arrays(
                 X,
                 targets,
@@ -229,19 +252,22 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             )
             del targets  # the data has them, in its own order
             data = replace(data, source=source)
-            self._fit(data if cells is None else self._preparation(cells, data), loss, evaluate)
+            unknown = self._unknown_range(y, data.targets.astype(np.int64), fractions) if self._learns_range else None
+            self._fit(self._preparation(cells, data, unknown), loss, evaluate)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
 
+    @np.errstate(all="ignore")
     def fit_users(self, data: UserData | RemoteUsers, feature_names: Sequence[str] | None = None) -> Self:
         """Learn from data that is grouped already, say by `UserData.from_parquet`.
 
         Load it with the same `max_rows_per_user` and `fit_intercept` as here. Targets of a classifier are positions in
         its sorted `classes`, which must be declared, here and to `UserData.from_table`, say. Users may be with an
-        engine (`RayEngine.from_parquet`), which then computes.
+        engine (`RayEngine.from_parquet`), which then computes; a `target_range` must then be declared.
         """
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
+            self._warn_of_surroundings(stacklevel=2)
             if not isinstance(data, UserData | RemoteUsers):
                 raise TypeError(f"Expected data to be UserData, got {type(data).__name__}: use fit(X, y, groups=...).")
             if self.columns is not None:
@@ -261,13 +287,22 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 self.feature_names_in_ = np.asarray(feature_names, dtype=object)
             self._declare_largest({})
             self._check_evaluate(self.evaluate, {})
-            self._fit(*self._coded_users(data), self.evaluate)
+            if isinstance(data, UserData) and shares_memory(self.public_X, data.rows):
+                raise ValueError(SHARED)
+            if self._learns_range and isinstance(data, UserData):
+                if data.store is None:
+                    data = data.without(self._has_sense(data.targets))
+                unknown = UnknownRange(data.targets, lambda ends: self._coded_within(ends, data))
+                self._fit(self._preparation(None, data, unknown), self._loss(), self.evaluate)
+            else:
+                self._fit(*self._coded_users(data), self.evaluate)
         self._warn()
         return self
 
     def _coded_targets(self, data: UserData) -> np.ndarray:
         """Numbers as the loss wants them, some at a time: they may be more than memory holds."""
-        self._coded(np.array([data.targets.min(), data.targets.max()]))  # their range, if none is declared
+        ends = [data.targets.min(), data.targets.max()] if data.n_rows else [0.0, 0.0]
+        self._coded(np.array(ends))  # their range, if none is declared
         coded = data.scratch(data.targets.shape, np.float64)
         for start in range(0, len(coded), _BLOCK):
             coded[start : start + _BLOCK] = self._coded(data.targets[start : start + _BLOCK])
@@ -284,7 +319,10 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             raise
 
     def to_sklearn(self) -> Any:
-        """A plain fitted estimator of scikit-learn that predicts the same: for ONNX, skops, PMML."""
+        """A plain fitted estimator of scikit-learn that predicts the same: for ONNX, skops, PMML.
+
+        Of regressors, without cutting predictions off at `prediction_range_`, which plain ones cannot.
+        """
         from userdp.models.export import to_sklearn  # which imports this module
 
         return to_sklearn(self)
@@ -301,9 +339,32 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             return None, self.columns.encode_cells(cells)
         return cells, np.arange(len(next(iter(cells.values()))), dtype=np.float64)[:, None]
 
-    def _preparation(self, cells: dict[str, Any], data: UserData) -> Preparation:
-        assert self.columns is not None
-        return Preparation(self.columns, cells, data, bool(self.fit_intercept), self.columns_fraction)
+    def _preparation(
+        self, cells: dict[str, Any] | None, data: UserData, unknown: UnknownRange | None
+    ) -> UserData | Preparation:
+        """The data, or what is to be learned of it first."""
+        if cells is None and unknown is None:
+            return data
+        columns = None if cells is None else self.columns
+        return Preparation(columns, cells or {}, data, bool(self.fit_intercept), self.columns_fraction, unknown)
+
+    @property
+    def _learns_range(self) -> bool:
+        """Whether the range of targets is to be learned privately."""
+        return isinstance(declared := getattr(self, "target_range", None), str) and declared == PRIVATE
+
+    def _unknown_range(self, y: Any, order: np.ndarray, fractions: dict[str, np.ndarray]) -> UnknownRange:
+        """Targets of rows in this order, to be coded once their range is known."""
+
+        def coded(ends: tuple[float, float]) -> np.ndarray:
+            self.target_range_: tuple[float, float] | None = ends
+            return np.asarray(self._packed(self._coded(y), **fractions)[0][order])
+
+        return UnknownRange(numbers("y", y).astype(np.float64, copy=False)[order], coded)
+
+    def _coded_within(self, ends: tuple[float, float], data: UserData) -> np.ndarray:
+        self.target_range_ = ends
+        return self._coded_targets(data)
 
     def _keep_names(self, features: Sequence[str] = ()) -> None:
         """Which feature a weight belongs to: of the described columns, or of those of numbers."""
@@ -328,6 +389,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             "classes": None if classes is None else classes.tolist(),
             "coef": np.atleast_2d(self.coef_).tolist(),
             "intercept": np.atleast_1d(self.intercept_).tolist(),
+            "prediction_range": None if self.prediction_range_ is None else list(self.prediction_range_),
             "solver": result.solver,
             "mode": result.mode,
             "n_users": self.privacy_.n_users,
@@ -335,6 +397,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             "n_gradients": self.n_gradients_,
             "halted": self.aborted_,
             "message": result.message,
+            "unresolved": self.unresolved_,
+            "notes": list(self.notes_),
             "bound": result.bound,
             "bound_is_estimate": result.bound_is_estimate,
             "outside": list(result.outside),
@@ -374,6 +438,11 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             )
         if self.columns is not None and self.columns.private:
             raise ValueError("Expected columns that are declared with evaluate, not learned. Nothing was spent.")
+        if self._learns_range:
+            raise ValueError(
+                "Expected a target_range that is declared with evaluate, not learned: its scores are told in units of "
+                "it. Score on other people with userdp.metrics.evaluate instead. Nothing was spent."
+            )
 
     def _held_out(
         self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None
@@ -414,7 +483,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         """What a saved model tells of how it was made; taken before the fit, whose end would tell how long it took."""
         packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
         return {
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": datetime.now(UTC).date().isoformat(),  # to the day: what is closer would tell how long fits take
             "parameters": {k: as_json(v) for k, v in self.get_params(deep=False).items() if k not in NOT_KEPT},
             "rows_per_user": self._rows_per_user,
             "source": asdict(source),
@@ -461,8 +530,19 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         """Users with targets as the loss wants them, wherever they are, and the loss."""
         if isinstance(data, RemoteUsers):
             return self._coded_there(data), self._loss()
+        if data.store is None:  # there, whether rows were copied would decide where they can be computed
+            data = data.without(self._has_sense(data.targets))
         targets, loss = self._packed(data.targets if self._classifies else self._coded_targets(data))
         return replace(data, targets=targets), loss
+
+    def _has_sense(self, targets: np.ndarray) -> np.ndarray:
+        """Which targets of grouped data are numbers, or positions of classes; some at a time."""
+        found = np.empty(len(targets), dtype=bool)
+        for start in range(0, len(found), _BLOCK):
+            some = targets[start : start + _BLOCK]
+            known = np.isin(some, np.arange(len(self.classes_))) if self._classifies else np.isfinite(some)
+            found[start : start + _BLOCK] = known
+        return found
 
     @abstractmethod
     def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
@@ -494,9 +574,11 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             allow_weak=self.allow_weak,
             held_out=held_out,
             inference=fraction_of(self.inference),
+            privacy_unit=self.privacy_unit,
         )
         unused = None
-        if isinstance(data, Preparation):  # features that were held free for levels, and not needed, are 0 everywhere
+        if isinstance(data, Preparation) and data.learned is not None:
+            # Features that were held free for levels, and not needed, are 0 everywhere.
             self.columns_ = data.learned
             self._keep_names()
             unused = np.s_[self.n_features_in_ : data.width]
@@ -506,10 +588,18 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             kept = np.eye(result.weights.size)
             kept = kept if unused is None else np.delete(kept, unused, axis=0)
             result = replace(result, uncertainty=result.uncertainty.mapped(self._half * kept))
+        errors = result.weight_errors
+        if errors is not None and unused is not None:
+            errors = np.delete(errors, unused)
+        self.prediction_range_ = self._limits()
+        result = replace(result, message=" ".join(filter(None, [result.message, self._range_advice(result)])))
         assert result.privacy is not None
         note = _UNPROTECTED if self.unprotected_checks else ""
         warning = " ".join(filter(None, [result.privacy.warning, note]))
-        self._keep_result(result, replace(result.privacy, unit=self.privacy_unit, warning=warning), facts)
+        guarantee = replace(result.privacy, warning=warning)
+        names = names_of(self, self.n_features_in_)
+        unresolved = unresolved_columns(names, errors, guarantee.n_users)
+        self._keep_result(result, guarantee, facts, unresolved, notes_on(unresolved, result.total_error, guarantee))
 
     def _public_rows(self) -> Any:
         described = self.columns is not None and self.public_X is not None and not isinstance(self.public_X, np.ndarray)
@@ -520,7 +610,15 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         self.coef_: np.ndarray = coef if self._classifies else coef[0]
         self.intercept_: np.ndarray | float = intercept if self._classifies else float(intercept[0])
 
-    def _keep_result(self, result: Result, guarantee: Statement, facts: dict[str, Any]) -> None:
+    def _keep_result(
+        self,
+        result: Result,
+        guarantee: Statement,
+        facts: dict[str, Any],
+        unresolved: dict[str, int | None],
+        notes: Sequence[str],
+    ) -> None:
+        self.unresolved_, self.notes_ = unresolved, tuple(notes)
         self.result_, self.privacy_, self.facts_ = replace(result, privacy=guarantee), guarantee, facts
         self.aborted_, self.n_gradients_, self.solver_ = result.aborted, result.n_gradients, result.solver
         self.uncertainty_ = result.uncertainty
@@ -530,6 +628,13 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         guarantee = self.privacy_
         if self.result_.message:
             warnings.warn(self.result_.message, UtilityWarning, stacklevel=3)
+        for note in notes_on(
+            far_from_resolved(self.unresolved_, guarantee.n_users), self.result_.total_error, guarantee
+        ):
+            warnings.warn(note, UtilityWarning, stacklevel=3)
+        affected = guarantee.affected_users
+        if affected is not None and affected.clear:
+            warnings.warn(affected.in_words(guarantee.unit), UtilityWarning, stacklevel=3)
         if guarantee.delta * guarantee.n_users >= 1:
             warnings.warn(
                 f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.unit}s: "
@@ -582,6 +687,14 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     def _half(self) -> float:
         """What targets are divided by."""
         return 1.0
+
+    def _limits(self) -> tuple[float, float] | None:
+        """What predictions stay within, if they are numbers."""
+        return None
+
+    def _range_advice(self, result: Result) -> str:
+        """What the releases tell of what was declared about targets, in a sentence, if it should be said."""
+        return ""
 
     @abstractmethod
     def _loss(self) -> Loss:

@@ -13,15 +13,10 @@ Known are the transformers that work row by row with public parameters alone, an
 
 from __future__ import annotations
 
-import sys
-import warnings
-from types import FrameType
 from typing import Any
 
 from sklearn.pipeline import Pipeline
 from sklearn.pipeline import make_pipeline as any_pipeline
-
-from userdp.models.conventions import PrivacyWarning, beyond_sklearn
 
 # Transformers of scikit-learn that learn nothing, by their names: those that nobody uses are not loaded.
 STATELESS = {
@@ -82,25 +77,3 @@ def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> Pip
     """
     check_steps(list(steps[:-1]))
     return any_pipeline(*steps, memory=memory, verbose=verbose)
-
-
-def warn_of_steps() -> None:
-    """Warn if a pipeline of scikit-learn that is being fitted has steps that learn without privacy.
-
-    Whether there is a warning depends on the calling code alone, never on data.
-    """
-    level = 1
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, Pipeline) and frame.f_code.co_name == "fit":
-            found = next(filter(None, (learns(step) for _, step in owner.steps[:-1])), "")
-            if found:
-                warnings.warn(
-                    f"{found} learns from the data before the private model does, and no guarantee covers that: use "
-                    f"{_INSTEAD.get(found, _ANY_STEP)} (userdp.make_pipeline refuses such steps).",
-                    PrivacyWarning,
-                    stacklevel=level + beyond_sklearn(frame),
-                )
-            return
-        frame, level = frame.f_back, level + 1

@@ -1,15 +1,15 @@
-"""What columns leave to be learned privately: ranges, fills and levels, released before there are features.
+"""What is left to be learned privately before a fit: ranges, fills and levels of columns, and the range of targets.
 
 One plan holds these releases and the solver's: it is certified and charged as a whole, before data is touched. How many
 features there will be is public, since a private category has room for `max_levels`; features of levels that were not
-found are 0 in all rows.
+found are 0 in all rows. Targets are scaled to their range, so that nothing of the solver's plan depends on it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from userdp.data.cells import texts_of_words
 from userdp.data.columns import PRIVATE, Category, Column, Columns, Number, packed
+from userdp.data.sparse import is_sparse, sparse_rows
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
 from userdp.privacy.curator import Curator
@@ -26,43 +27,78 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.choose import Option
 from userdp.vectors.columns import Histograms, OwnLevels
 
-_RANGES, _LEVELS = "ranges of columns", "levels of {}"
+_LEVELS = "levels of {}"
 _WORDS = Category.LONGEST // 6
 _FAILURE_FRACTION = 0.1  # of delta, for all vocabularies
 _TAIL = 0.005  # of what people have, beyond either end of a learned range
-_CLEAR = 4.0  # standard deviations of noise above which a bin holds people
+_FARTHER = 2.0  # by this factor a range of targets ends beyond the last bin that is clear: noise hides long tails
+# Standard deviations above which a bin holds people, of Gaussian and of Laplace noise: of all 123 bins noise exceeds
+# them with a chance of less than 0.001, and one that it does could be anywhere.
+_CLEAR, _CLEAR_LAPLACE = 4.5, 8.0
 _LEAST_SHARE = 0.2  # of the users: what must be clear for ranges or levels to be worth asking for
 _TRIES, _LESS = 60, 0.97
 
 
+@dataclass(frozen=True, eq=False)
+class UnknownRange:
+    """Targets whose range is to be learned: as they are, in the order of the users' rows, and what they become then."""
+
+    targets: np.ndarray
+    coded: Callable[[tuple[float, float]], np.ndarray]
+
+
 class Preparation:
-    """A table's cells, grouped by user, of which some columns are to be learned privately before they are features.
+    """Users of whom some columns, or the range of targets, are to be learned privately before there is data to fit.
 
     It stands for the users' data until then: number of users and features, which are public. `prepared` gives the data,
-    and `learned` then the columns.
+    and `learned` and `target_range` then what was learned. With private columns the rows of `frame` are the numbers of
+    the table's rows, otherwise they are the features.
     """
 
     has_targets = True
 
     def __init__(
-        self, columns: Columns, cells: Mapping[str, Any], frame: UserData, fit_intercept: bool, fraction: float
+        self,
+        columns: Columns | None,
+        cells: Mapping[str, Any],
+        frame: UserData,
+        fit_intercept: bool,
+        fraction: float,
+        unknown: UnknownRange | None = None,
     ) -> None:
-        order = frame.rows[:, 0].astype(np.int64)  # the rows' numbers
-        self._cells = {name: cells[name][order] for name in columns}
-        self._columns, self._frame, self._fraction = columns, frame, fraction
+        self._columns, self._frame, self._fraction, self._unknown = columns, frame, fraction, unknown
+        self._cells: dict[str, Any] = {}
+        self.width = frame.n_features - frame.has_intercept
+        if columns is not None:
+            order = frame.rows[:, 0].astype(np.int64)  # the rows' numbers
+            self._cells = {name: cells[name][order] for name in columns}
+            self.width = len(columns.names)
+        self.target_range: tuple[float, float] | None = None
         self.learned, self.has_intercept = columns, fit_intercept
         self.n_users, self.insecure_seed, self.source = frame.n_users, frame.insecure_seed, frame.source
-        self.width = len(columns.names)
         self.n_features = self.width + fit_intercept
-        self._numbers = [name for name, column in columns.items() if isinstance(column, Number) and column.private]
-        self._levels = [name for name, column in columns.items() if isinstance(column, Category) and column.private]
+        described: dict[str, Column] = {} if columns is None else dict(columns)
+        self._numbers = [name for name, column in described.items() if isinstance(column, Number) and column.private]
+        self._levels = {
+            name: column for name, column in described.items() if isinstance(column, Category) and column.private
+        }
+        self._n_ranges = len(self._numbers) + (unknown is not None)
+
+    @property
+    def _ranges(self) -> str:
+        """The label of the release about ranges."""
+        if self._unknown is None:
+            return "ranges of columns"
+        return "ranges of columns and targets" if self._numbers else "range of targets"
 
     @cached_property
     def asked(self) -> UserData:
-        """The cells that are asked for: numbers, then the levels' packed texts."""
+        """The cells that are asked for: numbers, targets, then the levels' packed texts."""
         parts = [self._cells[name][:, None] for name in self._numbers]
-        rows = np.hstack(parts + [packed(self._cells[name]) for name in self._levels])
-        return replace(self._frame, rows=np.ascontiguousarray(rows), has_targets=False)
+        parts += [] if self._unknown is None else [self._unknown.targets[:, None]]
+        parts += [packed(self._cells[name]) for name in self._levels]
+        rows = parts[0] if len(parts) == 1 else np.hstack(parts)
+        return replace(self._frame, rows=np.ascontiguousarray(rows), has_targets=False, has_intercept=False)
 
     def planned(self, budget: Budget, choose: Callable[[Budget], Option]) -> tuple[Option, Plan]:
         """The solver's option for what is left of the budget, and the plan of everything, which is certified."""
@@ -78,21 +114,21 @@ class Preparation:
                 continue
             return option, plan
         raise BudgetExceeded(
-            "Expected a budget with room for this solver besides what columns learn: declare the columns, or lower "
-            "columns_fraction. Nothing was spent."
+            "Expected a budget with room for this solver besides what is learned first: declare the columns and "
+            "target_range, or lower columns_fraction. Nothing was spent."
         )
 
     def _steps(self, budget: Budget) -> tuple[list[Step], Budget]:
-        """The releases about columns, for their part of the budget; and what is left of it."""
-        n, fraction, asked = self.n_users, self._fraction, len(self._numbers) + len(self._levels)
+        """The releases about columns and targets, for their part of the budget; and what is left of it."""
+        n, fraction, asked = self.n_users, self._fraction, self._n_ranges + len(self._levels)
         if budget.delta == 0:
             if self._levels:
                 raise BudgetExceeded(
-                    f"Expected delta > 0 for levels that are learned privately (column {self._levels[0]!r}): declare "
-                    "them, or leave delta out. Nothing was spent."
+                    "Expected delta > 0 for levels that are learned privately (column "
+                    f"{next(iter(self._levels))!r}): declare them, or leave delta out. Nothing was spent."
                 )
             ranges = Clip(n, (1 + 1e-9) / (fraction * budget.epsilon), block=4096, laplace=True)
-            steps, left = [Step(_RANGES, 0, n, ranges)], Budget(budget.epsilon * (1 - fraction) * (1 - 1e-9), 0.0)
+            steps, left = [Step(self._ranges, 0, n, ranges)], Budget(budget.epsilon * (1 - fraction) * (1 - 1e-9), 0.0)
         else:
             failure = _FAILURE_FRACTION * budget.delta if self._levels else 0.0
             mu_squared = (1 - 1e-8) / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2
@@ -101,12 +137,10 @@ class Preparation:
                 return math.sqrt(asked / (fraction * mu_squared * columns))
 
             steps = []
-            if self._numbers:
-                ranges = Clip(n, multiplier(len(self._numbers)), block=4096, acute=True)
-                steps.append(Step(_RANGES, 0, n, ranges))
-            for name in self._levels:
-                column = self._columns[name]
-                assert isinstance(column, Category)
+            if self._n_ranges:
+                ranges = Clip(n, multiplier(self._n_ranges), block=4096, acute=True)
+                steps.append(Step(self._ranges, 0, n, ranges))
+            for name, column in self._levels.items():
                 sizes = (column.levels_per_user, column.max_levels, _WORDS)
                 try:
                     vocabulary = Vocabulary(n, multiplier(1), failure / len(self._levels), *sizes)
@@ -124,7 +158,7 @@ class Preparation:
         mechanism = step.mechanism
         if isinstance(mechanism, Vocabulary):
             return float(mechanism.threshold / self.n_users)
-        return _CLEAR * self._noise(mechanism)
+        return self._least(mechanism)
 
     def _check_worth(self, steps: list[Step], budget: Budget) -> None:
         """Refuse what noise would hide, before anything is spent."""
@@ -136,65 +170,74 @@ class Preparation:
         remedy = "a larger epsilon" if enough is None else f"an epsilon of about {enough:.2g}"
         raise BudgetExceeded(
             f"Expected more than n_users={self.n_users} to learn {worst.label} privately: what fewer than "
-            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare them in the columns, or have "
+            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare {self._declared}, or have "
             f"more users, {remedy} or a larger columns_fraction. Nothing was spent."
         )
+
+    @property
+    def _declared(self) -> str:
+        if self._unknown is None:
+            return "them in the columns"
+        return "target_range=(lowest, highest)" if self._columns is None else "them in the columns and target_range"
 
     def _worth_at(self, budget: Budget) -> bool:
         return max(map(self._clear, self._steps(budget)[0])) <= _LEAST_SHARE
 
-    def _noise(self, ranges: Any) -> float:
-        """Standard deviation of the fraction of users' cells in a bin."""
-        c = len(self._numbers)
-        return float(ranges.noise_std(self._radius(ranges), c * Histograms.N_BINS) * math.sqrt(c))
+    def _least(self, ranges: Any) -> float:
+        """The fraction of users' cells that a bin must hold to be clear of noise."""
+        c = self._n_ranges
+        noise = ranges.noise_std(self._radius(ranges), c * Histograms.N_BINS) * math.sqrt(c)
+        return float((_CLEAR_LAPLACE if ranges.laplace else _CLEAR) * noise)
 
     def _radius(self, ranges: Any) -> float:
-        return math.sqrt(len(self._numbers)) if ranges.laplace else 1.0  # of a vector, in the 1-norm or the 2-norm
+        return math.sqrt(self._n_ranges) if ranges.laplace else 1.0  # of a vector, in the 1-norm or the 2-norm
 
     def prepared(self, curator: Curator, plan: Plan) -> UserData:
-        """The users' features, after what columns need was released."""
+        """The users' features and targets, after what they need was released."""
         steps = {step.label: step.mechanism for step in plan.steps}
-        found: dict[str, Column] = dict(self._columns)
-        if self._numbers:
-            mechanism = steps[_RANGES]
-            c = len(self._numbers)
-            released = curator.release(_RANGES, Histograms(c), self._radius(mechanism)) * math.sqrt(c)
-            for name, masses in zip(self._numbers, released.reshape(c, -1), strict=True):
-                found[name] = ranged(found[name], masses, self._noise(mechanism))
-        first = len(self._numbers)
-        for name in self._levels:
-            column = found[name]
-            assert isinstance(column, Category)
+        found: dict[str, Column] = {} if self._columns is None else dict(self._columns)
+        if self._n_ranges:
+            mechanism, c = steps[self._ranges], self._n_ranges
+            released = curator.release(self._ranges, Histograms(c), self._radius(mechanism)) * math.sqrt(c)
+            masses = released.reshape(c, -1)
+            for name, some in zip(self._numbers, masses, strict=False):
+                found[name] = ranged(found[name], some, self._least(mechanism))
+            if self._unknown is not None:
+                self.target_range = range_of_targets(masses[-1], self._least(mechanism))
+        first = self._n_ranges
+        for name, column in self._levels.items():
             statistic = OwnLevels(first, _WORDS, column.levels_per_user)
             released = curator.release(_LEVELS.format(name), statistic, 1.0).reshape(-1, 1 + _WORDS)
             found[name] = replace(column, levels=tuple(dict.fromkeys(texts_of_words(released[:, 1:]))))
             first += _WORDS
-        self.learned = Columns(found)
+        if self._columns is not None:
+            self.learned = Columns(found)
         return self._data()
 
     def _data(self) -> UserData:
+        frame = self._frame
+        if self._unknown is not None:
+            assert self.target_range is not None
+            frame = replace(frame, targets=self._unknown.coded(self.target_range))
+        if self.learned is None:
+            return frame
         features: Any = self.learned.encode_cells(self._cells)
         unused = self.width - features.shape[1]
         if isinstance(features, np.ndarray):
             features = np.pad(features, ((0, 0), (0, unused)))
         else:
             features.resize(features.shape[0], self.width)
-        frame = self._frame
-        owners = np.repeat(np.arange(frame.n_users), np.diff(frame.offsets))
-        data = UserData.from_arrays(features, frame.targets, owners, fit_intercept=self.has_intercept)
-        return replace(data, user_ids=frame.user_ids, insecure_seed=frame.insecure_seed)
+        rows = sparse_rows("features", features) if is_sparse(features) else np.ascontiguousarray(features)
+        return replace(frame, rows=rows, has_intercept=self.has_intercept)
 
 
-def ranged(column: Column, masses: np.ndarray, noise_std: float) -> Number:
+def ranged(column: Column, masses: np.ndarray, least: float) -> Number:
     """A number's range, and the median that fills it, of noisy fractions of cells in each bin.
 
     Bins that noise could have filled count as empty. Rounded to three digits, which costs nothing.
     """
     assert isinstance(column, Number)
-    held = np.where(masses > _CLEAR * noise_std, masses, 0.0)
-    if not held.any():
-        held[np.argmax(masses)] = 1.0
-    edges = np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
+    held, edges = _held(masses, least), _edges()
     below = np.concatenate([[0.0], np.cumsum(held)]) / held.sum()
     low, fill, high = (_rounded(_quantile(at, below, edges)) for at in (_TAIL, 0.5, 1 - _TAIL))
     if column.range == PRIVATE:
@@ -202,6 +245,33 @@ def ranged(column: Column, masses: np.ndarray, noise_std: float) -> Number:
         high = high if low < high else low + max(1.0, abs(low))
         column = replace(column, low=low, high=high, range=None)
     return replace(column, fill=fill) if column.fill == PRIVATE else column
+
+
+def range_of_targets(masses: np.ndarray, least: float) -> tuple[float, float]:
+    """The range of targets, of noisy fractions of them in each bin: all bins that are clear of noise, and `_FARTHER`.
+
+    Wider than that of a column, since targets beyond are cut off, and long tails decide means: a range that is some
+    times too wide costs little. It ends at 0 where that is the last bin.
+    """
+    held, edges = np.flatnonzero(_held(masses, least)), _edges()
+    low, high = edges[held[0]], edges[held[-1] + 1]
+    low, high = low * _FARTHER if low < 0 else low / _FARTHER, high * _FARTHER if high > 0 else high / _FARTHER
+    smallest = 2 * _FARTHER * 2.0**-20
+    low, high = (0.0 if abs(end) < smallest else _rounded(float(end)) for end in (low, high))
+    return (low, high) if low < high else (low, low + max(1.0, abs(low)))
+
+
+def _held(masses: np.ndarray, least: float) -> np.ndarray:
+    """Masses of the bins that noise could not have filled; of the likeliest one, if it could have filled all."""
+    held = np.where(masses > least, masses, 0.0)
+    if not held.any():
+        held[np.argmax(masses)] = 1.0
+    return held
+
+
+def _edges() -> np.ndarray:
+    """Where bins begin and end, the outermost ones too."""
+    return np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
 
 
 def _quantile(at: float, below: np.ndarray, edges: np.ndarray) -> float:

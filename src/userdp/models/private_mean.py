@@ -89,6 +89,7 @@ class MeanResult(MeanIntervals):
     purpose="What it is for, in words that may be shown to anyone: ledger and result name it, and where they are known "
     "the names of the columns of X and of the one that says who is a user.",
 )
+@np.errstate(all="ignore")
 def private_mean(
     X: Any,
     groups: Any,
@@ -154,7 +155,7 @@ def private_mean(
     budget = budget_for(epsilon, delta, data.n_users)
     check_delta(budget, data.n_users, insecure_seed)
     entry = source.entry(purpose, "private_mean")
-    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry, fraction)
+    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry, fraction=fraction)
     return replace(found, purpose=purpose, source=source, names=_names(X))
 
 
@@ -181,6 +182,7 @@ def mean_of_users(
     engine: Engine | str | None = None,
     insecure_seed: int | None = None,
     purpose: str = "private_mean",
+    unit: str = "user",
     fraction: float | None = None,
 ) -> MeanResult:
     """The same of data that is grouped already; fraction: of the budget, for standard errors."""
@@ -195,9 +197,11 @@ def mean_of_users(
         planned = plan_intervals(n_users, d, budget, radii, outliers, fraction)
     plan = planned.plan if isinstance(planned, MeanSteps) else Plan(n_users, (Step(_LABEL, 0, n_users, planned),))
     ledger = Ledger(budget) if ledger is None else ledger
-    curator = Curator(data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed)
+    curator = Curator(
+        data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed, unit=unit
+    )
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
-    stated = partial(statement, plan, curator.budget, ledger, seed)
+    stated = partial(statement, plan, curator.budget, ledger, seed, unit)
     if isinstance(planned, MeanSteps):
         found = planned.located_mean(curator, d, spread[1])
         if found.clipped.message:

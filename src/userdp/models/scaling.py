@@ -54,6 +54,7 @@ class PublicScaler(_Scaler):
         self.middle_, self.half_ = public_range(self.low, self.high, self.n_features_in_)
         return self
 
+    @np.errstate(all="ignore")
     def transform(self, X: Any) -> np.ndarray:
         """Rows in units of the ranges."""
         check_is_fitted(self)
@@ -104,11 +105,13 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
     privacy_unit: str = "user"
     purpose: str = ""
 
+    @np.errstate(all="ignore")
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
         budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
         fraction = fraction_of(self.inference, DEFAULT_FRACTION)
         check_purpose(self.purpose)
+        self._warn_of_surroundings(stacklevel=2)
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
         source = replace(Source.of(users=groups), columns=named_columns(X))
@@ -127,7 +130,9 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
         if fraction is None:  # means are at most sqrt(d) from 0, so no two are farther apart than twice that
             spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
-            released = mean_of_users(data, budget, spread, _OUTLIERS, self._opened_ledger(), self.engine, seed, purpose)
+            released = mean_of_users(
+                data, budget, spread, _OUTLIERS, self._opened_ledger(), self.engine, seed, purpose, self.privacy_unit
+            )
         else:
             released = self._with_errors(data, budget, fraction, purpose)
         means, squares = np.split(released.mean, 2)
@@ -135,7 +140,7 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
         self.mean_ = middle + half * means
         self.scale_ = half * np.sqrt(np.clip(squares + 1 - means**2, min(1.0, released.noise_std), 1.0))
         self.errors_ = None if released.errors is None else released.errors.times(half)
-        self.privacy_, self.source_ = replace(released.privacy, unit=self.privacy_unit), source
+        self.privacy_, self.source_ = released.privacy, source
         return self
 
     def _with_errors(self, data: UserData, budget: Budget, fraction: float, purpose: str) -> MeanResult:
@@ -144,14 +149,23 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
         ledger = self._opened_ledger() or Ledger(budget)
         seed = self.insecure_seed
         curator = Curator(
-            data, steps.plan, ledger, budget=budget, purpose=purpose, engine=self.engine, insecure_seed=seed
+            data,
+            steps.plan,
+            ledger,
+            budget=budget,
+            purpose=purpose,
+            engine=self.engine,
+            insecure_seed=seed,
+            unit=self.privacy_unit,
         )
         longest = math.sqrt(self.n_features_in_) * (1 + 1e-9)
         released = curator.release(MEAN, UserMean(), longest)
         noise_std = steps.mean.noise_std(longest, released.size)
         means = np.clip(released[: self.n_features_in_], -1, 1)
         errors = steps.errors(curator, means, 1 + np.abs(means), longest, noise_std)
-        return MeanResult(released, noise_std, longest, statement(steps.plan, budget, ledger, seed), errors=errors)
+        return MeanResult(
+            released, noise_std, longest, statement(steps.plan, budget, ledger, seed, self.privacy_unit), errors=errors
+        )
 
     def _errors(self) -> MeanErrors | None:
         return getattr(self, "errors_", None)
@@ -159,6 +173,7 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
     def _shown(self) -> tuple[list[str], np.ndarray, str]:
         return names_of(self, len(self.mean_)), self.mean_, title_of(type(self).__name__, self.privacy_)
 
+    @np.errstate(all="ignore")
     def transform(self, X: Any) -> np.ndarray:
         """Rows with mean about 0 and standard deviation about 1, cut off where the public ranges end."""
         check_is_fitted(self)

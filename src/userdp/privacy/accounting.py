@@ -42,7 +42,6 @@ _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
 _MANY_STEPS = 100_000
-_RENYI_ORDERS = tuple(1 + 10 ** (step / 20) for step in range(-26, 81))  # from 1.05 to 10,001
 
 Numbers = NDArray[np.float64]
 
@@ -394,32 +393,6 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: f
         else:
             low = middle
     return high
-
-
-@lru_cache(maxsize=1024)
-def selected_epsilon(
-    run_mu_squared: float, stop_probability: float, delta: float, other_mu_squared: float = 0.0
-) -> float:
-    """Epsilon at `delta` of the best of K runs, K geometric, and of Gaussian releases besides: an upper bound.
-
-    A run is mu-GDP, so (a, a mu^2 / 2)-RDP for every order a > 1. With p the chance to stop after a run, E K = 1/p,
-    the best of K runs alone, K and the other runs being secret, has for every a and b > 1 the RDP
-        a mu^2/2 + 2 (b - 1) mu^2/2 + (2/b) log(1/p) + log(1/p) / (a - 1)
-    (Papernot and Steinke 2022, theorem 2 with eta = 1). RDP of what is released besides adds up.
-
-    >>> round(selected_epsilon(0.01, 0.05, 1e-6), 2)
-    0.97
-    """
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.dp_event import RepeatAndSelectDpEvent, ZCDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    # The relation is a label here: zCDP is given for replacements, and RDP doubles nothing.
-    accountant = RdpAccountant(_RENYI_ORDERS, NeighboringRelation.REPLACE_ONE)
-    accountant.compose(RepeatAndSelectDpEvent(ZCDpEvent(run_mu_squared / 2), 1 / stop_probability, 1))
-    if other_mu_squared:
-        accountant.compose(ZCDpEvent(other_mu_squared / 2))
-    return float(accountant.get_epsilon(delta)) * (1 + 1e-11)
 
 
 def added_epsilon_at(cost: Cost, delta: float) -> float:

@@ -75,7 +75,7 @@ class Curator:
 
     budget: what this plan guarantees, and may be said of it; the ledger's whole budget if None. checkpoint: a journal,
     or the path of one, by which a run that was killed goes on: see `Journal`. engine: who computes, this process if
-    None; "ray" is a `RayEngine()`.
+    None; "ray" is a `RayEngine()`. unit: "row" if each of the users is a single row; a ledger takes one unit only.
 
     Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
     within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
@@ -101,6 +101,7 @@ class Curator:
         engine: Engine | str | None = None,
         insecure_seed: int | None = None,
         checkpoint: Journal | str | os.PathLike[str] | None = None,
+        unit: str = "user",
     ) -> None:
         for name, value, kind in (("plan", plan, Plan), ("ledger", ledger, Ledger)):
             if not isinstance(value, kind):
@@ -124,7 +125,7 @@ class Curator:
         self._given, self._data, self._plan, self._noise = data, self._placed(data), plan, noise
         self._journal: OpenJournal | None = None
         try:
-            self._charge(ledger, purpose, seed, as_journal(checkpoint))
+            self._charge(ledger, purpose, seed, as_journal(checkpoint), unit)
             self._order = self._drawn_order()
         except BaseException:
             self.close()
@@ -200,7 +201,7 @@ class Curator:
         if os.getpid() != self._process:
             raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
 
-    def _charge(self, ledger: Ledger, purpose: str, seed: int | None, journal: Journal | None) -> None:
+    def _charge(self, ledger: Ledger, purpose: str, seed: int | None, journal: Journal | None, unit: str) -> None:
         """Charge the plan, unless this is a run that goes on and was charged."""
         token = None
         if journal is not None:
@@ -208,7 +209,7 @@ class Curator:
             self._journal = journal.open(facts)
             token = self._journal.token
         with _told_what_fits(ledger, self.budget.delta):
-            ledger.charge(self._plan, purpose, seed, token)
+            ledger.charge(self._plan, purpose, seed, token, unit)
             self._check_process()
 
     def _drawn_order(self) -> Users:

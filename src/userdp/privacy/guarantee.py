@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,9 +46,12 @@ IN_PARALLEL = (
     "and the whole costs what those who pay most pay."
 )
 NOT_COVERED = (
-    "Other releases from the same people (fits in a search or a cross-validation, say) are not covered: they add up, "
-    "and a ledger that all of them share keeps count.",
-    "Choosing hyperparameters by looking at the data is not covered, unless that look was itself private.",
+    "Other releases from the same users (fits in a search, a cross-validation or an ensemble, say) are not covered: "
+    "they add up, and a ledger that all of them share keeps count.",
+    "Choosing, calibrating, stacking or tuning models around this one by scores or labels of the data is not covered, "
+    "whether or not there is a ledger: use userdp.model_selection.",
+    "What a step before it learned from the data without privacy (a StandardScaler, say) is not covered: use "
+    "userdp.make_pipeline, which refuses such steps.",
     "Adding or removing a person is not covered by replacement with a public number of users.",
 )
 
@@ -68,6 +71,58 @@ _LARGEST_EXPONENT = 500.0
 # How far adding a user moves a clipped total / how far replacing one does. Others, tests above all, have no such ratio.
 _ADDED = {"clip": 0.5}
 _ADDED_ACUTE = math.sqrt(0.5)
+
+
+class AffectedUsers(NamedTuple):
+    """The fraction of users who lost rows with missing or infinite cells, as released, and its 95% interval.
+
+    Made of releases that are paid for: it may be shown.
+
+    >>> print(AffectedUsers.of(0.218, 0.021))
+    About 22% of the users (95% interval 20% to 24%) have missing or infinite cells, or targets that cannot be used; \
+those rows were left out.
+    """
+
+    estimate: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, estimate: float, margin: float) -> AffectedUsers:
+        """With an interval that reaches so far to either side, as far as fractions go."""
+        return cls(*(min(max(float(end), 0.0), 1.0) for end in (estimate, estimate - margin, estimate + margin)))
+
+    @classmethod
+    def from_list(cls, record: Any) -> AffectedUsers | None:
+        """Of a file, in which it is a list; None of files that have none. Raises on what are no such fractions."""
+        if record is None:
+            return None
+        estimate, low, high = (float(number) for number in record)
+        if not 0 <= low <= estimate <= high <= 1:
+            raise ValueError("a fraction of users, and its interval, expected")
+        return cls(estimate, low, high)
+
+    @property
+    def percents(self) -> tuple[str, str, str]:
+        """All three, in percent."""
+        estimate, low, high = (f"{100 * one:.{0 if one >= 0.1 else 1}f}%" for one in self)
+        return estimate, low, high
+
+    @property
+    def clear(self) -> bool:
+        """Whether they are more than a hundredth, noise or not."""
+        return self.low > 0.01
+
+    def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, unit: str = "user") -> str:
+        """A sentence."""
+        estimate, low, high = self.percents
+        about = f"About {estimate} of the {unit}s (95% interval {low} to {high})"
+        if self.low == 0:
+            about = f"At most about {high} of the {unit}s (95% interval)"
+        return f"{about} have missing or infinite cells, or targets that cannot be used; those rows were left out."
 
 
 @dataclass(frozen=True)
@@ -150,7 +205,7 @@ class Statement:
     `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included: a running
     total. What is guaranteed for all runs of a ledger, however they were chosen, is its budget. `tradeoff` is
     what the noise really gives; None in files of models made before it was computed. `covers` is what the guarantee is
-    about; `NOT_COVERED` is what it is not about.
+    about; `NOT_COVERED` is what it is not about. `affected_users` is what the run released of rows that were left out.
     """
 
     epsilon: float
@@ -166,6 +221,7 @@ class Statement:
     spent_epsilon: float
     tradeoff: Tradeoff | None = None
     covers: str = COVERS
+    affected_users: AffectedUsers | None = None
 
     @property
     def private(self) -> bool:
@@ -182,6 +238,7 @@ class Statement:
             "not_covered": list(NOT_COVERED),
             "right_guess_of_epsilon_and_delta_alone": right_guess(self.epsilon, self.delta),
             "tradeoff": None if self.tradeoff is None else self.tradeoff.to_dict(),
+            "affected_users": None if self.affected_users is None else list(self.affected_users),
             "ledger": {
                 "path": self.ledger_path,
                 "epsilon": self.ledger_epsilon,
@@ -205,6 +262,7 @@ class Statement:
             spent_epsilon=math.inf if spent is None else spent,
             tradeoff=None if found is None else Tradeoff.from_dict(found),
             covers=covered(record),
+            affected_users=AffectedUsers.from_list(record.get("affected_users")),
             **{name: record[name] for name in _PLAIN},
         )
 
@@ -217,6 +275,7 @@ class Statement:
                 f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone){self._whose(part)}"
                 for part in self.parts
             ),
+            *([] if self.affected_users is None else [f"  {self.affected_users.in_words(self.unit)}"]),
             *([f"  {IN_PARALLEL}"] if apart((part.first_user, part.last_user) for part in self.parts) else []),
             f"  ledger: epsilon {self.spent_epsilon:.4g} of {rounded_up(self.ledger_epsilon)} spent, counted at its "
             f"delta {rounded_up(self.ledger_delta)}: a running total, the guarantee for all runs is the whole budget",

@@ -94,13 +94,18 @@ def run_facts(
     return json.dumps(facts)
 
 
+# Made when a run has ended, so that older files need no change.
+_ENDED = "CREATE TABLE IF NOT EXISTS ended (only INTEGER)"
+
+
 class Journal:
     """A file in which a run's releases are kept; `command` is what `userdp resume` runs again.
 
     Guarantee: what a run releases with a journal, over any number of times that it was killed and begun again, is what
     the run would release without, provided that it is killed for reasons that do not depend on draws that nobody saw,
     and that there is room on the disk. One run at a time has it open, and a copy beside it is refused: two runs that go
-    on from the same place would release what was charged once. An older state that is put back cannot be told. Proof:
+    on from the same place would release what was charged once. One that has ended is refused: it would give its result
+    again, as if it were of other data of the same shape. An older state that is put back cannot be told. Proof:
     docs/proofs.md, section 28.
     """
 
@@ -118,6 +123,12 @@ class Journal:
             if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
                 raise TypeError("no command")
             return tuple(command)
+
+    def end(self) -> None:
+        """Mark the run as ended, once its result is where it is wanted: the journal then begins no other."""
+        with _undamaged(self.path), contextlib.closing(_connect(self.path)) as db:
+            db.execute("PRAGMA synchronous = EXTRA")
+            db.execute(_ENDED)
 
     def open(self, facts: str) -> OpenJournal:
         """Begin a run's journal, or go on with it."""
@@ -246,6 +257,12 @@ class OpenJournal:
             raise ValueError(
                 f"Expected the journal {self.path} to be of this run; its {differ[0]} is another. Go on with what it "
                 "was begun with, or begin a new run with another journal. Nothing was released."
+            )
+        if self._db.execute("SELECT * FROM sqlite_master WHERE name = 'ended'").fetchone():
+            raise ValueError(
+                f"Expected the journal {self.path} to be of a run that goes on; it has ended, and would give its old "
+                "result again, whatever the data is now. Choose another path for a new run, or delete the journal. "
+                "Nothing was released."
             )
         digest = hashlib.sha256(held.encode() + token.encode()).hexdigest()
         records = []

@@ -34,13 +34,14 @@ from userdp.privacy.plan import Plan
 
 _T = TypeVar("_T")
 _Priced = TypeVar("_Priced", Cost, Dominating)
-_FORMAT = 2
+_FORMAT = 3
 _FIRST_FORMAT = 1  # of 0.1.0: without fractions of delta, and without what runs are charged as
+_SECOND_FORMAT = 2  # with times of charges to the microsecond, and without marks of runs and the privacy unit
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
-    "identity TEXT NOT NULL, failure_share REAL NOT NULL)",
+    "identity TEXT NOT NULL, failure_share REAL NOT NULL, unit TEXT)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
-    "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL)",
+    "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL, mark TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
     "start INTEGER NOT NULL, stop INTEGER NOT NULL)",
     f"PRAGMA user_version = {_FORMAT}",
@@ -48,11 +49,21 @@ _TABLES = (
 _NEW_COLUMNS = (
     f"ALTER TABLE budget ADD COLUMN failure_share REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
     "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
+    f"PRAGMA user_version = {_SECOND_FORMAT}",
+)
+_NEWER_COLUMNS = (
+    "ALTER TABLE runs ADD COLUMN mark TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE budget ADD COLUMN unit TEXT",
+    "UPDATE budget SET unit = 'user' WHERE EXISTS (SELECT * FROM runs)",
+    "PRAGMA secure_delete = ON",  # what is cut off is overwritten
+    "UPDATE runs SET charged_at = substr(charged_at, 1, 10)",
     f"PRAGMA user_version = {_FORMAT}",
 )
 # Runs that may go on after they were killed; made when there is the first, so that older files need no change.
 _TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs)"
-_SAME_RUN = "SELECT run FROM runs WHERE run = ? AND charged_at = ? AND costs = ?"
+_SAME_RUN = "SELECT run FROM runs WHERE run = ? AND mark = ? AND costs = ?"
+
+UNITS = ("user", "row")  # what a run protects: all of a user's rows together, or each row by itself
 
 # How long a charge waits for other processes that are charging the same file.
 _PATIENCE_SECONDS = 600
@@ -86,6 +97,8 @@ class ChargedStep:
 class Charge:
     """One charged plan. `costs` has one entry for each set of users that paid differently.
 
+    `charged_at` is a day, in UTC: the time between two charges could tell how long something took on somebody's data.
+
     `dominating` is what it is charged as between runs, for the sets of users that pay most.
     """
 
@@ -115,6 +128,10 @@ class Ledger:
     locks are not reliable on network file systems); in memory, in the process that made it. A plan whose charge was
     refused, or cut off by a crash, has released nothing. An older copy of the file that is put back is noticed by the
     objects that saw a newer one, not by those made afterwards. Proof: docs/proofs.md, section 25.
+
+    The budget is of one privacy unit, whole users or single rows, which the first charge sets: epsilons of users and of
+    rows do not add up, so runs of the other unit are refused. Files of earlier versions that hold charges count as
+    "user", since they did not write the unit down.
 
     The first plan may cost all of the budget. A later one is accepted if all of them, the first included, fit as the
     Gaussian mechanisms that dominate them: mu^2 adds up, and so do failure probabilities.
@@ -180,25 +197,43 @@ class Ledger:
         """The part of delta that is held for failure probabilities."""
         return self._filter.failure_fraction
 
+    @property
+    def unit(self) -> str | None:
+        """What its runs protect: "user", all rows of a user together, or "row"; None before the first charge."""
+        with self._transaction() as db:
+            return _unit(db, self.path)
+
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
 
-    def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None, token: str | None = None) -> None:
+    def charge(
+        self,
+        plan: Plan,
+        purpose: str = "",
+        insecure_seed: int | None = None,
+        token: str | None = None,
+        unit: str = "user",
+    ) -> None:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing.
 
         `token` is a name of the run, in a journal: a run that goes on after it was killed is not charged again.
+        `unit`: whether the plan's users are users, or single rows; another one than before raises `ValueError`.
         """
         noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
+        if unit not in UNITS:
+            raise ValueError(f'unit must be "user" or "row", got {unit!r}. Nothing was charged.')
         with self._transaction() as db:
+            self._take_unit(db, unit)
             if token is not None and self._was_charged(db, plan, token):
                 return
             before = [charge.dominating for charge in _charges(db, self.path)]
             new = self._accepted(plan.costs, before)
             seed = None if insecure_seed is None else str(int(insecure_seed))
-            now = datetime.now(UTC).isoformat(timespec="microseconds")
+            today = datetime.now(UTC).date().isoformat()
             run = db.execute(
-                "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating) VALUES (?, ?, ?, ?, ?)",
-                (now, purpose, seed, _written(plan.costs), _written(new)),
+                "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating, mark) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (today, purpose, seed, _written(plan.costs), _written(new), str(uuid.uuid4())),
             ).lastrowid
             for step in plan.steps:
                 record = json.dumps(described(step.mechanism))
@@ -206,6 +241,19 @@ class Ledger:
                 db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", values)
             if token is not None:
                 db.execute("INSERT INTO tokens VALUES (?, ?)", (token, run))
+
+    def _take_unit(self, db: sqlite3.Connection, unit: str) -> None:
+        """Keep the unit of the first charge, or refuse another one."""
+        held = _unit(db, self.path)
+        if held is None:
+            db.execute("UPDATE budget SET unit = ?", (unit,))
+        elif held != unit:
+            named = "" if self.path is None else f" {self.path}"
+            raise ValueError(
+                f"Expected a run of the privacy unit {held!r}, as the ledger{named} is of, got {unit!r}: epsilons of "
+                "users and of rows do not add up. Give this run a ledger of its own, or make it with "
+                f"privacy_unit={held!r}. Nothing was charged."
+            )
 
     def _accepted(self, costs: tuple[Cost, ...], before: list[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
         """What a run of these costs is charged as after those before; raises `BudgetExceeded` if it does not fit."""
@@ -397,13 +445,13 @@ def _write_tables(db: sqlite3.Connection, wanted: Filter) -> None:
     for statement in _TABLES:
         db.execute(statement)
     held = (wanted.budget.epsilon, wanted.budget.delta, str(uuid.uuid4()), wanted.failure_fraction)
-    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?)", held)
+    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?, NULL)", held)
 
 
 def _newest_run(db: sqlite3.Connection) -> tuple[int, str, str] | None:
-    """The last run's number, time and costs."""
+    """The last run's number, random mark and costs."""
     row: tuple[int, str, str] | None = db.execute(
-        "SELECT run, charged_at, costs FROM runs ORDER BY run DESC LIMIT 1"
+        "SELECT run, mark, costs FROM runs ORDER BY run DESC LIMIT 1"
     ).fetchone()
     return row
 
@@ -416,17 +464,29 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
             f"Expected {path} to be a ledger, it is empty: what was spent is lost. Put a copy of the ledger back; "
             "delete the empty file only if nothing was ever charged to it."
         )
-    if version not in (_FIRST_FORMAT, _FORMAT):
+    if version not in (_FIRST_FORMAT, _SECOND_FORMAT, _FORMAT):
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
     if version == _FIRST_FORMAT:
         _migrate(db, path)
+    elif version == _SECOND_FORMAT:
+        for statement in _NEWER_COLUMNS:
+            db.execute(statement)
     row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
     with _undamaged(path):
         return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
 
 
+def _unit(db: sqlite3.Connection, path: str | Path | None) -> str | None:
+    """The privacy unit of all charges; None before the first."""
+    (found,) = db.execute("SELECT unit FROM budget").fetchone()
+    with _undamaged(path):
+        if found not in (None, *UNITS):
+            raise ValueError("no unit")
+    return None if found is None else str(found)
+
+
 def _migrate(db: sqlite3.Connection, path: str | Path | None) -> None:
-    """Bring a file of the first format to the present one: every run in it is priced as a run after others is.
+    """Bring a file of the first format to the second: every run in it is priced as a run after others is.
 
     Nothing is forgotten, and nothing was ever released between the pricing and the next charge.
     """

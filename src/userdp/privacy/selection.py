@@ -1,14 +1,11 @@
 """Selection: several fits, their scores on held-out people and the choice among them, charged once, as one plan.
 
-A random order of the users is drawn: the first train, the others are held out. Two strategies:
+A random order of the users is drawn: the first train, the others are held out. Every candidate is fitted on the
+training users, who pay for all of them; the held-out users pay for one joint release of all scores; all of that is
+released.
 
-    split            every candidate is fitted on the training people, who pay for all of them; the held-out people pay
-                     for one joint release of all scores; all of that is released
-    random stopping  a candidate is drawn at random, fitted and scored, again and again, until chance says stop; only
-                     the best is released (Papernot and Steinke 2022), and it costs little more than a few runs do
-
-A refit of the best on everyone is a part of either. Every fit and every score runs on a ledger of its part, which takes
-what the plan has charged for it and nothing else. Proof: docs/proofs.md, section 32.
+A refit of the best on everyone is a part of it. Every fit and every score runs on a ledger of its part, which takes
+what the plan has charged for it and nothing else. How many fits there are is public. Proof: docs/proofs.md, section 32.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -29,32 +26,26 @@ from userdp.privacy.accounting import (
     Budget,
     BudgetExceeded,
     Cost,
-    bisect,
     epsilon_at,
     gaussian_multiplier,
-    reserved,
-    selected_epsilon,
 )
 from userdp.privacy.curator import WARNINGS_OFF, Curator
 from userdp.privacy.domination import Dominating, is_gaussian
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.allotment import Allotment, RandomStopping, on_grid
+from userdp.privacy.mechanisms.allotment import Allotment
 from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors, check_counts
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.noise import Noise, noise_source
+from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.vectors.moments import UserMean
 
-SPLIT, STOPPING = "split", "random stopping"
-STRATEGIES = (SPLIT, STOPPING)
 _CANDIDATES, _REFIT = "candidates", "refit"
 _SIZES, _DIFFERENCES, _MEAN = "sizes of differences", "differences of scores", "mean score"
 _PARTS = {_SIZES: 0.15, _DIFFERENCES: 0.75, _MEAN: 0.1}  # of what held-out people pay for joint scores
 _BINS, _RATIO = 10, 3.0  # of sizes of differences
 _CLIPPED = 0.1  # of the held-out people: whose differences may be clipped
-_MOST_NOISE = 0.1  # of a bin, or of a run's score: above it nothing could be told
-_MOST_STOPPING_NOISE = 0.002  # of the scores' range: above it single scores tell too little to choose by
-_DELTA_USED, _ROUNDING = 1 - 2e-6, 1e-5
+_MOST_NOISE = 0.1  # of a bin: above it nothing could be told
+_ROUNDING = 1e-5
 
 T = TypeVar("T")
 
@@ -104,7 +95,14 @@ class Drafted(Exception):
 class DraftLedger(PartLedger):
     """Tells, before anything is charged, whether a fit would be accepted: raises `Drafted`, or its refusal."""
 
-    def charge(self, plan: Plan, purpose: str = "", insecure_seed: int | None = None, token: str | None = None) -> None:
+    def charge(
+        self,
+        plan: Plan,
+        purpose: str = "",
+        insecure_seed: int | None = None,
+        token: str | None = None,
+        unit: str = "user",
+    ) -> None:
         self._accepted(plan.costs, [])
         raise Drafted
 
@@ -114,11 +112,9 @@ class SelectionPlan:
     """All that a search may release, in public numbers: which users are asked for what, and what each part may cost.
 
     fit_mu_squared, refit_mu_squared: of each candidate's fit and of the refit on everyone, 0 without one;
-    score_mu_squared: of all scores together (split), or of a run's score (random stopping);
-    stop_probability: None for split.
+    score_mu_squared: of all scores together.
     """
 
-    strategy: str
     n_users: int
     n_held_out: int
     n_candidates: int
@@ -126,7 +122,6 @@ class SelectionPlan:
     fit_mu_squared: float
     score_mu_squared: float
     refit_mu_squared: float
-    stop_probability: float | None = None
 
     @property
     def n_training(self) -> int:
@@ -136,10 +131,6 @@ class SelectionPlan:
     def certified(self) -> Plan:
         """The plan that is charged. Training people come first in the order, then the held-out ones."""
         n, split = self.n_users, self.n_training
-        if self.stop_probability is not None:
-            delta = self.budget.delta * _DELTA_USED
-            runs = RandomStopping(n, self.fit_mu_squared, self.stop_probability, delta, self.refit_mu_squared)
-            return Plan(n, (Step(STOPPING, 0, n, runs),))
         fits = Step(_CANDIDATES, 0, split, Allotment(split, self.fit_mu_squared, self.n_candidates))
         scores = [Step(step.label, split, n, step.mechanism) for step in self.score_plan.steps]
         refit = [Step(_REFIT, 0, n, Allotment(n, self.refit_mu_squared))] if self.refit_mu_squared else []
@@ -149,8 +140,7 @@ class SelectionPlan:
     def score_plan(self) -> Plan:
         """The releases of scores, on the held-out people by themselves."""
         n = self.n_held_out
-        parts = {_MEAN: 1.0} if self.stop_probability is not None else _PARTS
-        return Plan(n, tuple(Step(label, 0, n, self._clip(parts[label])) for label in parts))
+        return Plan(n, tuple(Step(label, 0, n, self._clip(part)) for label, part in _PARTS.items()))
 
     def _clip(self, part: float) -> Clip:
         return Clip(self.n_held_out, (1 + _ROUNDING) / math.sqrt(part * self.score_mu_squared))
@@ -171,32 +161,24 @@ class SelectionPlan:
 
     @property
     def bin_noise(self) -> float:
-        """Of the fraction of held-out people in a bin of sizes (split)."""
+        """Of the fraction of held-out people in a bin of sizes."""
         return self._clip(_PARTS[_SIZES]).noise_std(1.0, _BINS)
 
     @property
     def score_noise(self) -> float:
-        """Of a score, in units of its range; of a difference in the split, if 9 in 10 differ by less than 0.05."""
-        if self.stop_probability is not None:
-            return self._clip(1.0).noise_std(0.5, 1)
+        """Of a difference of scores, in units of their range, if 9 in 10 differ by less than 0.05."""
         return self._clip(_PARTS[_DIFFERENCES]).noise_std(0.05, self.n_candidates)
 
     @property
     def level_noise(self) -> float:
-        """Of what all candidates' scores share, in units of their range; none where a score is released by itself."""
-        return 0.0 if self.stop_probability is not None else self._clip(_PARTS[_MEAN]).noise_std(0.5, 1)
-
-    @property
-    def telling(self) -> bool:
-        """Whether scores tell enough to choose by, unasked: differences do, and scores of single models of many."""
-        return self.stop_probability is None or self.score_noise <= _MOST_STOPPING_NOISE
+        """Of what all candidates' scores share, in units of their range."""
+        return self._clip(_PARTS[_MEAN]).noise_std(0.5, 1)
 
     def __str__(self) -> str:
-        runs = "" if self.stop_probability is None else f", {1 / self.stop_probability:.0f} runs on average"
         refit = "" if self.refit_noise is None else f", of the refit {self.refit_noise:.1f}"
         return (
-            f"{self.strategy}: {self.n_candidates} candidates{runs}; noise of a candidate {self.fit_noise:.1f} times "
-            f"that of one fit{refit}; noise of a score {self.score_noise:.2g} of its range"
+            f"{self.n_candidates} candidates; noise of a candidate {self.fit_noise:.1f} times that of one fit{refit}; "
+            f"noise of a score {self.score_noise:.2g} of its range"
         )
 
 
@@ -207,15 +189,11 @@ def plan_selection(
     *,
     held_out: float = 0.2,
     refit_fraction: float = 0.5,
-    runs_per_candidate: float = 5.0,
-) -> tuple[SelectionPlan, ...]:
-    """Both strategies for these public numbers, the one to take first; the split alone where the other has no room.
+) -> SelectionPlan:
+    """The plan for these public numbers.
 
-    Random stopping comes first if its candidates get less noise than the split's, and its scores, which are of single
-    models and not of differences, little enough to choose by.
-
-    >>> [plan.strategy for plan in plan_selection(2_000_000, 50, Budget(1.0, 1e-9))]
-    ['random stopping', 'split']
+    >>> print(plan_selection(5000, 5, Budget(1.0, 1e-6), refit_fraction=0.0))
+    5 candidates; noise of a candidate 2.2 times that of one fit; noise of a score 0.00049 of its range
     """
     n_users, n_candidates = check_counts(n_users=n_users, n_candidates=n_candidates)
     if budget.delta == 0:
@@ -231,15 +209,7 @@ def plan_selection(
         )
     whole = _mu_squared(budget)
     refit, rest = refit_fraction * whole, (1 - refit_fraction) * whole
-    split = SelectionPlan(SPLIT, n_users, held, n_candidates, budget, rest / n_candidates, rest, refit)
-    stop = on_grid(1 / (runs_per_candidate * n_candidates))
-    try:
-        run = stopping_mu_squared(budget, stop, refit)
-    except BudgetExceeded:
-        return (split,)
-    stopping = SelectionPlan(STOPPING, n_users, held, n_candidates, budget, run, run, refit, stop)
-    better = stopping.fit_noise < split.fit_noise and stopping.telling
-    return (stopping, split) if better else (split, stopping)
+    return SelectionPlan(n_users, held, n_candidates, budget, rest / n_candidates, rest, refit)
 
 
 def _mu_squared(budget: Budget) -> float:
@@ -247,33 +217,10 @@ def _mu_squared(budget: Budget) -> float:
     return (1 - _ROUNDING) / gaussian_multiplier(budget) ** 2
 
 
-def stopping_mu_squared(budget: Budget, stop_probability: float, refit_mu_squared: float = 0.0) -> float:
-    """The largest mu^2 of a run for which random stopping, and a refit, keep within the budget.
-
-    >>> round(stopping_mu_squared(Budget(1.0, 1e-6), 0.05) ** -0.5, 1)
-    9.7
-    """
-    delta, most = budget.delta * _DELTA_USED, reserved(budget.epsilon)
-
-    def fits(multiplier: float) -> bool:
-        return selected_epsilon(multiplier**-2, stop_probability, delta, refit_mu_squared) <= most
-
-    high = 1.0
-    while not fits(high):
-        high *= 2
-        if high > 1e6:
-            raise BudgetExceeded(
-                f"Expected room for random stopping in epsilon={budget.epsilon:g}, delta={budget.delta:g} besides a "
-                "refit. Nothing was spent."
-            )
-    return bisect(fits, high / 2, high, 1e-6) ** -2
-
-
 def check_telling(plan: SelectionPlan) -> None:
     """Refuse, by public numbers, scores that noise would hide."""
-    noise = plan.bin_noise if plan.strategy == SPLIT else plan.score_noise
-    if noise > _MOST_NOISE:
-        enough = math.ceil(plan.n_users * noise / _MOST_NOISE)
+    if plan.bin_noise > _MOST_NOISE:
+        enough = math.ceil(plan.n_users * plan.bin_noise / _MOST_NOISE)
         raise BudgetExceeded(
             f"Expected more than n_users={plan.n_users}: scores of {plan.n_held_out} held-out people would be lost in "
             f"noise. About {enough:,} users would do, or a larger epsilon or held_out; allow_weak=True of the "
@@ -283,17 +230,16 @@ def check_telling(plan: SelectionPlan) -> None:
 
 @dataclass(frozen=True)
 class Selected(Generic[T]):
-    """What a search has released: the best candidate's number and model, and of a split all models and scores.
+    """What a search has released: the best candidate's number, and all models and scores.
 
-    losses: the mean loss of held-out people, in [0, 1] but for noise: of all candidates, or of the best run's;
-    noise_std: of each of them, beside that of the mean which they share (split); refitted: the refit, None without one.
+    losses: the mean loss of held-out people, in [0, 1] but for noise, of all candidates; noise_std: of each of them,
+    beside that of the mean which they share; refitted: the refit, None without one.
     """
 
     best: int
-    model: T
     losses: Vectors
     noise_std: float
-    models: tuple[T, ...] = ()
+    models: tuple[T, ...]
     refitted: T | None = None
 
 
@@ -306,23 +252,24 @@ def select(
     purpose: str = "",
     insecure_seed: int | None = None,
     tell: Tell | None = None,
+    unit: str = "user",
 ) -> Selected[T]:
     """Certify and charge the plan, draw who trains, and carry it out.
 
     Guarantee: all that leaves, a failure included, is within plan.budget, for user-level differential privacy under
     replacement, provided `fit` releases through its ledger only, and of the users given only, whether it fails is told
     by what it released and by public facts, and row j of `losses` is a function of user users[j]'s data and the models.
-    With `insecure_seed` nothing is private, and the ledger says so. How long a search takes is not covered: it tells
-    how many runs there were.
+    With `insecure_seed` nothing is private, and the ledger says so. How long a search takes is not covered, as of
+    everything here.
     """
     certified = plan.certified
     certified.certify(plan.budget)
     noise = noise_source(insecure_seed)
-    ledger.charge(certified, purpose, insecure_seed)
+    ledger.charge(certified, purpose, insecure_seed, unit=unit)
     order = noise.permutation(plan.n_users)
     found: Selected[T] | None = None
     with contextlib.suppress(Exception), WARNINGS_OFF, np.errstate(all="ignore"):  # all of which could tell of a run
-        found = _carried_out(plan, fit, losses, order, noise, tell or _untold)
+        found = _carried_out(plan, fit, losses, order, noise.seed, tell or _untold)
     if found is None:
         raise RuntimeError(
             "Expected every candidate to be fitted and scored; one failed on the data, though it passed its check. Try "
@@ -336,72 +283,20 @@ def _untold(label: str, done: int, total: int) -> None:
 
 
 def _carried_out(
-    plan: SelectionPlan, fit: Fit[T], losses: Losses[T], order: Users, noise: Noise, say: Tell
+    plan: SelectionPlan, fit: Fit[T], losses: Losses[T], order: Users, seed: int | None, say: Tell
 ) -> Selected[T]:
     training, held_out = order[: plan.n_training], order[plan.n_training :]
-    if plan.stop_probability is None:
-        found = _split(plan, fit, losses, training, held_out, noise.seed, say)
-    else:
-        say("runs, as many as chance says", 0, 1)
-        found = _stopping(plan, fit, losses, training, held_out, noise)
-    if not plan.refit_mu_squared:
-        return found
-    say(_REFIT, 0, 1)
-    refitted = fit(found.best, order, plan.part_ledger(plan.refit_mu_squared), _seed(noise.seed, -1))
-    return replace(found, refitted=refitted)
-
-
-def _split(
-    plan: SelectionPlan,
-    fit: Fit[T],
-    losses: Losses[T],
-    training: Users,
-    held_out: Users,
-    seed: int | None,
-    say: Tell,
-) -> Selected[T]:
     models = []
     for candidate in range(plan.n_candidates):
         say(_CANDIDATES, candidate, plan.n_candidates)
         models.append(fit(candidate, training, plan.part_ledger(plan.fit_mu_squared), _seed(seed, candidate)))
     say(_DIFFERENCES, 0, 1)
     found, noise_std = joint_losses(plan, losses(models, held_out), _seed(seed, plan.n_candidates))
-    best = int(np.argmin(found))
-    return Selected(best, models[best], found, noise_std, tuple(models))
-
-
-def _stopping(
-    plan: SelectionPlan, fit: Fit[T], losses: Losses[T], training: Users, held_out: Users, noise: Noise
-) -> Selected[T]:
-    seed = noise.seed
-
-    def run(candidate: int, number: int) -> tuple[float, T]:
-        model = fit(candidate, training, plan.part_ledger(plan.fit_mu_squared), _seed(seed, 2 * number))
-        return single_loss(plan, losses([model], held_out)[:, 0], _seed(seed, 2 * number + 1)), model
-
-    assert plan.stop_probability is not None
-    loss, best, model = best_of_random_runs(noise, plan.n_candidates, plan.stop_probability, run)
-    return Selected(best, model, np.array([loss]), plan.score_noise)
-
-
-def best_of_random_runs(
-    noise: Noise, n_candidates: int, stop_probability: float, run: Callable[[int, int], tuple[float, T]]
-) -> tuple[float, int, T]:
-    """The run of least loss, the first of equal ones: (loss, candidate, what it found); all others are forgotten.
-
-    run(candidate, number) is of a candidate that is drawn uniformly, and independent of all other runs. The number of
-    runs is drawn here, and by nothing that they found: at least 1, 1 / stop_probability on average.
-    """
-    best: tuple[float, int, T] | None = None
-    number = 0
-    while True:
-        candidate = int(noise.integers(1, n_candidates)[0])
-        loss, found = run(candidate, number)
-        if best is None or loss < best[0]:
-            best = (loss, candidate, found)
-        if noise.poisson_mask(np.array([stop_probability]))[0]:
-            return best
-        number += 1
+    best, refitted = int(np.argmin(found)), None
+    if plan.refit_mu_squared:
+        say(_REFIT, 0, 1)
+        refitted = fit(best, order, plan.part_ledger(plan.refit_mu_squared), _seed(seed, -1))
+    return Selected(best, found, noise_std, tuple(models), refitted)
 
 
 def joint_losses(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None = None) -> tuple[Vectors, float]:
@@ -439,13 +334,6 @@ def _first_bin(fractions: Vectors, mechanism: Mechanism) -> int:
         if beyond > max(_CLIPPED, 2 * std * math.sqrt(number + 1)):
             return number
     return _BINS - 1
-
-
-def single_loss(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None = None) -> float:
-    """The noisy mean loss of one model, of one number in [0, 1] for each held-out user."""
-    rows = bounded(losses)[:, None] - 0.5
-    with contextlib.closing(_score_curator(plan, rows, insecure_seed)) as curator:
-        return float(curator.release(_MEAN, UserMean(), 0.5)[0]) + 0.5
 
 
 def _score_curator(plan: SelectionPlan, rows: Vectors, insecure_seed: int | None) -> Curator:

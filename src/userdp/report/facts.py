@@ -25,7 +25,8 @@ _SIDE_CHANNELS = (
 _BIAS = (
     "What few people have in common is learned last, and people unlike the others are clipped or count less: errors "
     "may be larger for small groups. Nothing corrects for it.",
-    "Rows beyond max_rows_per_user are dropped at random, targets beyond declared ranges are cut off.",
+    "Rows with missing or infinite cells are left out. Rows beyond max_rows_per_user are dropped at random, targets "
+    "beyond declared ranges are cut off.",
 )
 _MODEL = (
     *("estimator", "created", "solver", "mode", "n_users", "rows_per_user", "n_features", "halted", "message", "loss"),
@@ -70,6 +71,8 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "is_estimate": model["bound_is_estimate"],
         "in_words": wording.error_in_words(model),
     }
+    affected = privacy["affected_users"]
+    left_out = None if affected is None else affected._asdict() | {"in_words": affected.in_words(privacy["unit"])}
     facts = {
         "format": "userdp report 1",
         "guarantee": guarantee,
@@ -82,6 +85,7 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
             "side_channels": _SIDE_CHANNELS,
         },
         "bias": list(_BIAS),
+        "affected_users": left_out,
         "excess_risk": error,
         "scores": None if model["scores"] is None else model["scores"].to_dict(),
         "model": {name: model[name] for name in _MODEL},

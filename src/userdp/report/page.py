@@ -144,6 +144,9 @@ def tiles(model: Model) -> str:
         (f"δ = {power(privacy['delta'])}", "chance on top of it" if privacy["private"] else "planned; does not hold"),
         (number(model["n_users"]), f"{privacy['unit']}s (a public number)"),
     ]
+    if privacy["affected_users"] is not None:
+        estimate, low, high = privacy["affected_users"].percents
+        shown.append((estimate, f"of the {privacy['unit']}s lost rows with missing cells (95%: {low} to {high})"))
     if rows is not None and privacy["unit"] == "user":
         shown.append((number(rows), "rows per user, as declared"))
     shown.append((number(model["n_features"]), "features"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from userdp.metrics.results import Scores
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import Tradeoff
+from userdp.privacy.guarantee import AffectedUsers, Tradeoff
 from userdp.solvers.base import PROVEN
 
 FORMAT = "userdp model 1"
@@ -21,10 +21,18 @@ _OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("features", "classes", "rows_per_user", "n_gradients", "loss_at_zero")),
     **dict.fromkeys(("bound", "bound_is_estimate", "estimate", "scores", "uncertainty")),
     "phases": [],
+    "notes": [],
     "versions": {},
     "source": {},
 }
-_OPTIONAL_PRIVACY = {"neighbours": "", "insecure_seed": None, "warning": "", "ledger": None, "tradeoff": None}
+_OPTIONAL_PRIVACY = {
+    "neighbours": "",
+    "insecure_seed": None,
+    "warning": "",
+    "ledger": None,
+    "tradeoff": None,
+    "affected_users": None,
+}
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("estimator", str, "a name"),
     ("parameters", Mapping, "a dict"),
@@ -36,6 +44,7 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("coef", list, "a list of rows, one per output"),
     ("intercept", list, "a list of numbers, one per output"),
     ("phases", list | tuple, "a list of dicts"),
+    ("notes", list | tuple, "a list of texts"),
 )
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
 
@@ -121,6 +130,7 @@ def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     _expect(isinstance(ledger, Mapping | None), '"privacy": "ledger"', "null or a dict", ledger)
     if whole["tradeoff"] is not None:
         whole["tradeoff"] = _checked_tradeoff(whole["tradeoff"])
+    whole["affected_users"] = _checked_affected(whole["affected_users"])
     whole["private"] = private and whole["insecure_seed"] is None
     return whole
 
@@ -138,6 +148,14 @@ def _checked_tradeoff(record: Any) -> Tradeoff:
         fine = False
     _expect(fine, '"privacy": "tradeoff"', "null or what Tradeoff.to_dict() gives", record)
     return found
+
+
+def _checked_affected(record: Any) -> AffectedUsers | None:
+    """The fraction of users who lost rows, if it is one."""
+    try:
+        return AffectedUsers.from_list(record)
+    except (TypeError, ValueError, OverflowError):
+        raise _refused('"privacy": "affected_users"', "null or a fraction and its interval", record) from None
 
 
 def _expect(fine: bool, what: str, expected: str, got: object) -> None:

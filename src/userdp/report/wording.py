@@ -35,6 +35,7 @@ _PURPOSES = (
         "ranges of columns",
         "Where the numbers of some columns lie, roughly: their ranges, and what fills missing cells.",
     ),
+    ("range of targets", "Where targets lie, roughly: the range that they are cut off at."),
     ("levels of", "Which levels of a column many people have."),
     ("column scales", "In which units each feature is, roughly."),
     ("row scale", "How long rows are, roughly."),
@@ -44,6 +45,7 @@ _PURPOSES = (
     ("candidates", "Fits of all candidates of a search, on the people who train."),
     ("sizes of differences", "How far candidates differ for a person, roughly, so that noise need not be larger."),
     ("mean score", "How good the candidates of a search are together."),
+    # Of files of earlier versions, which had searches with random stopping.
     ("random stopping", "A search: candidates drawn at random, fitted and scored; only the best is released."),
     ("refit", "The chosen candidate, fitted again on everyone."),
     ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
@@ -207,7 +209,6 @@ def not_covered(privacy: Mapping[str, Any]) -> list[str]:
         "What many people have in common. That is what is learned, and it can be applied to anybody.",
         f"The number of {privacy['unit']}s, names and types of columns and all parameters; how long training took and "
         "how much memory; the machine and its files.",
-        "Preparation that looked at several people's data without privacy: a scaler, an imputer, chosen features.",
         *NOT_COVERED,
     ]
 
@@ -241,6 +242,9 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
             f"δ = {power(privacy['delta'])} is not below 1 / {number(record['n_users'])}, one over the number of "
             f"{privacy['unit']}s: a δ this large would even allow publishing somebody's data outright."
         )
+    if privacy["affected_users"] is not None and privacy["affected_users"].clear:
+        found.append(privacy["affected_users"].in_words(privacy["unit"]))
+    found += [clean(str(note)) for note in record["notes"]]
     if privacy["warning"] and privacy["private"]:
         found.append(clean(privacy["warning"]))
     ledger = privacy["ledger"]

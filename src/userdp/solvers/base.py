@@ -17,7 +17,7 @@ from scipy.special import bdtrik
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
-from userdp.privacy.guarantee import Statement
+from userdp.privacy.guarantee import AffectedUsers, Statement
 from userdp.privacy.mechanisms.base import Aborted, check_counts
 from userdp.privacy.plan import Plan
 from userdp.solvers.problem import Problem
@@ -88,6 +88,11 @@ class Found:
     message: str = ""
     aborted: bool = False
     uncertainty: Uncertainty | None = None
+    target_fraction: float = math.nan
+    weight_errors: np.ndarray | None = None
+    signal: float = math.nan
+    total_error: float = math.nan
+    affected_users: AffectedUsers | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,15 @@ class Result:
     bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, without who takes
     part (a sample's size is secret); where vectors are compared, of the fixed reductions alone (how many vectors are
     gathered beside is secret); set by `minimize`, too;
-    uncertainty: covariance of the weights, where standard errors were asked for.
+    uncertainty: covariance of the weights, where standard errors were asked for;
+    target_fraction: of least squares and Huber's loss by whitened-clip, about which part of [-target_bound,
+    target_bound] nearly all targets lie within, by the sizes of gradients and of predictions; NaN if not told;
+    affected_users: the fraction of users who lost rows with missing or infinite cells, with an interval, as the default
+    solver's releases tell it; None of other solvers;
+    weight_errors: one number a feature: noise of its weight, times the column's scale, in units of what a typical
+    residual moves predictions by; signal: what predictions explain of the loss beyond a constant, in units of the
+    excess risk to expect; total_error: noise of the mean prediction of a class or a count, relative to it. All three as
+    the default solver's releases tell.
     """
 
     weights: np.ndarray
@@ -191,6 +204,11 @@ class Result:
     privacy: Statement | None = None
     bytes_per_release: float = 0.0
     uncertainty: Uncertainty | None = None
+    target_fraction: float = math.nan
+    affected_users: AffectedUsers | None = None
+    weight_errors: np.ndarray | None = None
+    signal: float = math.nan
+    total_error: float = math.nan
 
     @property
     def bound_is_estimate(self) -> bool:
@@ -215,7 +233,16 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
         groups = any(step.n_groups is not None for step in plan.certified.steps)
         found.aborted, found.message = True, _abort_advice(groups, found.stands)
     told = (found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
-    return Result(*told, outside=plan.outside, uncertainty=found.uncertainty)
+    return Result(
+        *told,
+        outside=plan.outside,
+        uncertainty=found.uncertainty,
+        target_fraction=found.target_fraction,
+        affected_users=found.affected_users,
+        weight_errors=found.weight_errors,
+        signal=found.signal,
+        total_error=found.total_error,
+    )
 
 
 def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:
@@ -237,13 +264,13 @@ def _abort_advice(groups: bool, stands: str) -> str:
 
     A row_norm that is too large makes noise, never an abort.
     """
-    far, lost = ("groups of users ended", "a group") if groups else ("users' gradients are", "a user")
+    far = "groups of users ended" if groups else "users' gradients are"
     return (
         f"A private test failed: too many {far} far from the others. The result is {stands}, and the budget of this "
         "run is spent. Check, most likely first: (1) are features of size about 1? Scale them by public ranges "
-        "(PublicScaler), or raise row_norm; (2) are missing values filled? With one NaN "
-        f"{lost} is lost; (3) are the classes exactly the labels, or targets within their range? (4) is an id among "
-        "the features?"
+        "(PublicScaler), or raise row_norm; (2) are missing values filled? Rows with one are left out, and users of "
+        "whom none is left count as far; (3) are the classes exactly the labels, or targets within their range? (4) is "
+        "an id among the features?"
     )
 
 

@@ -196,7 +196,7 @@ def check_use(
     if (epsilon := _least(lambda value: useful(value, n_users), budget.epsilon)) is not None:
         ways.append(f"an epsilon of about {epsilon:.2g}")
     if (users := _least(lambda value: useful(budget.epsilon, round(value)), n_users)) is not None:
-        ways.append(f"about {_two_digits(users):,} users")
+        ways.append(f"about {two_digits(users):,} users")
     remedy = " or ".join(ways) if ways else "far more users, or fewer features"
     raise BudgetExceeded(
         f"Expected a useful model, but with n_users={n_users}, {problem.dimension} weights and "
@@ -219,7 +219,7 @@ def _least(enough: Callable[[float], bool], too_little: float) -> float | None:
     return high
 
 
-def _two_digits(count: float) -> int:
+def two_digits(count: float) -> int:
     """Rounded up to two digits."""
     power: int = 10 ** max(0, math.floor(math.log10(count)) - 1)
     return math.ceil(count / power) * power
@@ -379,7 +379,7 @@ def check_delta(budget: Budget, n_users: int, seed: int | None = None, remedy: s
 
 
 NOISE_ADVICE = (
-    "Noise is likely to dominate, so that the model is shrunk, and hardly better than knowing nothing: have more "
+    "Noise is likely to dominate, so that the model is shrunk, and may be hardly better than a constant: have more "
     "users, a larger epsilon, or fewer features."
 )
 

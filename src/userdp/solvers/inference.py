@@ -239,7 +239,8 @@ def _gradient(
     statistic = ClippedGradient(gradient, clip, 2 * clip, _MARK * clip)
     released = yield Request(label, statistic, statistic.radius)
     noise = mechanism.noise_std(statistic.radius, released.size)
-    return released[: problem.n_features], noise, float(released[problem.n_features]) / (_MARK * clip)
+    found, sizes, _ = statistic.told(released)
+    return found, noise, float(sizes[0])
 
 
 def _wider(beyond: float, noise: float, clip: float) -> float:

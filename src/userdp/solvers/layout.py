@@ -24,7 +24,6 @@ _APPROACH = tuple(f"approach {number + 1}" for number in range(14))
 IF_FLAT = (*_APPROACH[10:], FLAT_STEPS)  # steps that are skipped unless the curvature tells of a rare class
 # Releases of a hurried plan before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
 APPROACH = (*_APPROACH[:4], EARLY_CURVATURE, *_APPROACH[4:], CURVATURE)
-WHITENING_PARTS = 8  # of the users, one for each release of whitening in a hurry
 _PARTS = len(APPROACH)  # of the users, one for each release of the approach
 _HURRIED = {BURN_IN: 0.15, STEPS: 0.85}  # how steps of everyone share what is left
 # s up to which the approach's noise is small enough for so many steps of everyone, of burn-in and averaged, to remove.
@@ -171,14 +170,19 @@ class Layout:
     @property
     def longest(self) -> float:
         """What row weights bound rows to, in units of sqrt(features); it grows until nothing is weighted."""
-        return float(min(max(0.8 * (0.003 / self.s) ** 0.25, 0.8), 4.0))
+        return float(max(0.8 * (0.003 / self.s) ** 0.4, 0.8))
 
     def clip(self, problem: Problem, label: str) -> float:
         """In units of gradients' root mean square; wider for few weights, where bias costs more than noise."""
         if label == STEPS:
-            return float(min(max(0.5 * (0.01 / self.s) ** 0.4, 0.3), 8.0) * (1 + 6 / problem.dimension))
-        few = self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
-        return float(2.5 * max(1.0, (0.01 / few) ** 0.4))
+            return float(max(0.5 * (0.01 / self.s) ** 0.4, 0.3) * (1 + 6 / problem.dimension))
+        return float(2.5 * max(1.0, (0.01 / self.relative_noise(problem, label)) ** 0.4))
+
+    def relative_noise(self, problem: Problem, label: str) -> float:
+        """s, or what it is for recalibration: of fewer directions, for a part of the budget."""
+        if label != RECALIBRATION:
+            return self.s
+        return self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
 
 
 def counts(problem: Problem) -> bool:

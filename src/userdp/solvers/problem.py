@@ -174,7 +174,7 @@ class Problem:
         return loss_at_zero(self.loss, self.target_bound)
 
 
-def alike(rows_per_user: int, similarity: float) -> float:
+def alike(rows_per_user: float, similarity: float) -> float:
     """By how much a mean over a user's m rows varies less than a row does: 1/m + similarity (1 - 1/m)."""
     return 1 / rows_per_user + similarity * (1 - 1 / rows_per_user)
 

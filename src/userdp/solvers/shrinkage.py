@@ -21,6 +21,9 @@ _CLEAR = 2.0  # standard deviations from which on an intercept's size is told by
 _POWERS, _SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
 _NODES, _MASSES = np.polynomial.hermite_e.hermegauss(40)
 _MASSES = _MASSES / _MASSES.sum()
+_RELATIVE = (0.05, 3.0)  # curvature along an axis / mean curvature, where there is any
+_FLAT = 0.05  # of the axes along which there is none, about
+_LEAST = 1e-6  # curvature / mean curvature that others are divided by
 _STEP = 0.02  # of a finite difference, in predictions
 
 
@@ -59,33 +62,62 @@ class Axes:
         mean = self.level * entries[-1]
         return np.array([mean, float(self.known[:-1] @ entries[:-1] ** 2) + mean**2])
 
-    def shrunk(self, found: np.ndarray, noise: float, walk: float) -> np.ndarray:
-        """Posterior means: entries are N(0, v) + N(0, noise^2), v = scale * (variance of rows)^power.
+    def shrunk(
+        self,
+        found: np.ndarray,
+        noise: float,
+        walk: float,
+        curved: np.ndarray | float = 1.0,
+        relative: np.ndarray | float = 1.0,
+        usual: np.ndarray | float = math.inf,
+    ) -> np.ndarray:
+        """Posterior means: entries are N(0, v) + N(0, noise^2 / r^2), v = scale * (variance of rows)^power.
+
+        `curved` is the probability that the loss is curved along an axis, and `relative` the mean of its curvature r
+        (`Walk.along`): where it is flat nothing was learned, and the entry is 0. Noise is at most what steps of it
+        alone add up to, `walk`; v is at most `usual`^2, so that no effect is made up of what noise hides.
 
         Before anything is seen all powers are as likely, and noise^2 / (noise^2 + scale) is uniform in (0, 1): of six
         or more entries whose rows vary alike, such means are nowhere expected to be worse than what was found
-        (Strawderman 1971). Along directions in which rows do not vary v is 0, and noise is that of a random walk: no
-        gradient leads back. An intercept tells nothing of the scale, and is shrunk as others are, or less if clear.
+        (Strawderman 1971). An intercept tells nothing of the scale, is always curved, and is shrunk as others are, or
+        less if clear.
         """
         entries = self.along(found) / noise
+        curved, relative, usual = (np.broadcast_to(one, entries.shape[1:]) for one in (curved, relative, usual))
         last = entries.shape[1] - (self.level > 0)
-        errors = 1 + ((1 - self.known) * walk / noise) ** 2  # squared, in units of noise, as all below
-        squares, trusted = entries[:, :last] ** 2, self.known**4
+        # Squared, in units of noise, as all below.
+        errors = np.minimum(np.maximum(1.0, curved / relative) ** 2, 1 + (walk / noise) ** 2)
+        if self.level > 0:
+            curved, errors = np.append(curved[:last], 1.0), np.append(errors[:last], 1.0)
+        squares, counted, most = entries[:, :last] ** 2, curved[:last], (usual / noise) ** 2
         likeliest, total, factors = -math.inf, 0.0, np.zeros(len(errors))
         for power in _POWERS:
-            relative = trusted * self.variances**power / np.mean(self.variances[:last] ** power)
+            relative_variance = self.variances**power / np.mean(self.variances[:last] ** power)
             for scale in _SCALES:  # evenly spaced in their logarithm
-                spread = scale * relative + errors
-                likely = -0.5 * float(np.sum(np.log(spread[:last]) + squares / spread[:last]))
+                prior = np.minimum(scale * relative_variance, most)
+                spread = prior + errors
+                likely = -0.5 * float(np.sum(counted * (np.log(spread[:last]) + squares / spread[:last])))
                 likely += math.log(scale) - 2 * math.log1p(scale)
                 fade = math.exp(min(likeliest - likely, 0.0))
                 likeliest = max(likeliest, likely)
                 weight = math.exp(likely - likeliest)
-                total, factors = fade * total + weight, fade * factors + weight * (scale * relative / spread)
-        factors = np.tile(factors / total, (len(entries), 1))
-        clear = trusted[last:] * np.maximum(entries[:, last:] ** 2 - _CLEAR**2, 0.0)
-        factors[:, last:] = np.maximum(factors[:, last:], clear / (clear + errors[last:]))
+                total, factors = fade * total + weight, fade * factors + weight * (prior / spread)
+        factors = np.tile(curved * factors / total, (len(entries), 1))
+        clear = np.maximum(entries[:, last:] ** 2 - _CLEAR**2, 0.0)
+        factors[:, last:] = np.maximum(factors[:, last:], clear / (clear + 1))
         return self.back(noise * entries * factors)
+
+    def variation(self, point: np.ndarray) -> float:
+        """How much predictions vary, but for their level: the sum over outputs of their variances."""
+        entries = self.along(point)
+        return float(np.sum(entries[:, : entries.shape[1] - (self.level > 0)] ** 2))
+
+    def weights_along(self, basis: np.ndarray) -> np.ndarray:
+        """How far a step along each axis (columns) moves each weight (rows), `basis` being the coordinates'.
+
+        With a diagonal one each axis is a weight's own: a vector.
+        """
+        return basis if basis.ndim == 1 or self.rotation is None else np.asarray(basis @ self.rotation)
 
     def with_mean_of(self, point: np.ndarray, mean: Callable[[np.ndarray], np.ndarray], spread: float) -> np.ndarray:
         """The point, its intercept moved to where the mean target is what it would be if predictions spread so much.
@@ -100,6 +132,48 @@ class Axes:
         return self.back(entries)
 
 
+class Walk:
+    """Points of a descent and the gradients that noise was added to there: along which axes gradients lead back.
+
+    Along an axis in which rows vary the gradient is r h (u - optimum) + noise, with h the mean curvature and r about 1;
+    where they do not, r is 0, and steps are a random walk. Noise of later gradients is independent of where earlier
+    ones led, so least squares tell r from what was released anyway.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[np.ndarray] = []
+        self._gradients: list[np.ndarray] = []
+        self._precisions: list[float] = []
+
+    def add(self, point: np.ndarray, gradient: np.ndarray, std: float) -> None:
+        """A point, the gradient there, and the std of its noise."""
+        self._points.append(point)
+        self._gradients.append(gradient)
+        self._precisions.append(std**-2)
+
+    def along(self, axes: Axes, curvature: float, far: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """For each axis, all outputs taken together: the probability that the loss is curved along it, and the mean r.
+
+        r is a curvature in units of the mean one. The first `far` steps do not count.
+
+        Before anything is seen an axis is flat, r = 0, with probability `_FLAT`, more if whitening found little but
+        ridge along it; if not, all orders of r within `_RELATIVE` are as likely.
+        """
+        points, gradients = (np.array([axes.along(one) for one in of]) for of in (self._points, self._gradients))
+        points, gradients, precisions = points[far:], gradients[far:], np.array(self._precisions[far:])
+        away = points - np.average(points, axis=0, weights=precisions)
+        squares = np.einsum("t,tod,tod->d", precisions, away, away)
+        slopes = np.einsum("t,tod,tod->d", precisions, away, gradients)  # r h times `squares`, which is their variance
+        relative = np.geomspace(*_RELATIVE, 41)[:, None]
+        steep = curvature * relative
+        exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
+        most = np.maximum(exponents.max(axis=0), 0.0)
+        before = (1 - _FLAT) * axes.known**2
+        likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)
+        total = likely.mean(axis=0) + flat
+        return likely.mean(axis=0) / total, np.maximum((relative * likely).mean(axis=0) / total, _LEAST)
+
+
 def same_mean(mean: Callable[[np.ndarray], np.ndarray], level: float, before: float, after: float) -> float:
     """The mean of normal predictions of variance `after` whose mean target is that of `level` and variance `before`.
 
@@ -110,11 +184,11 @@ def same_mean(mean: Callable[[np.ndarray], np.ndarray], level: float, before: fl
     -2.7
     """
 
-    target, farthest = _expected(mean, level, before), abs(before - after) / 2 + 1e-9
+    target, farthest = expected(mean, level, before), abs(before - after) / 2 + 1e-9
     ends = level - farthest, level + farthest
-    if not _expected(mean, ends[0], after) < target < _expected(mean, ends[1], after):
+    if not expected(mean, ends[0], after) < target < expected(mean, ends[1], after):
         return level  # nothing differs but rounding, or a mean that is the same wherever predictions are
-    return float(scipy.optimize.brentq(lambda at: _expected(mean, at, after) - target, *ends))
+    return float(scipy.optimize.brentq(lambda at: expected(mean, at, after) - target, *ends))
 
 
 def told_curvature(mean: Callable[[np.ndarray], np.ndarray], level: float, variance: float) -> float:
@@ -123,9 +197,9 @@ def told_curvature(mean: Callable[[np.ndarray], np.ndarray], level: float, varia
     >>> round(told_curvature(np.exp, -3.0, 2.0), 3)  # exp(-2)
     0.135
     """
-    return (_expected(mean, level + _STEP, variance) - _expected(mean, level - _STEP, variance)) / (2 * _STEP)
+    return (expected(mean, level + _STEP, variance) - expected(mean, level - _STEP, variance)) / (2 * _STEP)
 
 
-def _expected(mean: Callable[[np.ndarray], np.ndarray], level: float, variance: float) -> float:
+def expected(mean: Callable[[np.ndarray], np.ndarray], level: float, variance: float) -> float:
     """Of normal predictions."""
     return float(_MASSES @ mean(level + math.sqrt(max(variance, 0.0)) * _NODES))

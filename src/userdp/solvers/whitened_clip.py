@@ -20,7 +20,8 @@ epsilon the result converges to the minimum of the weighted loss, and the weight
 
 Without delta noise is Laplace's, on clipped 1-norms, and releases are fewer: epsilons add up (`Layout`).
 
-There is no test, hence no abort on clean data; if a quarter of the users have no finite gradient the run is aborted.
+There is no test, hence no abort. How many users lost rows with missing or infinite cells is told by a mark of each
+release of a gradient; those without any row left count as 0.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy as np
 
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
+from userdp.privacy.guarantee import AffectedUsers
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
@@ -48,6 +50,7 @@ from userdp.solvers.base import (
     too_few_gradients,
 )
 from userdp.solvers.layout import (
+    APPROACH,
     CURVATURE,
     EARLY_CURVATURE,
     IF_FLAT,
@@ -55,20 +58,20 @@ from userdp.solvers.layout import (
     RECALIBRATION,
     SPREAD,
     STEPS,
-    WHITENING_PARTS,
     Layout,
     Part,
     n_recalibrated,
 )
 from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
-from userdp.solvers.shrinkage import Axes, told_curvature
+from userdp.solvers.shrinkage import Axes, Walk, expected, told_curvature
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
 if TYPE_CHECKING:
     from userdp.solvers.inference import IntervalSteps
 
+_ROOM = 2.0  # added to the features: rows with a rare column are longer than most, the more so the fewer features
 _MARK = 0.3  # a size's mark / clip: sizes raise the gradients' noise by 4%
 # Momentum, and a step in units of the inverse curvature; with it they lead 1.25 and 1.3 of these. The latter shrink
 # errors by .63 a step, along curvatures of a sixth to three times the mean one.
@@ -91,14 +94,19 @@ _LOPSIDED = {STEPS: 0.15, RECALIBRATION: 0.3}  # least clip / longest, times how
 _USUAL_FRACTION, _USUAL_FRACTION_OF_PUBLIC = 0.5, 0.65
 _CLIPPING = 0.3  # by how much clipping may change the scale of predictions or the intercept / typical predictions
 _FORGET = 0.85  # of what earlier steps told about sizes
-_UNUSABLE, _RARE = 0.25, 4.0  # users without a finite gradient from which on a run is aborted; standard deviations
+# Where all gradients are of the smallest sizes: by how many sizes to move them, and standard deviations that tell so.
+_SMALL, _ZOOM, _CLEARLY = 4, 4, 3.0
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
+_USUAL_EFFECT = 0.5  # of one unit of a column, in units of what a typical residual moves predictions by
+_FAR = 4  # first steps, which may be taken where the loss is linear
+_FEWEST_INVERSE_ROWS = 1e-3  # that others are divided by
 _HIDDEN = 8.0  # how much longer rows are than the constant 1 says, from which on it is taken to be hidden
 # s / sqrt(rows per user) from which on calibration slopes were measured to be below 0.9, with and without delta.
 _CLIPPED, _PURE_CLIPPED = 0.0065, 0.004
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest
+_QUANTILE, _LAPLACE_QUANTILE = 1.96, 2.12  # deviations within which 95% of noise is; of a mean of Laplace's less
 
 
 HIDDEN_ADVICE = (
@@ -108,11 +116,6 @@ HIDDEN_ADVICE = (
 CLIPPED_ADVICE = (
     "Clipping is likely to dominate the error: with so few rows per user, and so much noise, predictions may be too "
     "extreme (calibration slopes below 0.9). Have more users, a larger epsilon, or fewer features."
-)
-UNUSABLE_ADVICE = (
-    "A private count found that more than a quarter of the users have no finite gradient. The result is the start, "
-    "and the budget of this run is spent. Check, most likely first: (1) are missing values filled, and infinite "
-    "ones? With one of them a user is lost; (2) are the classes exactly the labels, or targets numbers?"
 )
 
 
@@ -148,8 +151,9 @@ def plan_whitened_clip(
     one *= 1 + 1e-9  # room for the rounding of fractions
     if layout.whitening:
         multiplier = layout.multiplier(one, layout.whitening)
-        parts = WHITENING_PARTS if layout.hurried else 1
-        first = whitening_steps(n_users, problem.n_features, problem.intercept, multiplier, parts, layout.pure)
+        first = whitening_steps(
+            n_users, problem.n_features, problem.intercept, multiplier, apart=layout.hurried, pure=layout.pure
+        )
     means = _steps(layout, n_users, sampled, budget, one, first)
     steps = (*first, *means)
     plan = Plan(n_users, steps)
@@ -242,7 +246,7 @@ def _steps(
 def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> ClippedPhase:
     mechanism = step.mechanism
     assert isinstance(mechanism, Clip)
-    longest = layout.longest * math.sqrt(problem.n_features)
+    longest = layout.longest * math.sqrt(problem.n_features + _ROOM)
     if step.label == RECALIBRATION:
         longest = 1.5 * math.sqrt(n_recalibrated(problem))
     clip = layout.clip(problem, step.label)
@@ -257,7 +261,7 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
         clip=clip,
         least_clip=0.0 if layout.recalibration else _SKEWED,
         longest=longest,
-        s=layout.s,
+        s=layout.relative_noise(problem, step.label),
         hurried=layout.hurried,
         pure=layout.pure,
     )
@@ -266,6 +270,18 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
 def _radius(length: float, dimension: int, pure: bool) -> float:
     """What gradients with their mark are clipped to: their length, or the 1-norm that few of this length exceed."""
     return SPREAD * length * math.sqrt(dimension + 1) if pure else length
+
+
+def in_units(problem: Problem) -> bool:
+    """Whether slopes are residuals in units of the targets, which may be far smaller than their declared bound."""
+    loss = problem.loss
+    return loss.smooth and not loss.classifies and loss.usual_curvature is None
+
+
+def _linear_beyond(problem: Problem) -> bool:
+    """Whether large errors count linearly, so that gradients far from the optimum tell nothing of curvatures."""
+    loss = problem.loss
+    return not loss.classifies and loss.lipschitz(1.0, 1.0, 1.0) == loss.lipschitz(1.0, 2.0, 2.0)
 
 
 def _slope_scale(problem: Problem) -> float:
@@ -281,7 +297,7 @@ def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int
     """
     curvature = _USUAL_CURVATURE * problem.typical_curvature
     square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike(rows_per_user, _SIMILARITY)
-    longest = layout.longest * math.sqrt(problem.n_features) * _slope_scale(problem)
+    longest = layout.longest * math.sqrt(problem.n_features + _ROOM) * _slope_scale(problem)
     clip = min(layout.clip(problem, STEPS) * math.sqrt(square), longest)
     fraction = _USUAL_FRACTION if layout.whitening else _USUAL_FRACTION_OF_PUBLIC
     noise = 2 * clip * layout.s / math.sqrt(problem.dimension * fraction)
@@ -299,6 +315,19 @@ class _Sizes:
     def see(self, frequencies: np.ndarray, error: float) -> None:
         self.precision = _FORGET * self.precision + 1 / error**2
         self.total = _FORGET * self.total + frequencies / error**2
+
+    def zoomed(self, frequencies: np.ndarray, error: float) -> bool:
+        """Whether a release clearly told of the `_SMALL` smallest sizes only; if so, they move up by `_ZOOM` sizes.
+
+        What earlier ones told is then forgotten: they were of a point far off.
+        """
+        others = N_SIZES - _SMALL
+        small = frequencies[others:].sum() - frequencies[:others].sum()
+        clear = _CLEARLY * error
+        if small < clear * math.sqrt(N_SIZES) or np.any(frequencies[:others] > clear):
+            return False
+        self.precision, self.total = 1 / error**2, np.append(frequencies[_ZOOM:], np.zeros(_ZOOM)) / error**2
+        return True
 
     @property
     def rms(self) -> float:
@@ -341,17 +370,19 @@ class _Descent:
     curvature: float  # before it is measured, unless the loss tells it at each point
     directions: np.ndarray | None = None
     sizes: _Sizes = field(default_factory=_Sizes)
-    unusable: list[tuple[float, float]] = field(default_factory=list)
+    affected: list[tuple[float, float]] = field(default_factory=list)  # of everyone, as released, and its noise's std
     noise: float = 0.0  # std of a weight of the corrected average
     walk: float = 0.0  # variance of a weight along which nothing is curved: steps of mere noise, added up
+    path: Walk = field(default_factory=Walk)
     passed: int = 0
     inverse_rows: float = 0.0  # mean over users of 1 / rows
     followed: float = 1.0  # curvature / what the loss tells of it
     axes: Axes | None = None  # where the spread of predictions is wanted
     spread: float = 0.0  # variance of predictions, of rows and of the averaged points
+    scale: float = 1.0  # of slopes / what public numbers say of it, where targets are found to be far smaller
 
     def __post_init__(self) -> None:
-        self.longest = self.phase.longest * _slope_scale(self.problem)
+        self.longest = self.phase.longest * _slope_scale(self.problem) * self.scale
         self.clip = 0.25 * self.longest
         self.velocity = np.zeros_like(self.point)
         self.row_weights = RowWeights(self._row_basis(), self.phase.longest)
@@ -454,18 +485,22 @@ class _Descent:
         self.curvature = self.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
 
     def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
-        """So many steps; the average of the points less that of the gradients over the curvature."""
-        points = gradients = np.zeros_like(self.point)
+        """So many steps; the average of the points less that of the gradients over the curvature.
+
+        Where residuals are found to be far smaller than declared noise falls with them, from step to step: each then
+        weighs by the inverse of its variance.
+        """
+        corrected, noises = np.empty((n_steps, self.point.size)), np.empty(n_steps)
         moments = np.zeros(2)  # of predictions
         long = self.phase.hurried or self.phase.pure
-        noise, (momentum, step) = 0.0, self._pace
+        momentum, step = self._pace
         for number in range(n_steps):
             gradient, std, steep = yield from self._release(label, ratio)
             over = self._over_curvature(gradient, steep)
-            points, gradients = points + self.point / n_steps, gradients + over / n_steps
+            self.path.add(self.point, gradient, std)
+            corrected[number], noises[number] = self.point - over, std / steep
             if self.axes is not None and self.loss.mean is not None:
                 moments += self.axes.mean_and_square(self.point) / n_steps
-            noise += (std / steep / n_steps) ** 2
             length = step / steep * (1.0 if long else math.sqrt(4 / (4 + number + self.passed)))
             most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
             self.velocity = momentum * self.velocity - min(length, most) * steep * over
@@ -475,9 +510,11 @@ class _Descent:
             self.point = self.point + self.velocity
             self._follow()
         self.passed += n_steps
-        self.noise = math.sqrt(noise)
+        weights = np.ones(n_steps) if self.scale == 1 else noises**-2
+        weights /= weights.sum()
+        self.noise = float(np.linalg.norm(weights * noises))
         self.spread = moments[1] - moments[0] ** 2
-        return np.asarray(points - gradients)
+        return np.asarray(weights @ corrected)
 
     def _release(self, label: str, ratio: float) -> Releases[tuple[np.ndarray, float, float]]:
         """A gradient in these directions, the std of its noise, and the curvature of the clipped objective."""
@@ -486,10 +523,13 @@ class _Descent:
         radius = _radius(statistic.radius, self.point.size, self.phase.pure)
         released = yield Request(label, statistic, radius)
         std = ratio * radius
-        gradient, frequencies = released[: self.point.size], released[self.point.size :] / mark
-        self.unusable.append((float(frequencies[-1]), std / mark))
-        self.sizes.see(frequencies[:-1], std / mark)
+        gradient, frequencies, affected = statistic.told(released)
+        if label not in APPROACH:  # which asks a part of the users
+            self.affected.append((affected, std / statistic.affected_mark))
+        self.sizes.see(frequencies, std / mark)
         steep = self.curvature * self.sizes.kept(self.clip / self.longest)
+        if in_units(self.problem) and self.sizes.zoomed(frequencies, std / mark):
+            self.scale, self.longest = self.scale / 2**_ZOOM, self.longest / 2**_ZOOM
         self.clip = self.longest * min(1.0, max(self._usual_clip, self._least_clip))
         if self.problem.l2:
             u = self._whitened()
@@ -518,7 +558,10 @@ class _Descent:
         skewed = self.phase.least_clip * math.sqrt(self.inverse_rows)
         if self.phase.hurried:
             return max(self.sizes.exceeded_by(_CLIPPED_TAIL * self.phase.s), skewed * self.sizes.rms)
-        return max(self.phase.clip, skewed) * self.sizes.rms
+        usual = max(self.phase.clip, skewed) * self.sizes.rms
+        if self.phase.label == RECALIBRATION or self.phase.least_clip:
+            usual = max(usual, self.sizes.exceeded_by(_CLIPPED_TAIL * self.phase.s))
+        return usual
 
     @property
     def _least_clip(self) -> float:
@@ -531,13 +574,6 @@ class _Descent:
             event * max(0.0, math.sqrt(event / self._relative_curvature) - 1) if self.problem.loss.smooth else 0.0
         )
         return _LOPSIDED[self.phase.label] * lopsided * math.sqrt(self.inverse_rows)
-
-    @property
-    def unusable_fraction(self) -> float:
-        """Users without a finite gradient, less what noise may have added."""
-        weights = np.array([1 / error**2 for _, error in self.unusable])
-        mean = float(weights @ [fraction for fraction, _ in self.unusable]) / weights.sum()
-        return float(mean - _RARE / math.sqrt(weights.sum()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -590,10 +626,20 @@ class WhitenedClip:
                 point = yield from descent.steps(label, n_steps, ratio)
         descent.settle(point)
         uncertain = math.hypot(descent.noise, _sampling_error(descent, phase.n_users))
-        before, point = point, start + axes.shrunk(point - start, uncertain, math.sqrt(descent.walk))
+        curved, relative = descent.path.along(axes, descent.curvature, _FAR if _linear_beyond(problem) else 0)
+        effects = _effects(descent)
+        noises = np.minimum(descent.noise / relative, math.hypot(descent.noise, math.sqrt(descent.walk)))
+        found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
+        if coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
+            curved, relative = axes.known**4, np.ones_like(relative)
+        largest = effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0)
+        errors = (uncertain, math.sqrt(descent.walk))
+        before, point = point, start + axes.shrunk(point - start, *errors, curved, relative, _USUAL_EFFECT / largest)
+        level_noise = descent.noise
         if loss.mean is not None:
             point = axes.with_mean_of(point, loss.mean, descent.spread)
         found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
+        affected = descent.affected
         for one in recalibration:
             if LOCATION in self.parts:
                 weights = coordinates.to_weights(point)
@@ -602,20 +648,87 @@ class WhitenedClip:
                 continue
             point, last = yield from _recalibrated(descent, one, point, before - point, uncertain)
             found.phases.append(one.summary(last.clip, steps=one.n_steps, curvature=last.curvature))
-        if descent.unusable_fraction > _UNUSABLE:
-            found.aborted, found.message, found.bound = True, UNUSABLE_ADVICE, problem.loss_at_zero
-            return
+            affected, level_noise = affected + last.affected, last.noise
+        found.total_error = _total_error(loss, axes, point, level_noise)
+        found.affected_users = _affected_users(affected, phase)
+        if in_units(problem):
+            point = _within(problem, axes, coordinates, point)
+            found.target_fraction = _target_fraction(descent, axes, point)
         found.weights = coordinates.project(problem.domain, coordinates.to_weights(point))
-        found.bound = min(_after(descent, phase.n_users, problem), problem.loss_at_zero)
+        expected_excess = _after(descent, phase.n_users, problem)
+        found.bound = min(expected_excess, problem.loss_at_zero)
+        found.signal = descent.curvature / 2 * axes.variation(point - start) / expected_excess
         if problem.intercept and coordinates.row_scale > _HIDDEN:
             found.message = HIDDEN_ADVICE
         elif _biased(problem, phase.s, descent.inverse_rows, phase.pure) and self.intervals is None:
             found.message = CLIPPED_ADVICE
         if self.intervals is not None:
-            largest = problem.lipschitz / problem.row_norm
-            told = (descent.curvature, descent.inverse_rows, descent.gradient_size, descent.exceeded_by, largest)
+            slope = problem.lipschitz / problem.row_norm
+            told = (descent.curvature, descent.inverse_rows, descent.gradient_size, descent.exceeded_by, slope)
             fitted = Fitted(coordinates, loss, found.weights, *told, descent.difference)
             yield from self.intervals.refine(problem, fitted, found)
+
+
+def _within(problem: Problem, axes: Axes, coordinates: Coordinates, point: np.ndarray) -> np.ndarray:
+    """The point, all predictions moved to where their mean is one that targets can have."""
+    if not axes.level or problem.target_bound is None:
+        return point
+    mean = axes.mean_and_square(point)[0]
+    return np.asarray(
+        point + (np.clip(mean, -problem.target_bound, problem.target_bound) - mean) * coordinates.constant
+    )
+
+
+def _target_fraction(descent: _Descent, axes: Axes, point: np.ndarray) -> float:
+    """Which part of their declared range nearly all targets lie within: three times residuals and predictions' spread.
+
+    Residuals are told by gradients: of m rows they are shorter by sqrt(m), if a user's residuals are independent.
+    """
+    mean, square = axes.mean_and_square(point)
+    if not axes.level or not descent.inverse_rows:
+        return math.nan
+    residual = descent.gradient_size**2 / (descent.problem.n_features * descent.inverse_rows)
+    return 3 * math.sqrt(residual + max(square - mean**2, 0.0)) / float(descent.problem.target_bound or math.inf)
+
+
+def _total_error(loss: Loss, axes: Axes, point: np.ndarray, noise: float) -> float:
+    """Std of the mean prediction of a class or a count, relative to it, by noise of the level of predictions."""
+    if loss.mean is None or not axes.level:
+        return math.nan
+    level, square = axes.mean_and_square(point)
+    variance = max(square - level**2, 0.0)
+    mean = expected(loss.mean, level, variance)
+    return told_curvature(loss.mean, level, variance) * noise * axes.level / mean if mean > 0 else math.nan
+
+
+def _effects(descent: _Descent) -> np.ndarray:
+    """What a step along each axis (columns) changes of the effect of one unit of each column (rows), or only its own.
+
+    A unit is the column's scale, which most users who have it share, or of a column that lies far from 0 its spread;
+    effects are in units of what a typical residual moves predictions by.
+    """
+    assert descent.axes is not None
+    coordinates, problem = descent.coordinates, descent.problem
+    moment = coordinates.moment
+    squares = moment if moment.ndim == 1 else np.diag(moment)
+    spreads = np.ones(len(squares))  # about the mean, in units of about 0, squared
+    if problem.intercept and moment.ndim == 2:
+        spreads[:-1] = np.maximum(1 - moment[-1, :-1] ** 2 / (squares[:-1] * squares[-1]), 0.0)
+    units = np.maximum(np.sqrt(squares), 0.0 if coordinates.scales is None else coordinates.scales) * np.sqrt(spreads)
+    per_user = 1 / max(descent.inverse_rows, _FEWEST_INVERSE_ROWS)
+    residual = descent.sizes.rms * descent.longest / math.sqrt(problem.dimension * alike(per_user, _SIMILARITY))
+    along = descent.axes.weights_along(coordinates.basis)
+    return np.asarray(np.abs(along) * (units if along.ndim == 1 else units[:, None]) * descent.curvature / residual)
+
+
+def _affected_users(seen: list[tuple[float, float]], phase: ClippedPhase) -> AffectedUsers:
+    """The fraction of affected users and its interval: of what was released of it, weighed by its precision."""
+    fractions, errors = np.array(seen).T
+    weights = errors**-2 / (errors**-2).sum()
+    mean, q = float(weights @ fractions), phase.sampling_probability
+    of_samples = min(max(mean, 0.0), 1.0) * (1 - q) / phase.users_a_step  # variance of a fraction by who is drawn
+    std = math.sqrt(weights**2 @ (errors**2 + of_samples))
+    return AffectedUsers.of(mean, (_LAPLACE_QUANTILE if phase.pure else _QUANTILE) * std)
 
 
 def _sampling_error(descent: _Descent, n_users: int) -> float:
@@ -681,10 +794,12 @@ def _recalibrated(
         directions,
         inverse_rows=descent.inverse_rows,
         followed=descent.followed,
+        scale=descent.scale,
     )
     burn_in = phase.n_steps // 4
     yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)
     change = (yield from few.steps(RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)) - start
-    expected = uncertain**2 + (_CLIPPING * problem.typical_prediction) ** 2 + (directions.T @ shrunk) ** 2
+    clipping = _CLIPPING * problem.typical_prediction * descent.scale
+    expected = uncertain**2 + clipping**2 + (directions.T @ shrunk) ** 2
     signal = np.minimum(np.maximum(change**2 - few.noise**2, 0.0), expected)
     return found + directions @ (change * signal / (signal + few.noise**2)), few

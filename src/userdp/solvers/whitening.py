@@ -1,10 +1,17 @@
 """Coordinates in which rows have about unit second moment, in whatever units their columns are.
 
 First each column's scale is released, roughly: which power of 8 it is nearest to for most users. One release of a
-second moment resolves directions down to its noise. So the shape of the moment is released several times, each time in
-the coordinates found so far: B <- B S^-1/2. Directions that were hidden below the noise grow by its inverse from stage
-to stage. Shapes (moments of length 1) need no bound on the rows, and no two of them point apart, which halves the
-noise's variance (docs/proofs.md, section 22).
+second moment resolves directions down to its noise. So the moment is released several times, each time in the
+coordinates found so far: B <- B S^-1/2. Directions that were hidden below the noise grow by its inverse from stage to
+stage. A user contributes M / max(|M|, threshold), M being the second moment of the user's rows in these coordinates:
+at most 1 long, whatever the rows are, and no two of them point apart, which halves the noise's variance
+(docs/proofs.md, section 22).
+
+The first threshold is 0: shapes, which need no scale. Shapes alone, released again and again, would be Tyler's
+iteration for a scatter matrix, which has no fixed point if most users lie in a hyperplane, as they do where a column is
+0 for most: its coordinate would grow in every stage. With a threshold, users whose moments are shorter enter with
+their true moment, and a column that a fraction p of the users have keeps its scale if p * threshold > 1 (Huber's way
+for a scatter matrix). Noise, relative to the moment, grows with the threshold, so it is as large as noise allows.
 
 Beyond `MOST_FEATURES` features only the diagonal is released: scales, no correlations.
 """
@@ -28,45 +35,48 @@ from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
 _PURE_STAGES = (1 / 3,) * 3  # without delta: each costs noise in proportion
-_COLUMNS, _SCALE, _SHOWN = "column scales", "row scale", "whitening"
+_COLUMNS, _SCALE, _FIRST, _SHOWN = "column scales", "row scale", "whitening 1", "whitening"
 _SCALE_FRACTION = 0.1  # of the same budget, for each of these
 _MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
 _CLEAR = 5.0  # standard deviations by which a column's scale must stand out
 _NEAR = (0.25, 2.0)  # sizes of rows are told up to a factor of 2, and noise hides some of their directions
+_AXIS_NOISE = 0.2  # that a stage may leave along an axis, in units of the moment
+_MOST_THRESHOLD = 300.0  # beyond, columns are too rare for the ridge
 _RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
 
 
 def whitening_steps(
-    n_users: int, n_features: int, intercept: bool, multiplier: float, parts: int = 1, pure: bool = False
+    n_users: int, n_features: int, intercept: bool, multiplier: float, apart: bool = False, pure: bool = False
 ) -> tuple[Step, ...]:
     """The releases that together cost as much as one Gaussian, or if `pure` Laplace, release of this noise multiplier.
 
     Where a column's scale could not stand out of the noise it is not asked for. Then the rows' scale is, which costs
-    far less: the constant 1, whose size is known, may be hidden below noise among larger columns. With several `parts`
-    of the users (at least 7) each release asks one of them, and costs all by itself.
+    far less: the constant 1, whose size is known, may be hidden below noise among larger columns. If they are asked
+    `apart`, each release is of users of its own, and costs all by itself.
     """
-    asked = n_users // parts
-    full, stages = n_features <= MOST_FEATURES, _PURE_STAGES if pure else _STAGES
+    full = n_features <= MOST_FEATURES
 
-    def mean(fraction: float, size: int) -> Clip:
+    def mean(fraction: float, size: int, asked: int) -> Clip:
         noise = multiplier / (fraction if pure else math.sqrt(fraction))
         return Clip(asked, noise, block=block_of(size), acute=not pure, laplace=pure)
 
-    scale = mean(_SCALE_FRACTION, n_features)
+    scale = mean(_SCALE_FRACTION, n_features, n_users)
     noise = scale.noise_std(scale.radius_of(math.sqrt(n_features), n_features), n_features)
     columns = n_features <= _MOST_SCALED and _CLEAR * noise < _FREQUENT
     fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
     scaled = columns and intercept
+    stages = _PURE_STAGES if pure else _STAGES
     rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
     fractions |= {f"whitening {stage + 1}": fraction * rest for stage, fraction in enumerate(stages)}
     fractions |= {} if scaled else {_SCALE: _SCALE_FRACTION}
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
+    asked = n_users // len(fractions) if apart else n_users
     return tuple(
-        Step(label, first, first + asked, mean(fraction if parts == 1 else 1.0, sizes.get(label, usual)))
+        Step(label, first, first + asked, mean(1.0 if apart else fraction, sizes.get(label, usual), asked))
         for number, (label, fraction) in enumerate(fractions.items())
-        for first in [number % parts * asked]
+        for first in [number * asked if apart else 0]
     )
 
 
@@ -182,18 +192,21 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
             row_scale = 1.0 if intercept and _NEAR[0] < found < _NEAR[1] else found
             basis = basis / row_scale
             continue
-        radius = mechanism.radius_of(1.0, n_features * (n_features + 1) // 2 if full else n_features)
-        released = yield Request(step.label, MomentShape(basis), radius, _SHOWN)
-        noise = mechanism.noise_std(radius, released.size)
+        size = n_features * (n_features + 1) // 2 if full else n_features
+        radius = mechanism.radius_of(1.0, size)
+        noise = mechanism.noise_std(radius, size)
+        along = noise * math.sqrt(n_features) if full else noise  # of an axis that noise, too, has a say in
+        # Shapes first, and where noise hides the columns' scales: nothing is known there of how long moments are.
+        unknown = step.label == _FIRST or (scales is None and n_features <= _MOST_SCALED)
+        threshold = 0.0 if unknown else min(_AXIS_NOISE / along, _MOST_THRESHOLD)
+        released = yield Request(step.label, MomentShape(basis, threshold), radius, _SHOWN)
         if full:
             values, axes = np.linalg.eigh(symmetric(released, n_features))
-            basis = basis @ axes / np.sqrt(np.maximum(values, 0.0) + noise * math.sqrt(n_features))
-            basis = kernels.triangular(
-                basis
-            )  # any rotation of these coordinates whitens as well; products take half the time
+            # Any rotation of these coordinates whitens as well; products with a triangular one take half the time.
+            basis = kernels.triangular(basis @ axes / np.sqrt(np.maximum(values, 0.0) + along))
         else:
-            basis = basis / np.sqrt(np.maximum(released, 0.0) + noise)
-        basis = _constant_of_one(basis)
+            basis = basis / np.sqrt(np.maximum(released, 0.0) + along)
+        basis = _of_unit_size(basis, scales, intercept)
     return replace(_bounded(basis, scales), row_scale=row_scale)
 
 
@@ -213,11 +226,15 @@ def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
     return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / units[:, None], scales, ridge)
 
 
-def _constant_of_one(basis: np.ndarray) -> np.ndarray:
-    """Scaled such that the last feature, if it is the constant 1, has second moment 1."""
-    constant = Coordinates(basis).moment
-    last = constant[-1] if constant.ndim == 1 else constant[-1, -1]
-    return np.asarray(basis * math.sqrt(last))
+def _of_unit_size(basis: np.ndarray, scales: np.ndarray | None, intercept: bool) -> np.ndarray:
+    """Scaled such that the constant 1, the last feature if there is an `intercept`, has second moment 1.
+
+    Without one, most columns have, in units of their scales: thresholds are in these units.
+    """
+    moment = Coordinates(basis).moment
+    squares = moment if moment.ndim == 1 else np.diag(moment)
+    size = squares[-1] if intercept else np.median(squares if scales is None else squares / scales**2)
+    return np.asarray(basis * math.sqrt(size))
 
 
 def _column_scales(frequencies: np.ndarray, noise: float) -> np.ndarray:

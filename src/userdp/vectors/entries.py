@@ -82,17 +82,17 @@ def gradients(
     return out
 
 
-def squares(data: UserData, users: np.ndarray, scales: np.ndarray, shapes: bool) -> EntryVectors:
-    """Mean squares of the features times `scales`; as `shapes` divided by their length, as `moment_shapes` has them."""
+def squares(data: UserData, users: np.ndarray, scales: np.ndarray, threshold: float | None = None) -> EntryVectors:
+    """Mean squares of the features times `scales`; with a threshold, over their length or that, as `moment_shapes`."""
     out = EntryVectors.room(data, users, data.n_features)
-    _over(_mean_squares, data, users, out, scales, shapes)
+    _over(_mean_squares, data, users, out, scales, threshold is not None, threshold or 0.0)
     return out
 
 
-def with_sizes(vectors: EntryVectors, clip: float, longest: float, mark: float, n_sizes: int) -> EntryVectors:
-    """As `fused` marks vectors, in place; each vector needs room for one more entry."""
-    _add_sizes(vectors._parts, vectors.width, clip, longest, mark, n_sizes)
-    return EntryVectors(*vectors._parts, vectors.width + n_sizes + 1)
+def with_sizes(vectors: EntryVectors, users: np.ndarray, marking: fused.Marking) -> EntryVectors:
+    """As `fused` marks vectors of these users, in place; each vector needs room for two more entries."""
+    _add_sizes(vectors._parts, vectors.width, kernels.read_only(users), marking)
+    return EntryVectors(*vectors._parts, vectors.width + marking[3] + 1)
 
 
 def _over(kernel: Any, data: UserData, users: np.ndarray, out: EntryVectors, *parameters: Any) -> None:
@@ -172,13 +172,14 @@ def _mean_squares(
     data: kernels.Arrays,
     users: np.ndarray,
     scales: np.ndarray,
-    shapes: bool,
+    bounded: bool,
+    threshold: float,
     starts: np.ndarray,
     counts: np.ndarray,
     columns: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Nothing of users without rows; of shapes, nothing whose length is extreme."""
+    """Nothing of users without rows; of bounded ones, nothing whose length is extreme."""
     rows, _, offsets = data
     n_features = rows.shape[1]
     spread, sums, seen = np.zeros(n_features), np.zeros(n_features), np.zeros(n_features, np.bool_)
@@ -200,8 +201,10 @@ def _mean_squares(
             e = columns[starts[j] + t]
             own[t] = sums[e]
             sums[e], seen[e] = 0.0, False
-        divisor = kernels.norm(own) if shapes else float(last - first)
-        usable = not shapes or kernels.usable_length(divisor)
+        divisor, usable = float(last - first), True
+        if bounded:
+            length = kernels.norm(own)
+            divisor, usable = max(length, threshold * divisor), kernels.usable_length(length)
         for t in range(n):
             own[t] = own[t] / divisor if usable else 0.0
         counts[j] = n
@@ -211,23 +214,26 @@ def _mean_squares(
 def _add_sizes(
     parts: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     width: int,
-    clip: float,
-    longest: float,
-    mark: float,
-    n_sizes: int,
+    users: np.ndarray,
+    marking: fused.Marking,
 ) -> None:
     starts, counts, columns, values = parts
+    clip, longest, mark, n_sizes, affected = marking
     for j in range(len(starts)):
         end = starts[j] + counts[j]
         length = kernels.norm(values[starts[j] : end])
         if not math.isfinite(length):
-            counts[j], columns[starts[j]], values[starts[j]] = 1, width + n_sizes, mark
+            counts[j], columns[starts[j]], values[starts[j]] = 1, width + n_sizes, fused.AFFECTED * mark
             continue
         if length > clip:
             for k in range(starts[j], end):
                 values[k] *= clip / length
         columns[end], values[end] = width + kernels.size_of(length, longest, n_sizes), mark
         counts[j] += 1
+        if affected[users[j]]:
+            values[end] = fused.AFFECTED_SIZE * mark
+            columns[end + 1], values[end + 1] = width + n_sizes, fused.AFFECTED * mark
+            counts[j] += 1
 
 
 @kernels.compiled

@@ -10,7 +10,7 @@ float32 rows and one for float64 serve all:
              are computed of one user alone (losses from outside)
     Turning  scales (a number for each entry of a block; empty for none), matrix (block -> kept entries, in the rows'
              own type, of padded width; empty for none), how many entries of a product are kept
-    Marking  clip, longest, mark and how many sizes there are: 0 for no marks and no clipping
+    Marking  clip, longest, mark, how many sizes there are (0 for no marks and no clipping), and a user's `affected`
 
 Rows are read by `kernels.predict_block`, `kernels.add_block` and, for smoothing, `kernels.shift_block`: other layouts
 of rows need these three.
@@ -39,13 +39,15 @@ from userdp.vectors.kernels import Arrays, Smoothing, Weighing, compiled, read_o
 
 Model = tuple[np.ndarray, Any, Smoothing, Weighing, bool]
 Turning = tuple[np.ndarray, np.ndarray, int]
-Marking = tuple[float, float, float, int]
+Marking = tuple[float, float, float, int, np.ndarray]
 Sink = tuple[Any, np.ndarray, int]  # of `sink_of`, its parameters, and how many entries a total has beside a vector's
 
 USERS = 16  # at a time; a multiple of a tile's rows
 _AHEAD = 4096  # entries that are on their way from memory
 NO_TURNING: Turning = np.zeros(0), np.zeros((0, 0)), 0
-NO_MARKING: Marking = (math.inf, 1.0, 0.0, 0)
+NO_MARKING: Marking = (math.inf, 1.0, 0.0, 0, read_only(np.zeros(0, dtype=bool)))
+# Of a mark: what goes to the size of an affected user's gradient, and to the indicator; 0.8^2 + 0.6^2 = 1.
+AFFECTED_SIZE, AFFECTED = 0.8, 0.6
 _SINK = types.void(types.float64[:, ::1], types.float64[::1], types.int64[::1])
 _NO_TOTAL = np.zeros(0, dtype=np.int64)
 
@@ -116,7 +118,7 @@ def total(
     return summed
 
 
-def finished(gradients: np.ndarray, width: int, turning: Turning, marking: Marking) -> np.ndarray:
+def finished(gradients: np.ndarray, users: np.ndarray, width: int, turning: Turning, marking: Marking) -> np.ndarray:
     """What becomes of mean gradients that were computed elsewhere: turned and marked, by the same operations."""
     scales, matrix, _ = turning
     out, sums = np.empty((len(gradients), width)), np.zeros((USERS, gradients.shape[1]))
@@ -125,18 +127,25 @@ def finished(gradients: np.ndarray, width: int, turning: Turning, marking: Marki
     for first in range(0, len(gradients), USERS):
         some = out[first : first + USERS]
         sums[: len(some)] = gradients[first : first + USERS]
-        _finish(sums, turning, marking, along, turned, some)
+        _finish(sums, users, first, turning, marking, along, turned, some)
     return out
 
 
 @compiled
 def _finish(
-    sums: np.ndarray, turning: Turning, marking: Marking, along: np.ndarray, turned: np.ndarray, out: np.ndarray
+    sums: np.ndarray,
+    users: np.ndarray,
+    first: int,
+    turning: Turning,
+    marking: Marking,
+    along: np.ndarray,
+    turned: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     """`_turn` and, if there are sizes, `_mark`."""
     _turn(sums, turning, along, turned, out)
     if marking[3] > 0:
-        _mark(marking, out)
+        _mark(marking, users, first, out)
 
 
 def _arguments(
@@ -188,7 +197,7 @@ def gradients(
         _mean_gradients(users, first, last, data, model, block, sums)
         _turn(sums, turning, along, turned, made)
         if marking[3] > 0:
-            _mark(marking, made)
+            _mark(marking, users, first, made)
         if total.size > 0:
             sink(made, parameters, total)
 
@@ -330,13 +339,14 @@ def _turn(sums: np.ndarray, turning: Turning, along: np.ndarray, turned: np.ndar
 
 
 @within
-def _mark(marking: Marking, vectors: np.ndarray) -> None:
-    """Clip each vector to `clip`, and follow it with `mark` at its size, zeros at the others.
+def _mark(marking: Marking, users: np.ndarray, first: int, vectors: np.ndarray) -> None:
+    """Clip each vector, of users[first + j], to `clip`, and follow it with `mark` at its size, zeros at the others.
 
     Size k of 0 .. n_sizes - 1 is a norm above longest / 2^(k + 1), the last one any smaller norm; one more entry is the
-    non-finite indicator, of a vector that becomes 0.
+    indicator of users who are affected, or whose vector is not finite and becomes 0: 0.6 marks, beside which a size
+    has 0.8, so that both together are as long as a mark.
     """
-    clip, longest, mark, n_sizes = marking
+    clip, longest, mark, n_sizes, affected = marking
     n_kept = vectors.shape[1] - n_sizes - 1
     for j in range(len(vectors)):
         square = 0.0
@@ -348,9 +358,13 @@ def _mark(marking: Marking, vectors: np.ndarray) -> None:
         if not math.isfinite(length):
             for e in range(n_kept):
                 vectors[j, e] = 0.0
-            vectors[j, n_kept + n_sizes] = mark
+            vectors[j, n_kept + n_sizes] = AFFECTED * mark
             continue
-        vectors[j, n_kept + kernels.size_of(length, longest, n_sizes)] = mark
+        size = kernels.size_of(length, longest, n_sizes)
+        vectors[j, n_kept + size] = mark
+        if affected[users[first + j]]:
+            vectors[j, n_kept + size] = AFFECTED_SIZE * mark
+            vectors[j, n_kept + n_sizes] = AFFECTED * mark
         if length > clip:
             for e in range(n_kept):
                 vectors[j, e] *= clip / length

@@ -234,7 +234,7 @@ class MeanGradient(PerUser):
         if self.loss.compiled:
             return fused.vectors(data, users, width, *parameters)
         slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing, self.row_weights)
-        return fused.finished(UserGradients(slope, self.weights).vectors(data, users), width, *parameters[1:])
+        return fused.finished(UserGradients(slope, self.weights).vectors(data, users), users, width, *parameters[1:])
 
     @property
     def sparse(self) -> bool:
@@ -399,12 +399,13 @@ class UserGradients(PerUser):
 
 @dataclass(frozen=True, eq=False)
 class ClippedGradient(PerUser):
-    """Gradient of each user, clipped, and which size it has: `mark` in one of 13 more coordinates, zeros in the others.
+    """Gradient of each user, clipped, and which size it has: `mark` in one of 12 more coordinates, zeros in the others.
 
-    The first marks a norm above longest/2, the next above longest/4, and so on; the last but one all norms that are
-    smaller; the last is the non-finite indicator, of a gradient that counts as 0. With `directions` (dimension x k) the
-    gradient is g_u @ directions. Vectors are at most `radius` = sqrt(clip^2 + mark^2) long: clipped there they stay as
-    they are, and the sizes' frequencies cost no release of their own.
+    The first marks a norm above longest/2, the next above longest/4, and so on; the last all norms that are smaller.
+    One more coordinate indicates users who are affected (`UserData.affected`), or whose gradient is not finite and
+    counts as 0, as that of a user without rows does: it has `AFFECTED` = 0.6 of a mark then, and a size 0.8 beside it.
+    With `directions` (dimension x k) the gradient is g_u @ directions. Vectors are at most `radius` =
+    sqrt(clip^2 + mark^2) long: clipped there they stay as they are, and what marks tell costs no release of its own.
 
     Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
     """
@@ -421,6 +422,20 @@ class ClippedGradient(PerUser):
         return math.hypot(self.clip, self.mark)
 
     @property
+    def affected_mark(self) -> float:
+        """What the indicator of an affected user has."""
+        return fused.AFFECTED * self.mark
+
+    def told(self, released: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Of a released mean: the gradient, how frequent sizes are, and the fraction of users who are affected.
+
+        Sizes of affected users, which have less of a mark, are taken to be as those of the others.
+        """
+        gradient, sizes = released[: -N_SIZES - 1], released[-N_SIZES - 1 : -1] / self.mark
+        affected = float(released[-1]) / self.affected_mark
+        return gradient, sizes / (1 - (1 - fused.AFFECTED_SIZE) * min(max(affected, 0.0), 1.0)), affected
+
+    @property
     def sparse(self) -> bool:
         """Whether vectors of sparse rows come of their entries: they are sparse, or short."""
         return self.gradient.sparse
@@ -428,11 +443,11 @@ class ClippedGradient(PerUser):
     def entries(self, data: UserData, users: np.ndarray) -> EntryVectors | np.ndarray:
         """The vectors by their entries, or along directions as they are."""
         *_, marking = self.for_kernels(data)
-        gradients = self.gradient.entries(data, users, more=1)
+        gradients = self.gradient.entries(data, users, more=2)
         if self.directions is None:
-            return entries.with_sizes(gradients, *marking)
+            return entries.with_sizes(gradients, users, marking)
         along = gradients.times(self.directions)
-        return fused.finished(along, along.shape[1] + N_SIZES + 1, fused.NO_TURNING, marking)
+        return fused.finished(along, users, along.shape[1] + N_SIZES + 1, fused.NO_TURNING, marking)
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         return self.gradient.made(data, users, *self.for_kernels(data))
@@ -441,7 +456,8 @@ class ClippedGradient(PerUser):
         """As `MeanGradient.for_kernels`."""
         self._check_directions()
         width, model, turning, _ = self.gradient.for_kernels(data, self.directions)
-        return width + N_SIZES + 1, model, turning, (self.clip, self.longest, self.mark, N_SIZES)
+        marking = (self.clip, self.longest, self.mark, N_SIZES, kernels.read_only(data.affected))
+        return width + N_SIZES + 1, model, turning, marking
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
@@ -456,6 +472,8 @@ class ClippedGradient(PerUser):
 @dataclass(frozen=True, eq=False)
 class MeanCurvature(PerUser):
     """How curved the loss is along each user's rows, and one over the number of them: two numbers in [-1/2, 1/2].
+
+    Of a user without rows both are 0, less a half: nothing curves, as no gradient moves.
 
     The first: mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope),
     by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half. For compiled
@@ -476,8 +494,9 @@ class MeanCurvature(PerUser):
             raise ValueError("Expected a gradient with row_weights.")
         curvatures = self.gradient.run(kernels.mean_curvatures, data, users, 1, rows.for_kernels(data), self.step)
         fractions = np.clip(curvatures / (2 * self.largest), 0.0, 1.0)
-        counts = np.maximum(data.offsets[users + 1] - data.offsets[users], 1)
-        return np.column_stack([fractions, 1 / counts]) - 0.5
+        counts = data.offsets[users + 1] - data.offsets[users]
+        found = np.column_stack([fractions, 1 / np.maximum(counts, 1)])
+        return np.where(counts[:, None] > 0, found, 0.0) - 0.5
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)

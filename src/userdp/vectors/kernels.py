@@ -561,12 +561,15 @@ def moment_shapes(
     users: np.ndarray,
     basis: np.ndarray,
     turned: Turned,
+    threshold: float,
     sink: Any,
     parameters: np.ndarray,
     out: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """The upper triangle of sum (B'x)(B'x)', divided by its length; zeros where that is extreme.
+    """The upper triangle of the mean of (B'x)(B'x)' over its length, or over `threshold` if that is more.
+
+    Zeros where the length is extreme.
 
     B'x is computed in the rows' own type, and so are sums of products over 64 rows, unless that could be too rough (a
     length out of range, very many features); all else in float64. With a `basis`, a vector, B is diagonal, and so is
@@ -594,7 +597,8 @@ def moment_shapes(
                 length = _set_moment(rows, first, last, turned, room, True, shape)
         else:
             length = 0.0
-        inverse = 1.0 / length if usable_length(length) else 0.0
+        # Sums of m rows, not means: both are divided by m.
+        inverse = 1.0 / max(length, threshold * (last - first)) if usable_length(length) else 0.0
         for k in range(len(shape)):
             shape[k] = shape[k] * inverse if inverse > 0.0 else 0.0
         if total.size > 0:

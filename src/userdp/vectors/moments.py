@@ -78,16 +78,23 @@ def _second_moments(data: UserData, users: np.ndarray, largest: float) -> np.nda
 
 @dataclass(frozen=True, eq=False)
 class MomentShape(PerUser):
-    """Second moment of each user's rows in a given basis, divided by its Frobenius norm.
+    """Second moment of each user's rows in a given basis, divided by its Frobenius norm or by `threshold`, if larger.
 
-    A_u = B' M_u B / |B' M_u B|, M_u = (1/m_u) sum of x x^T; as `SecondMoment`, or only its diagonal if `basis` is a
-    vector, which stands for a diagonal B. Zeros for a user without rows, or whose moment is not finite.
+    A_u = B' M_u B / max(|B' M_u B|, threshold), M_u = (1/m_u) sum of x x^T; as `SecondMoment`, or only its diagonal if
+    `basis` is a vector, which stands for a diagonal B. Zeros for a user without rows, or whose moment is not finite.
+    With a threshold of 0 these are shapes, all of length 1; with a large one they are moments over the threshold, and
+    only the moments of users beyond it are shortened.
 
     Guarantee: vector j is a function of user users[j]'s rows. All vectors have length at most 1, and no two point
     apart: <A_u, A_v> = tr(A_u A_v) >= 0 for positive semi-definite matrices (docs/proofs.md, section 22).
     """
 
     basis: np.ndarray
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and self.threshold >= 0):
+            raise ValueError(f"threshold must be finite and >= 0, got {self.threshold}.")
 
     @property
     def sparse(self) -> bool:
@@ -97,7 +104,7 @@ class MomentShape(PerUser):
     def entries(self, data: UserData, users: np.ndarray) -> EntryVectors:
         """The vectors by their entries."""
         self.check_basis(data.n_features)
-        return entries.squares(data, users, self.basis, shapes=True)
+        return entries.squares(data, users, self.basis, self.threshold)
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         out, nothing = np.empty((users.size, self._width)), (fused.sink_of(fused.keep), np.zeros(0))
@@ -131,7 +138,7 @@ class MomentShape(PerUser):
         turned = kernels.turned_by(np.zeros((d, 0)) if diagonal else self.basis, data.rows.dtype)
 
         def run(chunk: slice) -> None:
-            kernels.moment_shapes(arrays, users[chunk], basis, turned, *into(chunk))
+            kernels.moment_shapes(arrays, users[chunk], basis, turned, self.threshold, *into(chunk))
 
         kernels.over_chunks(run, users.size, kernels.entries_of(data, users) * d, 256)
 
@@ -182,7 +189,7 @@ class ColumnScales(PerUser):
 
     def entries(self, data: UserData, users: np.ndarray) -> EntryVectors:
         """The vectors by their entries."""
-        squares = entries.squares(data, users, np.ones(data.n_features), shapes=False)
+        squares = entries.squares(data, users, np.ones(data.n_features))
         sizes, known = self._sizes(squares.values)
         columns = squares.columns * self.SIZES.size + sizes
         marks = np.where(known, 1 / math.sqrt(data.n_features), 0.0)

@@ -65,6 +65,7 @@ class ScoreMeans(PerUser):
     turn: a public square matrix that the result is multiplied by; None for none.
     knots: public (column, knot) pairs. What the column's mean is up to the knot stays there, and what is beyond is a
     column of its own at the end, in their order.
+    empty: the public row that a user without rows is taken to have; None for zeros.
 
     Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows.
     """
@@ -74,6 +75,7 @@ class ScoreMeans(PerUser):
     most_rows: int | None = None
     turn: np.ndarray | None = None
     knots: Knots = ()
+    empty: np.ndarray | None = None
 
     def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
         owners, rows = rows_of_users(data, users)
@@ -81,6 +83,8 @@ class ScoreMeans(PerUser):
         out = np.empty((users.size, values.shape[1]))
         for column in range(values.shape[1]):  # row after row of a user, wherever they lie
             out[:, column] = np.bincount(owners, values[:, column], users.size)
+        if self.empty is not None:
+            out[data.offsets[users + 1] == data.offsets[users]] = self.function(self.empty[None])[0]
         out = split_at(out / _divisors(data, users, self.most_rows)[:, None], self.knots) - self.centre
         if self.turn is None:
             return np.asarray(out)
