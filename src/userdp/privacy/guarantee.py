@@ -110,8 +110,8 @@ those rows were left out.
 
     @property
     def clear(self) -> bool:
-        """Whether they are more than a hundredth, noise or not."""
-        return self.low > 0.01
+        """Whether they are more than 1% beyond doubt: twice the interval's margin, about 4 standard deviations of noise."""
+        return self.low - (self.estimate - self.low) > 0.01
 
     def __str__(self) -> str:
         return self.in_words()
