@@ -316,8 +316,8 @@ def test_the_summary_tells_of_rows_that_were_left_out():
 
 def test_what_noise_may_have_told_is_said_with_care():
     assert str(AffectedUsers.of(-0.01, 0.015)).startswith("At most about 0.5% of the users (95% interval) have")
-    assert not AffectedUsers.of(0.02, 0.011).clear
-    assert AffectedUsers.of(0.03, 0.011).clear
+    assert not AffectedUsers.of(0.03, 0.011).clear
+    assert AffectedUsers.of(0.04, 0.011).clear
     assert AffectedUsers.of(0.99, 0.05) == (0.99, pytest.approx(0.94), 1.0)
     assert "of the rows" in AffectedUsers.of(0.3, 0.01).in_words("row")
 
