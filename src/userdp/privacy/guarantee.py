@@ -110,7 +110,7 @@ those rows were left out.
 
     @property
     def clear(self) -> bool:
-        """Whether they are more than 1% beyond doubt: twice the interval's margin, about 4 standard deviations of noise."""
+        """Whether they are more than 1%, by twice the margin of the interval: about 4 standard deviations of noise."""
         return self.low - (self.estimate - self.low) > 0.01
 
     def __str__(self) -> str:
