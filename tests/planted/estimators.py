@@ -62,8 +62,8 @@ MUTANTS = [
     Mutant(
         "estimator: the seed is not confessed",
         "minimize",
-        ", seed",
-        "",
+        "ledger, seed,",
+        "ledger, None,",
         "test_estimators.py::test_a_seeded_model_says_that_it_is_not_private",
     ),
     Mutant(

@@ -304,7 +304,7 @@ def test_a_ledger_is_of_one_unit_which_the_first_charge_sets(book, first, second
     same = book if book.path is None else Ledger.open(book.path)
     for ledger_ in (book, same):
         assert ledger_.unit == first
-        with pytest.raises(ValueError, match=rf"unit {first!r}, but this run .* unit {second!r}.*Nothing was charged"):
+        with pytest.raises(ValueError, match=rf"privacy unit {first!r}, .* got {second!r}.*Nothing was charged"):
             ledger_.charge(plan(), unit=second)
         with pytest.raises(ValueError, match=r'unit must be "user" or "row", got \'person\''):
             ledger_.charge(plan(), unit="person")

@@ -250,8 +250,8 @@ class Ledger:
         elif held != unit:
             named = "" if self.path is None else f" {self.path}"
             raise ValueError(
-                f"Expected a run of the privacy unit {held!r}, as the ledger{named} is of, got {unit!r}: epsilons of "
-                "users and of rows do not add up. Give this run a ledger of its own, or make it with "
+                f"Expected a run of the privacy unit {held!r}, as the other runs of the ledger{named}, got {unit!r}: "
+                "epsilons of users and of rows do not add up. Use another ledger for this run, or "
                 f"privacy_unit={held!r}. Nothing was charged."
             )
 
