@@ -233,14 +233,27 @@ def test_few_long_gradients_of_a_rare_class_are_not_cut_off():
 
 
 def test_a_class_too_rare_for_the_noise_has_none_and_says_how_many_users_would_do():
-    _, data = rare_class(2000, 0)
+    _, data = rare_class(1500, 0)
     options = {"rows_per_user": 1, "insecure_seed": 0, "progress": False}
     result = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, inference=0.5, **options)
     assert result.uncertainty is None
     assert not result.aborted
     said = re.search(r"There are no standard errors, .* About ([\d,]+) such users would do", result.message)
-    assert int(said[1].replace(",", "")) > 2000
+    assert int(said[1].replace(",", "")) > 1500
     assert np.linalg.norm(result.weights) < 20, "weights are those of the solver, not of steps that led astray"
+
+
+def test_intervals_of_a_rare_class_are_widened_by_as_much_as_noise_changes_curvatures(monkeypatch):
+    truth, data = rare_class(2000, 0)
+    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "progress": False}
+    wide = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, **options)
+    factor = float(re.match(r"Standard errors are widened by a factor of (\d\.\d), ", wide.message)[1])
+    monkeypatch.setattr(inference, "_FARTHEST", inference._FARTHEST_WIDENED)
+    plain = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, **options)
+    ratios = wide.uncertainty.covariance / plain.uncertainty.covariance
+    np.testing.assert_allclose(ratios, factor**2, rtol=0.1)  # the message has two digits
+    np.testing.assert_allclose(wide.uncertainty.sampling, plain.uncertainty.sampling, rtol=1e-6)
+    assert np.all(np.abs(wide.weights - truth) < 4 * np.sqrt(np.diag(wide.uncertainty.covariance)))
 
 
 def test_the_number_of_users_that_a_rare_class_would_need_does():

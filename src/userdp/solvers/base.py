@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -63,6 +63,10 @@ class Uncertainty:
     def mapped(self, matrix: np.ndarray) -> Uncertainty:
         """That of matrix @ weights."""
         return Uncertainty(matrix @ self.noise @ matrix.T, matrix @ self.sampling @ matrix.T)
+
+    def widened(self, factor: float) -> Uncertainty:
+        """The same with standard errors larger by a factor; what is added counts as noise."""
+        return replace(self, noise=self.noise + (factor**2 - 1) * self.covariance)
 
     def to_dict(self) -> dict[str, list[list[float]]]:
         return {"noise": self.noise.tolist(), "sampling": self.sampling.tolist()}
