@@ -258,9 +258,8 @@ def check_intervals(panel: Panel, model: Model, epsilons: list[float], runs: int
                 noise = np.sqrt(np.diag(fitted.uncertainty_.noise))
                 errors.append((fitted.summary().coef - best) / noise)
         relative = f"errors / noise {np.sqrt(np.mean(np.square(errors))):.2f}" if errors else ""
-        print(
-            f"{model.outcome} epsilon {epsilon:g}: {len(errors)} of {runs - refused} fits, {refused} refused  {relative}"
-        )
+        counts = f"{len(errors)} of {runs - refused} fits, {refused} refused"
+        print(f"{model.outcome} epsilon {epsilon:g}: {counts}  {relative}")
 
 
 def column_scales(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
