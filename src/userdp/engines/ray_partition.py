@@ -29,6 +29,7 @@ from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray_loaders import Loaded, Loader, Sources
 from userdp.engines.ray_pages import CHANGED, DONE, FAILED, LOST, UNKNOWN_MATRIX, Answer, Pages, completed
+from userdp.vectors.kernels import limit_threads
 
 SENDING = "sending"  # the thread on which rows and later pages are sent
 _MATRICES = 32  # that an actor remembers
@@ -202,8 +203,6 @@ class Partition:
 
     def _loaded(self) -> tuple[Loaded, bytes]:
         """What it has, and the mark of it."""
-        from userdp.vectors.kernels import limit_threads
-
         limit_threads(1)  # of this thread, and so are numpy's warnings
         np.seterr(all="ignore")
         with self._loading:
