@@ -132,7 +132,7 @@ def scores(data: Data) -> Any:
 
 def search(data: Data) -> Any:
     model = LogisticRegression(classes=[0, 1], max_rows_per_user=ROWS, allow_weak=True)
-    found = PrivateSearchCV(model, {"l2": [0.0, 1.0]}, EPSILON, DELTA, strategy="split").fit(*data[:2], groups=data[2])
+    found = PrivateSearchCV(model, {"l2": [0.0, 1.0]}, EPSILON, DELTA).fit(*data[:2], groups=data[2])
     return found.cv_results_["mean_test_score"].tolist(), shown(found.best_estimator_)
 
 

@@ -3,16 +3,20 @@
     python benchmarks/independent_audit.py [--runs 20000] [--json docs/independent-audit.json]
 
 Needs an environment with userdp and jax_privacy; `make audit` makes one. Attacks run the shipped code with the shipped
-noise on two data sets that differ in one generated user, and give one number per run; what these numbers prove about
+noise on two data sets that differ in one generated user, and give one number per run. One-run audits plant many users
+into a single run, each with a coin of its own, and give one number per planted user. What these numbers prove about
 epsilon is computed by `jax_privacy.auditing`, which we did not write. A mechanism with half of its noise is audited
 too: the auditor has to find it out.
+
+jax_privacy is taken at a commit: the newest release on PyPI, 2.0.0, has an older audit. Only its file auditing.py is
+loaded, which needs numpy, scipy and dp_accounting; the rest of the package asks for versions that are not released.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -23,28 +27,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jax_privacy import auditing
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import roc_auc_score
 
 from userdp import Budget, Clip, Curator, Ledger, Plan, Step, UserData, UserMean
 from userdp import plan as compare
-from userdp.auditing.trainings import edge_features, training
+from userdp.auditing.trainings import edge_features, releases, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.guarantee import tradeoff
 from userdp.vectors.moments import MomentShape
 
+
+def load_auditing() -> Any:
+    """`jax_privacy.auditing`, without what its package imports beside it."""
+    package = importlib.util.find_spec("jax_privacy")
+    assert package is not None
+    assert package.origin is not None
+    spec = importlib.util.spec_from_file_location("auditing", Path(package.origin).with_name("auditing.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["auditing"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+auditing = load_auditing()
+
+COMMIT = "8967688"  # what the Makefile installs
 CONFIDENCE = 0.95
 TRAININGS = 0.1  # of the runs
 LEARN = 0.25  # of the trainings, for the weights of what is seen
-ENOUGH = 5000  # for epsilon_from_gdp: it takes |mu| of upper bounds on rates, which with few runs is no lower bound
+PLANTED, PLANTED_IN_TRAINING = 2000, 500  # users in a one-run audit
+ONE_RUN_DELTA = 1e-7  # the bound of a single run multiplies delta by the number of planted users
 
 Scores = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Line:
-    """What was found: `bound` on epsilon without assumptions (Clopper and Pearson), `gdp` if noise is Gaussian.
+    """What was found: `bound` on epsilon without assumptions, `gdp` if noise is Gaussian.
+
+    Of two data sets they are `epsilon_clopper_pearson` and `epsilon_from_gdp`, of one run with many planted users
+    `epsilon_one_run` and `epsilon_one_run_fdp`.
 
     `auc`: area under the attack's ROC curve, by scikit-learn (JAX Privacy's is of the curve's hull, which is above it);
     `allowed`: the most that the statement's trade-off curve allows, up to the standard error of `auc`.
@@ -54,7 +78,7 @@ class Line:
     claim: float
     delta: float
     bound: float
-    gdp: float | None
+    gdp: float
     auc: float
     allowed: float
     runs: int
@@ -100,19 +124,43 @@ def of_training(solver: str, budget: Budget, runs: int) -> tuple[Plan, Scores]:
     return run.plan.certified, (one, other)
 
 
-def line(what: str, plan: Plan, budget: Budget, scores: Scores, significance: float, began: float) -> Line:
+def planted_coins(plan: Plan, budget: Budget) -> Scores:
+    """One release of a curator: every user pulls along a coordinate of its own, up or down as a fair coin says."""
+    (step,) = plan.steps
+    signs = 2 * np.random.default_rng().integers(2, size=plan.n_users) - 1
+    data = UserData.from_arrays(np.diag(1e6 * signs), None, np.arange(plan.n_users))
+    shown = Curator(data, plan, Ledger(budget)).release(step.label, UserMean(), 1.0)
+    return shown[signs > 0], shown[signs < 0]
+
+
+def coins_of_training(solver: str, budget: Budget, n_planted: int) -> tuple[Plan, Scores]:
+    """One training with so many planted users; seen is what the dearest step released in each one's coordinate."""
+    run = training(solver, "tight", budget, n_features=n_planted, n_users=4 * n_planted)
+    signs = 2 * np.random.default_rng().integers(2, size=n_planted) - 1
+    shown = releases(run, run.generated_users(), signs, None)[run.target.label][:n_planted]
+    return run.plan.certified, (shown[signs > 0], shown[signs < 0])
+
+
+def line(
+    what: str, plan: Plan, budget: Budget, scores: Scores, significance: float, began: float, one_run: bool = False
+) -> Line:
     auditor = auditing.CanaryScoreAuditor(*scores)
     split = auditing.Split(threshold_estimation_frac=0.25, seed=0)
-    bound = auditor.epsilon_clopper_pearson(significance, budget.delta, one_sided=False, threshold_strategy=split)
+    if one_run:
+        bound = auditor.epsilon_one_run(significance, budget.delta, threshold_strategy=split)
+        gdp = auditor.epsilon_one_run_fdp(significance, budget.delta, threshold_strategy=split)
+    else:
+        bound = auditor.epsilon_clopper_pearson(significance, budget.delta, one_sided=False, threshold_strategy=split)
+        gdp = auditor.epsilon_from_gdp(significance, budget.delta)
     return Line(
         what=what,
         claim=budget.epsilon,
         delta=budget.delta,
         bound=float(bound),
-        gdp=float(auditor.epsilon_from_gdp(significance, budget.delta)) if len(scores[0]) >= ENOUGH else None,
+        gdp=float(gdp),
         auc=float(roc_auc_score(np.repeat([1, 0], [len(one) for one in scores]), np.concatenate(scores))),
         allowed=largest_auc(plan, budget.delta),
-        runs=len(scores[0]),
+        runs=1 if one_run else len(scores[0]),
         seconds=round(time.perf_counter() - began, 1),
     )
 
@@ -147,7 +195,13 @@ def audit(budget: Budget, runs: int, tell: Callable[[str], None]) -> list[Line]:
     plans = cases(budget)
     solver = compare(800, 2, 2, budget.epsilon, budget.delta, fit_intercept=False, row_norm=1.0).choice
     assert solver is not None
-    significance, lines = (1 - CONFIDENCE) / (len(plans) + 1), []
+    single = Budget(budget.epsilon, ONE_RUN_DELTA)
+    once = gaussian_multiplier(single)
+    one_run = {  # by name: the noise, and what the curator's ledger allows
+        "one run, Clip, 2,000 planted users": (once, single),
+        "planted: one run, Clip with a fifth of its noise": (once / 5, Budget(20 * budget.epsilon, ONE_RUN_DELTA)),
+    }
+    significance, lines = (1 - CONFIDENCE) / (len(plans) + len(one_run) + 2), []
     for what, (plan, claimed, allowed) in plans.items():
         tell(what)
         began = time.perf_counter()
@@ -156,6 +210,16 @@ def audit(budget: Budget, runs: int, tell: Callable[[str], None]) -> list[Line]:
     began = time.perf_counter()
     plan, scores = of_training(solver.solver, budget, max(200, int(TRAININGS * runs)))
     lines.append(line(f"training by {solver.solver} (auto)", plan, budget, scores, significance, began))
+    for what, (multiplier, allowed) in one_run.items():
+        tell(what)
+        began = time.perf_counter()
+        scores = planted_coins(whole(Clip(PLANTED, multiplier)), allowed)
+        lines.append(line(what, whole(Clip(PLANTED, once)), single, scores, significance, began, one_run=True))
+    what = f"one run, training by {solver.solver}, {PLANTED_IN_TRAINING} planted users"
+    tell(what)
+    began = time.perf_counter()
+    plan, scores = coins_of_training(solver.solver, single, PLANTED_IN_TRAINING)
+    lines.append(line(what, plan, single, scores, significance, began, one_run=True))
     return lines
 
 
@@ -174,13 +238,13 @@ def main() -> int:
         as_it_should &= found.holds is not planted
         verdict = "holds" if found.holds else "EXCEEDED"
         print(
-            f"{found.what:<36} claim {found.claim:.2f}  bound {found.bound:.2f}  gdp {found.gdp or math.nan:.2f}  "
+            f"{found.what:<52} claim {found.claim:.2f}  bound {found.bound:.2f}  gdp {found.gdp:.2f}  "
             f"AUC {found.auc:.3f}, allowed {found.allowed:.3f}  runs {found.runs:,}  {verdict}"
         )
     if asked.json is not None:
         record = {
             "date": datetime.now(UTC).date().isoformat(),
-            "auditor": f"jax_privacy {version('jax_privacy')}",
+            "auditor": f"jax_privacy {version('jax_privacy')}, commit {COMMIT}",
             "confidence": CONFIDENCE,
             "lines": [asdict(found) | {"holds": found.holds} for found in lines],
         }
