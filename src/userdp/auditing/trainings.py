@@ -43,7 +43,7 @@ from userdp.solvers.base import SolverPlan
 from userdp.solvers.base import run as solve
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
-from userdp.vectors.gradients import Statistic
+from userdp.statistics.gradients import Statistic
 
 ROWS = 2
 _ROOM = 0.7  # of an edge: planted users in different directions are then within an edge of each other

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from userdp.data.users import UserData
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _compiled: Callable[[_F], _F] = numba.njit(nogil=True)

@@ -66,7 +66,7 @@ from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.shrinkage import Axes, Walk, expected, told_curvature
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
-from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
+from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
 if TYPE_CHECKING:
     from userdp.solvers.inference import IntervalSteps

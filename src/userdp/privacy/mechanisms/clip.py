@@ -18,7 +18,7 @@ from userdp.compiling import kernel
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
-from userdp.vectors import entries, fused, lanes
+from userdp.statistics import entries, fused, lanes
 
 _ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
