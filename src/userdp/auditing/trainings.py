@@ -226,7 +226,9 @@ def audit_membership(
         seed = _seed(insecure_seed, version, number)
         curator = Curator(versions[version], run.plan.certified, Ledger(budget), insecure_seed=seed)
         prediction = float(run.run(curator)[0])
-        return [float(loss.value(prediction, 0.0) - loss.value(prediction, 1.0))]
+        with np.errstate(all="ignore"):
+            losses = loss.value(np.full(2, prediction), np.array([0.0, 1.0]))
+        return [float(losses[0] - losses[1])]
 
     return attacked((solver, mode, "membership"), budget.epsilon, run.cost, play, trainings, budget.delta, alpha)
 
