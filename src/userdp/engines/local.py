@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 
 from userdp.data.users import UserData
-from userdp.vectors import entries, fused
+from userdp.vectors import entries
 from userdp.vectors.gradients import ClippedGradient, MeanGradient, Statistic
-from userdp.vectors.moments import ColumnScales, MomentShape, UserMean
+from userdp.vectors.moments import ColumnScales, MomentShape
 
-# Statistics whose vectors are added up without being held.
-_FUSED = (ClippedGradient, MeanGradient, MomentShape, UserMean)
 # Those whose vectors are sparse where rows are.
 _BY_ENTRIES = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
 
@@ -48,11 +47,7 @@ class Contribution(Protocol):
     def block(self) -> int:
         """How many vectors to hold at a time, where they are held."""
 
-    @property
-    def sink(self) -> fused.Sink:
-        """The same as `__call__` as machine code for compiled loops."""
-
-    def __call__(self, vectors: np.ndarray | entries.EntryVectors) -> np.ndarray:
+    def __call__(self, vectors: np.ndarray | sp.csr_array) -> np.ndarray:
         """Whole numbers that add up: a row's part is a function of this row alone."""
 
 
@@ -111,9 +106,7 @@ class LocalEngine:
     def total(self, statistic: Statistic, contribution: Contribution, data: UserData, users: np.ndarray) -> np.ndarray:
         """What the users' vectors contribute to a mechanism's total, added up: a few whole numbers.
 
-        Gradients of this package are added up in one compiled loop (`vectors.fused`), and never held for more than a
-        few users; vectors of other statistics come in blocks, and of sparse rows by their entries. In order of storage,
-        whatever the order of `users`.
+        Vectors come in blocks, and of sparse rows by their entries. In order of storage, whatever the order of `users`.
 
         Guarantee: the sum over the users, each counted once, of a function of the user's rows; whole numbers, so the
         same for any order, and any partition of the users.
@@ -121,12 +114,6 @@ class LocalEngine:
         users = np.sort(users)
         # No subclasses: they may compute something else.
         by_entries = type(statistic) in _BY_ENTRIES and entries.gives_entries(statistic, data)
-        if (
-            type(statistic) in _FUSED
-            and not by_entries
-            and (found := _fused_total(statistic, contribution, data, users)) is not None
-        ):
-            return found
         parts = [users[first : first + contribution.block] for first in range(0, len(users), contribution.block)]
         total: Any = 0
         for part in parts:
@@ -139,19 +126,14 @@ class LocalEngine:
         return np.asarray(total)
 
 
-def _fused_total(statistic: Any, contribution: Contribution, data: UserData, users: np.ndarray) -> np.ndarray | None:
-    """The total by the compiled loop; None for losses in plain Python."""
-    if isinstance(statistic, MomentShape):
-        return statistic.total(data, users, contribution.sink)
-    gradient = statistic.gradient if isinstance(statistic, ClippedGradient) else statistic
-    if isinstance(gradient, MeanGradient) and not gradient.loss.compiled:
-        return None
-    return fused.total(data, users, contribution.sink, *statistic.for_kernels(data))
-
-
-def _entries(statistic: Any, data: UserData, users: np.ndarray) -> entries.EntryVectors | np.ndarray:
-    vectors: entries.EntryVectors | np.ndarray = statistic.entries(data, users)
-    return vectors
+def _entries(statistic: Any, data: UserData, users: np.ndarray) -> Any:
+    vectors = statistic.entries(data, users)
+    if not isinstance(vectors, entries.EntryVectors):
+        return vectors
+    held = [slice(start, start + count) for start, count in zip(vectors.starts, vectors.counts, strict=True)]
+    columns, values = ([part[each] for each in held] for part in (vectors.columns, vectors.values))
+    ends = np.concatenate([[0], np.cumsum(vectors.counts)])
+    return sp.csr_array((np.concatenate(values), np.concatenate(columns), ends), shape=vectors.shape)
 
 
 def _name(statistic: object) -> str:
