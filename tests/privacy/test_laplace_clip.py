@@ -18,12 +18,7 @@ from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
 from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import (
-    Clip,
-    _add_vectors_of_1_norms,
-    clipped_total_of_1_norms,
-    clipped_total_of_entries,
-)
+from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip, clipped_total
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
@@ -81,8 +76,8 @@ def test_totals_of_entries_are_those_of_the_vectors(vectors, radius):
     for row, vector in zip(dense, vectors, strict=True):
         for column, x in vector:
             row[column] = x
-    found = clipped_total_of_entries(held(vectors), radius, 40, laplace=True)
-    assert_same_totals(found, clipped_total_of_1_norms(dense, radius, 40), len(dense))
+    found = clipped_total(held(vectors), radius, 40, laplace=True)
+    assert_same_totals(found, clipped_total(dense, radius, 40, laplace=True), len(dense))
 
 
 # --- sensitivity ------------------------------------------------------------------------------------------------------
@@ -103,7 +98,7 @@ def test_nor_does_one_of_entries(vectors, data, radius):
     place, other = data.draw(st.integers(0, len(vectors) - 1)), data.draw(ENTRIES)
     record = of(len(vectors))
     before, after = (
-        clipped_total_of_entries(held(each), radius, record.bits, laplace=True)
+        clipped_total(held(each), radius, record.bits, laplace=True)
         for each in (vectors, [*vectors[:place], other, *vectors[place + 1 :]])
     )
     assert distance(before, after) <= most(record, WIDTH)
@@ -184,7 +179,7 @@ def test_released_noise_is_laplace_with_scale_multiplier_times_sensitivity(sourc
     scale = 5.0 * 2 * 2.0 / 40
     assert kstest(released, laplace(0, scale).cdf).pvalue > 1e-6
     assert abs(np.abs(released).mean() / scale - 1) < 0.1
-    assert record.noise_std(2.0, 3000) == pytest.approx(math.sqrt(2) * scale, rel=1e-9)
+    assert record.noise_std(2.0, 3000) == pytest.approx(math.sqrt(2) * scale, rel=1.1 * SHARED_ROUNDING)
 
 
 def test_audit_of_the_release():
@@ -216,13 +211,6 @@ def test_what_has_no_proof_with_laplace_noise_is_refused(more):
 def test_radii_that_clip_nothing():
     assert Clip(40, 5.0).radius_of(3.0, 16) == 3.0
     assert of(40).radius_of(3.0, 16) == 12.0
-
-
-def test_the_compiled_loop_adds_the_same():
-    vectors = np.array([[3.0, 5.0], [0.0, 0.5], [np.nan, 0.0]])
-    added = np.zeros(3, dtype=np.int64)
-    _add_vectors_of_1_norms(vectors, np.array([1.0, 2.0**10]), added)
-    assert_same_totals(added, clipped_total_of_1_norms(vectors, 1.0, 10), len(vectors), bits=10)
 
 
 def test_parts_of_a_plan_without_delta_are_counted_in_epsilon():

@@ -1,4 +1,4 @@
-"""Clipped means of vectors that come by their entries: the same as of vectors, for any entries."""
+"""Clipped means of sparse vectors: the same as of dense ones, for any entries."""
 
 import math
 
@@ -11,23 +11,22 @@ from support_statistics import assert_same_totals
 
 from userdp import UserData, losses
 from userdp.engines.local import LocalEngine
-from userdp.privacy.mechanisms.clip import Clip, clipped_total, clipped_total_of_entries
-from userdp.statistics.entries import EntryVectors
+from userdp.privacy.mechanisms.clip import Clip, clipped_total
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape
 
 WIDTH = 4
 SPECIAL = [0.0, -0.0, 1.0, -3.0, math.nan, math.inf, 1e308, -1e308, 5e-324, 1e154, 2.0**-400]
 numbers = st.one_of(st.sampled_from(SPECIAL), st.floats(-4.0, 4.0), st.floats())
-any_vector = st.lists(st.tuples(st.integers(-2, WIDTH + 1), numbers), max_size=6)
+any_vector = st.lists(st.tuples(st.integers(0, WIDTH - 1), numbers), max_size=6)
 sound_vector = st.dictionaries(st.integers(0, WIDTH - 1), numbers).map(lambda found: sorted(found.items()))
 
 
 def held(vectors):
-    counts = np.array([len(vector) for vector in vectors])
-    entries = [entry for vector in vectors for entry in vector]
-    columns = np.array([column for column, _ in entries], dtype=np.int64)
-    return EntryVectors(np.cumsum(counts) - counts, counts, columns, np.array([x for _, x in entries], float), WIDTH)
+    """Entries as they are given: in any order, and several of one column."""
+    ends = np.cumsum([0, *map(len, vectors)])
+    columns, values = ([entry[i] for vector in vectors for entry in vector] for i in (0, 1))
+    return sp.csr_array((np.array(values, float), np.array(columns, np.int32), ends), shape=(len(vectors), WIDTH))
 
 
 def distance(first, second):
@@ -37,11 +36,11 @@ def distance(first, second):
 @given(st.lists(any_vector, min_size=1, max_size=6), st.data(), st.sampled_from([1e-3, 1.0, 7.3]))
 @settings(max_examples=300)
 def test_no_replacement_moves_the_total_by_more_than_the_sensitivity(vectors, data, radius):
-    """Whatever the entries are: repeated, out of range, not finite."""
+    """Whatever the entries are: repeated, in any order, not finite."""
     place, other = data.draw(st.integers(0, len(vectors) - 1)), data.draw(any_vector)
     clip = Clip(len(vectors), 1.0, fraction_multiplier=1.0)
     before, after = (
-        clipped_total_of_entries(held(each), radius, clip.bits)
+        clipped_total(held(each), radius, clip.bits)
         for each in (vectors, [*vectors[:place], other, *vectors[place + 1 :]])
     )
     most = clip.sensitivity(radius, WIDTH) * clip.expected / radius * 2.0**clip.bits
@@ -57,22 +56,24 @@ def test_totals_are_those_of_the_vectors(vectors, radius):
     for row, vector in zip(dense, vectors, strict=True):
         for column, x in vector:
             row[column] = x
-    found = clipped_total_of_entries(held(vectors), radius, 40)
-    assert_same_totals(found, clipped_total(dense, radius, 40, np.ones(len(dense))), len(dense))
-    assert np.array_equal(found, sum(clipped_total_of_entries(held([one]), radius, 40) for one in vectors))
+    found = clipped_total(held(vectors), radius, 40)
+    assert_same_totals(found, clipped_total(dense, radius, 40), len(dense))
+    assert np.array_equal(found, sum(clipped_total(held([one]), radius, 40) for one in vectors))
 
 
-@pytest.mark.parametrize("entries", [[(1, 3.0), (1, 4.0)], [(WIDTH, 0.1)], [(-1, 0.1)]])
-def test_entries_that_are_no_vector_count_as_not_finite(entries):
-    total = clipped_total_of_entries(held([entries, [(0, 0.5)]]), 1.0, 10)
-    assert total.tolist() == [512, 0, 0, 0, 0]
+def test_entries_of_one_column_are_added_up_before_they_are_clipped():
+    vectors = held([[(1, 3.0), (0, 8.0), (1, 3.0)], [(1, 0.25), (1, 0.25)]])
+    before = [part.copy() for part in (vectors.data, vectors.indices, vectors.indptr)]
+    assert clipped_total(vectors, 1.0, 10).tolist() == [819, 614 + 512, 0, 0, 0]
+    assert all(map(np.array_equal, before, (vectors.data, vectors.indices, vectors.indptr))), "the input stays"
 
 
-def test_entries_that_are_not_there_are_refused():
+@pytest.mark.parametrize("column", [WIDTH, -1])
+def test_columns_that_there_are_not_are_refused(column):
     vectors = held([[(0, 1.0)], [(1, 1.0)]])
-    for changed in ({"starts": np.array([0, 2])}, {"starts": np.array([-1, 0])}, {"counts": np.array([1, 5])}):
-        with pytest.raises(ValueError, match="entries are there"):
-            clipped_total_of_entries(EntryVectors(**vars(vectors) | changed), 1.0, 10)
+    vectors.indices[1] = column
+    with pytest.raises(ValueError, match="must be"):
+        clipped_total(vectors, 1.0, 10)
 
 
 # --- whole statistics on neighbouring data ----------------------------------------------------------------------------
@@ -111,12 +112,3 @@ def test_a_replaced_user_moves_a_statistics_total_by_at_most_the_sensitivity(sta
         assert np.array_equal(totals[-1], sum(parts)), "each user's part is its own"
     dimension = len(totals[0]) - 1
     assert distance(*totals) <= clip.sensitivity(radius, dimension) * clip.expected / radius * 2.0**clip.bits
-
-
-@pytest.mark.parametrize(
-    ("starts", "counts"), [([0], [4]), ([-1], [1]), ([0], [-1]), ([2**62], [2**62]), ([0, 1], [1])]
-)
-def test_entries_beyond_all_numbers_are_refused(starts, counts):
-    entries = EntryVectors(np.array(starts), np.array(counts), np.zeros(3, dtype=np.int64), np.ones(3), width=2)
-    with pytest.raises(ValueError, match="entries are there"):
-        clipped_total_of_entries(entries, 1.0, 10)

@@ -135,7 +135,7 @@ class BallSmoothing:
         squares = np.einsum("ij,ij->i", held, held, dtype=np.float64) + rows.data.has_intercept
         numbers = np.arange(len(rows)) - np.repeat(rows.bounds[:-1], rows.counts)
         quantiles = first_coordinate_quantiles(rows.data.n_features)
-        return smoothing.shifted(predictions, squares, rows.targets, numbers, self.radius, self.seed, quantiles)
+        return smoothing.shifts(predictions, squares, rows.targets, numbers, self.radius, self.seed, quantiles)
 
 
 @functools.lru_cache(maxsize=64)
@@ -255,7 +255,7 @@ class MeanGradient(PerUser):
         check_sizes("weights", self.weights, self.loss, self.basis, rows.data.n_features)
         predictions = rows.predictions(self.weights.reshape(self.loss.n_outputs, -1))
         if self.smoothing is not None:
-            predictions = self.smoothing.shifted(predictions, rows)
+            predictions = self.smoothing.shifts(predictions, rows)
         slopes = slopes_of(self.loss, predictions, rows)
         if self.row_weights is None and rows.single:
             return slopes

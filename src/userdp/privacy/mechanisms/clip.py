@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 
-from userdp.compiling import kernel
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
-from userdp.statistics import entries, fused, lanes
 
 _ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
-_WHOLE = 2.0**50  # steps up to which vector instructions make whole numbers
+SHARED_ROUNDING = 2.0**-18  # how far rounding may move the total of users added up side by side: docs/proofs.md, 13
+_TAMED = 2.0**-600  # times any float, its square can be added up; times one that overflowed in radii, it is not 0
+_ENTRIES = 1 << 14  # of dense vectors clipped at a time: they stay in a cache
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Clip(Mechanism):
 
         With `laplace` it is the 1-norm's.
         """
-        rounded = 2.0**-50 * (dimension + 8 + self.n_vectors)
+        rounded = 2.0**-50 * (dimension + 8 + self.n_vectors) + SHARED_ROUNDING
         turned = _ROUNDED_ANGLE + 4 * math.sqrt(dimension) * 2.0**-self.bits
         return (math.sqrt(2 + turned) if self.acute else 2) * radius / self.expected * (1 + rounded)
 
@@ -226,16 +227,11 @@ class ClippedTotal:
     laplace: bool = False
 
     @property
-    def sink(self) -> fused.Sink:
-        add = _add_vectors_of_1_norms if self.laplace else _add_clipped_vectors
-        return fused.sink_of(add), np.array([self.radius, 2.0**self.bits]), 1
+    def clips_to(self) -> tuple[float, int] | None:
+        return None if self.laplace else (self.radius, self.bits)
 
-    def __call__(self, vectors: Vectors | entries.EntryVectors) -> Integers:
-        if isinstance(vectors, entries.EntryVectors):
-            return clipped_total_of_entries(vectors, self.radius, self.bits, self.laplace)
-        if self.laplace:
-            return clipped_total_of_1_norms(vectors, self.radius, self.bits)
-        return clipped_total(vectors, self.radius, self.bits, np.ones(len(vectors)))
+    def __call__(self, vectors: Vectors | sp.csr_array) -> Integers:
+        return clipped_total(vectors, self.radius, self.bits, laplace=self.laplace)
 
 
 def grid_bits(radii: int) -> int:
@@ -247,155 +243,92 @@ def grid_bits(radii: int) -> int:
     return min(_MOST_BITS, 62 - radii.bit_length())
 
 
-def clipped_total(vectors: Vectors, radius: float, bits: int, lengths: Vectors) -> Integers:
+def clipped_total(
+    vectors: Vectors | sp.csr_array, radius: float, bits: int, lengths: Vectors | float = 1.0, laplace: bool = False
+) -> Integers:
     """Sum over the rows of min(1, l_j r/|x_j|) x_j, in steps of r 2^-bits, and how many more rows are short than long.
 
     Each row is clipped to its own length l_j (in radii), and rounded towards 0 in each coordinate, so that it does not
-    become longer; one that is not finite adds 0, and counts as long.
+    become longer; one that is not finite adds 0, and counts as long. Lengths are 2-norms, with `laplace` 1-norms. Rows
+    may be sparse (CSR): entries of one column are added up first.
 
-    Guarantee: a row's part is a function of this row, its length, the radius and the bits alone, by operations on
-    single numbers in a fixed order; and whole numbers add up to the same in any order.
+    Guarantee: a row's part is a function of this row, its length, the radius and the bits alone, by operations on its
+    own numbers in a fixed order; and whole numbers add up to the same in any order.
 
-    >>> clipped_total(np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0, 10, np.ones(3))
+    >>> rows = np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]])
+    >>> clipped_total(rows, 1.0, 10)
     array([ 614, 1331,   -1])
-    """
-    total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
-    with np.errstate(all="ignore"):
-        _add_clipped(np.ascontiguousarray(vectors), radius, 2.0**bits, lengths, total)
-    return total
-
-
-def clipped_total_of_1_norms(vectors: Vectors, radius: float, bits: int) -> Integers:
-    """`clipped_total` of rows that are clipped to the radius in the 1-norm.
-
-    Guarantee: the same.
-
-    >>> clipped_total_of_1_norms(np.array([[3.0, 5.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0, 10)
+    >>> clipped_total(sp.csr_array(rows), 1.0, 10)
+    array([ 614, 1331,   -1])
+    >>> clipped_total(np.array([[3.0, 5.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0, 10, laplace=True)
     array([ 384, 1152,   -1])
     """
     total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
+    lengths = np.broadcast_to(np.asarray(lengths, dtype=np.float64), vectors.shape[:1])
+    n_short = 0
     with np.errstate(all="ignore"):
-        _add_clipped_1_norms(vectors, radius, 2.0**bits, total)
+        if sp.issparse(vectors):
+            rows = vectors if vectors.has_canonical_format else vectors.copy()
+            rows.sum_duplicates()
+            rows.check_format()
+            owners = np.repeat(np.arange(len(lengths)), np.diff(rows.indptr))
+
+            def size_of(entries: Vectors) -> Vectors:  # added up one after the other
+                parts = np.abs(entries) if laplace else entries * entries
+                return np.bincount(owners, weights=parts, minlength=len(lengths))
+
+            data = rows.data.astype(np.float64, copy=False)
+            steps, short = _clipped(data, lambda x: x[owners], size_of, radius, bits, lengths, laplace)
+            np.add.at(total, rows.indices, steps)
+            n_short = np.count_nonzero(short)
+        else:
+            block = max(1, _ENTRIES // max(1, vectors.shape[1]))
+            size_of = _sizes_1 if laplace else _squares
+            for first in range(0, len(vectors), block):
+                part = slice(first, first + block)
+                rows = np.ascontiguousarray(vectors[part], dtype=np.float64)
+                steps, short = _clipped(rows, lambda x: x[:, None], size_of, radius, bits, lengths[part], laplace)
+                total[:-1] += steps.sum(axis=0)
+                n_short += np.count_nonzero(short)
+    total[-1] = 2 * n_short - len(lengths)
     return total
 
 
-def clipped_total_of_entries(
-    vectors: entries.EntryVectors, radius: float, bits: int, laplace: bool = False
-) -> Integers:
-    """`clipped_total`, or that of 1-norms, of vectors that are given by their entries, all clipped to the radius.
+def _squares(rows: Vectors) -> Vectors:
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
-    Guarantee: the same, for any entries: a vector that has a column twice, or one that there is not, counts as one that
-    is not finite. With a column twice it could be longer than its entries are.
 
-    >>> parts = (np.array([0, 2]), np.array([2, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, 0.5]))
-    >>> clipped_total_of_entries(entries.EntryVectors(*parts, width=2), 1.0, 10)
-    array([ 614, 1331,    0])
+def _sizes_1(rows: Vectors) -> Vectors:
+    return np.asarray(np.einsum("ij,ij->i", rows, np.sign(rows)))
+
+
+def _clipped(
+    entries: Vectors,
+    spread: Callable[[Vectors], Vectors],
+    size_of: Callable[[Vectors], Vectors],
+    radius: float,
+    bits: int,
+    lengths: Vectors,
+    laplace: bool,
+) -> tuple[Integers, np.ndarray]:
+    """Entries of clipped rows in whole steps, and which rows are short.
+
+    `spread` gives each entry its row's number, `size_of` adds up the squares, or sizes, of a row's entries.
     """
-    starts, counts = vectors.starts, vectors.counts
-    held = min(len(vectors.columns), len(vectors.values))
-    if len(starts) != len(counts) or np.any(starts < 0) or np.any(counts < 0) or np.any(counts > held - starts):
-        raise ValueError("Expected vectors whose entries are there.")
-    total: Integers = np.zeros(vectors.width + 1, dtype=np.int64)
-    with np.errstate(all="ignore"):
-        _add_clipped_entries(starts, counts, vectors.columns, vectors.values, radius, 2.0**bits, laplace, total)
-    return total
+    scaled = entries * (1 / radius)
+    sizes = size_of(scaled)
+    # What overflows here is longer than any radius, and what underflows is shorter.
+    short = sizes <= (lengths if laplace else lengths * lengths)
+    wild = ~(sizes < np.inf)
+    if wild.any():
+        scaled = np.where(spread(wild), entries * _TAMED, scaled)
+        sizes = size_of(scaled)
+        lost = ~(sizes < np.inf)
+        scaled, sizes = np.where(spread(lost), 0.0, scaled), np.where(lost, 1.0, sizes)
+    factors = np.where(short, 1.0, lengths / (sizes if laplace else np.sqrt(sizes))) * 2.0**bits
+    return (scaled * spread(factors)).astype(np.int64), short  # which rounds towards 0
 
 
 def mean_of(total: Integers, radius: float, bits: int, divisor: float) -> Vectors:
     """What a total of clipped vectors is in units of the radius, divided by their number; three roundings."""
     return np.asarray(total[:-1] * (radius * 2.0**-bits) / divisor, dtype=np.float64)
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = kernel()
-
-
-def _add_clipped_vectors(vectors: Vectors, parameters: Vectors, total: Integers) -> None:
-    """For compiled loops: each vector clipped to one radius."""
-    _add_clipped(vectors, parameters[0], parameters[1], np.ones(1), total)
-
-
-def _add_vectors_of_1_norms(vectors: Vectors, parameters: Vectors, total: Integers) -> None:
-    """For compiled loops: each vector clipped to one radius in the 1-norm."""
-    _add_clipped_1_norms(vectors, parameters[0], parameters[1], total)
-
-
-@_compiled
-def _add_clipped(vectors: Vectors, radius: float, steps: float, lengths: Vectors, total: Integers) -> None:
-    # No fastmath: the order of operations is what makes a row's part its own.
-    for row in range(vectors.shape[0]):
-        length, largest = lengths[row % lengths.size], 0.0
-        # In radii. What overflows here is longer than any radius, and what underflows is shorter.
-        square = lanes.dot(vectors, row, vectors, row) * (1 / radius) * (1 / radius)
-        short = square <= length * length
-        total[-1] += 1 if short else -1
-        if square < np.inf:
-            factor = (1.0 if short else length / math.sqrt(square)) * steps * (1 / radius)
-            if length * steps <= _WHOLE:
-                for column in range(vectors.shape[1]):
-                    total[column] += lanes.whole(vectors[row, column] * factor)
-            else:
-                for column in range(vectors.shape[1]):
-                    total[column] += np.int64(vectors[row, column] * factor)
-            continue
-        for entry in vectors[row]:
-            largest = max(largest, abs(entry)) if abs(entry) < np.inf else np.inf
-        if largest < np.inf:  # divided by it first, so that no square overflows
-            square = 0.0
-            for entry in vectors[row]:
-                square += (entry / largest) * (entry / largest)
-            for column in range(vectors.shape[1]):
-                total[column] += np.int64(vectors[row, column] / largest * (steps * length / math.sqrt(square)))
-
-
-@_compiled
-def _add_clipped_1_norms(vectors: Vectors, radius: float, steps: float, total: Integers) -> None:
-    for row in range(vectors.shape[0]):
-        size, largest = 0.0, 0.0
-        for entry in vectors[row]:
-            size += abs(entry * (1 / radius))
-            largest = max(largest, abs(entry)) if abs(entry) < np.inf else np.inf
-        total[-1] += 1 if size <= 1 else -1
-        if size < np.inf:
-            factor = (1.0 if size <= 1 else 1 / size) * steps * (1 / radius)
-            for column in range(vectors.shape[1]):
-                total[column] += np.int64(vectors[row, column] * factor)
-        elif largest < np.inf:  # divided by it first, so that no sum overflows
-            size = 0.0
-            for entry in vectors[row]:
-                size += abs(entry / largest)
-            for column in range(vectors.shape[1]):
-                total[column] += np.int64(vectors[row, column] / largest * (steps / size))
-
-
-@_compiled
-def _add_clipped_entries(
-    starts: Integers,
-    counts: Integers,
-    columns: Integers,
-    values: Vectors,
-    radius: float,
-    steps: float,
-    laplace: bool,
-    total: Integers,
-) -> None:
-    last_seen, part = np.full(len(total) - 1, -1), np.zeros(1, dtype=np.int64)
-    for row in range(len(starts)):
-        first, last = starts[row], starts[row] + counts[row]
-        fits = True
-        for k in range(first, last):
-            fits = fits and 0 <= columns[k] < len(last_seen) and last_seen[columns[k]] != row
-            if fits:
-                last_seen[columns[k]] = row
-        if len(part) <= last - first:
-            part = np.zeros(2 * (last - first) + 1, dtype=np.int64)
-        own = part[: last - first + 1]
-        own[:] = 0
-        if laplace:
-            _add_clipped_1_norms(values[first:last].reshape(1, last - first), radius, steps, own)
-        else:
-            _add_clipped(values[first:last].reshape(1, last - first), radius, steps, np.ones(1), own)
-        total[-1] += own[-1] if fits else -1
-        if fits:
-            for k in range(first, last):
-                total[columns[k]] += own[k - first]
