@@ -40,7 +40,7 @@ from userdp.solvers.accelerated import plan_accelerated
 from userdp.solvers.base import run
 from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import BallSmoothing
+from userdp.statistics.gradients import BallSmoothing
 
 DELTA = 1e-6
 console = Console()

@@ -37,7 +37,7 @@ from userdp.bench.cells import NOTE, provenance
 from userdp.bench.references import _bent_inverse, _expansion, user_optimum
 from userdp.privacy.accounting import budget_for, gaussian_multiplier
 from userdp.solvers import shrinkage, whitened_clip, whitening
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 RESOLVABLE, NEAR, ROWS = 0.05, 0.15, 3
 COLUMNS = (

@@ -21,9 +21,9 @@ from common import run_parts
 
 from userdp import UserData, losses
 from userdp.privacy.mechanisms.clip import clipped_sum
-from userdp.vectors import kernels
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.moments import SecondMoment
+from userdp.statistics import kernels
+from userdp.statistics.gradients import MeanGradient
+from userdp.statistics.moments import SecondMoment
 
 VALUES = {"ordinary": 0.3, "zero": 0.0, "subnormal": 1e-310, "small": 1e-160, "nan": math.nan, "infinite": math.inf}
 VALUES |= {"huge": 1e308, "long": 1e6}

@@ -35,7 +35,7 @@ from userdp import plan as compare
 from userdp.auditing.trainings import edge_features, releases, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.guarantee import tradeoff
-from userdp.vectors.moments import MomentShape
+from userdp.statistics.moments import MomentShape
 
 
 def load_auditing() -> Any:

@@ -25,9 +25,9 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
-from userdp.vectors.kernels import limit_threads
-from userdp.vectors.moments import MomentShape, SecondMomentShape
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.kernels import limit_threads
+from userdp.statistics.moments import MomentShape, SecondMomentShape
 
 ENTRIES = 40_000_000  # of X
 FEATURES, ROWS = (20, 50, 100, 200), (20, 3, 1)

@@ -33,7 +33,7 @@ from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.losses import logistic
 from userdp.privacy.mechanisms.clip import ClippedTotal
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 ROWS_PER_USER, FEATURES = 20, 20
 COLUMNS = [f"x{i}" for i in range(FEATURES)]

@@ -30,7 +30,7 @@ from userdp import Ball, UserData, losses, minimize, plan
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray import RayEngine
 from userdp.privacy.mechanisms.clip import ClippedTotal
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 ROWS_PER_USER, FEATURES = 20, 20
 PUBLISHED = Path(__file__).parents[1] / "docs" / "bench" / "scale.json"

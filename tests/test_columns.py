@@ -21,7 +21,7 @@ from userdp.data.cells import labels, texts_of_words
 from userdp.data.columns import cut, first_description, packed
 from userdp.data.tables import open_table
 from userdp.models.preparing import Preparation, ranged
-from userdp.vectors.columns import Histograms
+from userdp.statistics.columns import Histograms
 
 CLASSES = ["no", "yes"]
 

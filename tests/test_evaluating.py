@@ -31,7 +31,7 @@ from userdp.models import evaluating
 from userdp.privacy.accounting import fits
 from userdp.privacy.guarantee import covered
 from userdp.privacy.plan import Plan
-from userdp.vectors.scores import split_at
+from userdp.statistics.scores import split_at
 
 N, ROWS = 3000, 3
 USERS = np.repeat(np.arange(N), ROWS)

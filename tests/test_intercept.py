@@ -13,10 +13,10 @@ from userdp import Ball, Box, UserData, losses
 from userdp.baselines.row_statistics import ClippedRowGradients
 from userdp.engines import LocalEngine
 from userdp.privacy.mechanisms.clip import ClippedTotal
-from userdp.vectors import kernels
-from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
-from userdp.vectors.moments import MomentShape, RowScale
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics import kernels
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.moments import MomentShape, RowScale
+from userdp.statistics.sgd import OnePassSGD
 
 ROWS_OF_USERS = (3, 1, 0, 64, 65, 7, 2, 0, 130, 5)
 TYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])

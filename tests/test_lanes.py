@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from userdp.vectors import lanes
+from userdp.statistics import lanes
 
 
 @numba.njit

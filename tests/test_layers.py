@@ -136,7 +136,7 @@ def test_public_names_are_the_same_for_people_and_for_type_checkers():
 def test_expert_names_are_in_their_packages_too():
     assert userdp.privacy.Clip is userdp.Clip
     assert userdp.solvers.Problem is userdp.Problem
-    assert userdp.vectors.UserMean is userdp.UserMean
+    assert userdp.statistics.UserMean is userdp.UserMean
     assert userdp.data.UserData is userdp.UserData
     with pytest.raises(AttributeError, match=r"module 'userdp\.privacy' has no attribute 'UserMean'"):
         userdp.privacy.UserMean  # noqa: B018 - reading it must raise

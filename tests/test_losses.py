@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from userdp import losses
 from userdp.losses.standard import _exp_of_negative
 from userdp.losses.weighing import pack_classes, pack_numbers
-from userdp.vectors import kernels
+from userdp.statistics import kernels
 
 scalar = pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=name)
 number = st.floats(-4.0, 4.0)

@@ -26,7 +26,7 @@ from userdp.models.conventions import UtilityWarning
 from userdp.models.files import load_model, model_of, save_model
 from userdp.privacy.guarantee import Statement
 from userdp.privacy.mechanisms.clip import ClippedTotal
-from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanGradient
+from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanGradient
 
 ROWS = np.array([[1.0, 2.0], [math.nan, 4.0], [5.0, 6.0], [7.0, -math.inf], [9.0, 10.0], [11.0, 12.0]])
 TARGETS, USERS = np.array([0.0, 1.0, 1.0, 0.0, math.nan, 1.0]), ["a", "a", "b", "c", "c", "b"]

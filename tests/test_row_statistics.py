@@ -7,7 +7,7 @@ from cases import ALL_LOSSES, name
 
 from userdp import MeanGradient, UserData, losses
 from userdp.baselines.row_statistics import ClippedRowGradients
-from userdp.vectors.gradients import BallSmoothing
+from userdp.statistics.gradients import BallSmoothing
 
 
 def users_of(loss=losses.logistic, counts=(3, 0, 7, 130, 1), d=3, dtype=np.float64, seed=0):

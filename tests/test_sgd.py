@@ -12,8 +12,8 @@ from cases import CLASSIFICATION, DOMAINS, MULTINOMIAL, SCALAR_LOSSES, name, pyt
 from userdp import losses
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box, Simplex
-from userdp.vectors import kernels, sgd
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics import kernels, sgd
+from userdp.statistics.sgd import OnePassSGD
 
 WIDE = Ball(radius=1e6)
 

@@ -8,7 +8,7 @@ from cases import MULTINOMIAL, compiled_custom, name, python_custom
 from scipy.stats import beta, kstest
 
 from userdp import UserData, losses
-from userdp.vectors.gradients import BallSmoothing, MeanGradient, first_coordinate_quantiles
+from userdp.statistics.gradients import BallSmoothing, MeanGradient, first_coordinate_quantiles
 
 
 def one_user(rows, targets):

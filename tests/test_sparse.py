@@ -18,8 +18,8 @@ from userdp import Ball, Box, PublicScaler, UserData, losses, private_mean
 from userdp.data.sparse import SparseRows
 from userdp.models.fitting import minimize
 from userdp.solvers.registry import SOLVERS
-from userdp.vectors.entries import EntryVectors, gives_entries
-from userdp.vectors.gradients import (
+from userdp.statistics.entries import EntryVectors, gives_entries
+from userdp.statistics.gradients import (
     BallSmoothing,
     ClippedGradient,
     MeanCurvature,
@@ -27,8 +27,8 @@ from userdp.vectors.gradients import (
     RowWeights,
     UserGradients,
 )
-from userdp.vectors.moments import ColumnScales, MomentShape, RowScale, SecondMoment, SecondMomentShape, UserMean
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, SecondMoment, SecondMomentShape, UserMean
+from userdp.statistics.sgd import OnePassSGD
 
 D, ROWS = 12, 300
 RNG = np.random.default_rng(5)

@@ -24,7 +24,7 @@ from support_stable_sgd import (
 from userdp import losses
 from userdp.baselines.stable_sgd import SafeBatchPass, SafeRows
 from userdp.domains import Ball
-from userdp.vectors.sgd import mixing_order
+from userdp.statistics.sgd import mixing_order
 
 # --- neighbouring data ------------------------------------------------------------------------------------------------
 

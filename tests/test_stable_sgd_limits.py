@@ -16,7 +16,7 @@ from support_stable_sgd import NON_SMOOTH, NORM, SMOOTH, TARGET, batch_pass, cel
 from userdp import losses
 from userdp.baselines.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows, check_loss, safe_row
 from userdp.domains import Ball
-from userdp.vectors.sgd import mixing_order
+from userdp.statistics.sgd import mixing_order
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
 

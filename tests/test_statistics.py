@@ -17,10 +17,10 @@ from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weig
 
 from userdp import losses
 from userdp.data.users import UserData
-from userdp.vectors import kernels
-from userdp.vectors.gradients import BallSmoothing, MeanGradient, UserGradients, generated_data
-from userdp.vectors.moments import SecondMoment, SecondMomentShape, UserMean
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics import kernels
+from userdp.statistics.gradients import BallSmoothing, MeanGradient, UserGradients, generated_data
+from userdp.statistics.moments import SecondMoment, SecondMomentShape, UserMean
+from userdp.statistics.sgd import OnePassSGD
 
 EMPTY = 2
 

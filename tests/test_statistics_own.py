@@ -18,10 +18,10 @@ from userdp import losses
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.engines import LocalEngine
-from userdp.vectors import kernels
-from userdp.vectors.gradients import MeanGradient, UserGradients
-from userdp.vectors.moments import UserMean
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics import kernels
+from userdp.statistics.gradients import MeanGradient, UserGradients
+from userdp.statistics.moments import UserMean
+from userdp.statistics.sgd import OnePassSGD
 
 
 def raising_slope(prediction, target):

@@ -25,7 +25,7 @@ from userdp.data.store import StoreWarning
 from userdp.data.store_files import _same_sources, parsed_limit
 from userdp.data.tables import open_table
 from userdp.models.private_mean import mean_of_users
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 RNG = np.random.default_rng(0)
 N_ROWS, N_USERS = 3000, 200

@@ -25,7 +25,7 @@ from userdp.model_selection import PrivateSearchCV
 from userdp.models.conventions import UtilityWarning
 from userdp.models.files import load_model, model_of, save_model
 from userdp.models.preparing import Preparation, UnknownRange, range_of_targets
-from userdp.vectors.columns import Histograms
+from userdp.statistics.columns import Histograms
 
 TRUE = np.array([3.0, -2.0])
 REGRESSORS = (LinearRegression, HuberRegressor, QuantileRegressor)

@@ -14,10 +14,10 @@ from support_acute import all_of, neighbouring_users
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import UserData, losses
-from userdp.vectors import fused, gradients, kernels
-from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
-from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
-from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
+from userdp.statistics import fused, gradients, kernels
+from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
+from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
+from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
 
 RNG = np.random.default_rng(3)
 BASIS = RNG.normal(size=(N_FEATURES, N_FEATURES))

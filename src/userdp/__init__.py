@@ -1,7 +1,7 @@
 """Convex learning with user-level differential privacy: the whole person is protected, not one row.
 
 Names are loaded when they are first used, so that `import userdp` costs nothing. `__all__` is for most people; the
-other names are for experts, who find them here too, and in `userdp.privacy`, `userdp.solvers` and `userdp.vectors`.
+other names are for experts, who find them here too, and in `userdp.privacy`, `userdp.solvers` and `userdp.statistics`.
 """
 
 from collections.abc import Callable
@@ -52,11 +52,11 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.solvers.choose import plan
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.problem import Problem as Problem
-    from userdp.vectors.gradients import MeanGradient as MeanGradient
-    from userdp.vectors.gradients import UserGradients as UserGradients
-    from userdp.vectors.moments import SecondMoment as SecondMoment
-    from userdp.vectors.moments import UserMean as UserMean
-    from userdp.vectors.sgd import OnePassSGD as OnePassSGD
+    from userdp.statistics.gradients import MeanGradient as MeanGradient
+    from userdp.statistics.gradients import UserGradients as UserGradients
+    from userdp.statistics.moments import SecondMoment as SecondMoment
+    from userdp.statistics.moments import UserMean as UserMean
+    from userdp.statistics.sgd import OnePassSGD as OnePassSGD
 
 __version__ = "0.1.0"
 
@@ -88,9 +88,9 @@ _PUBLIC = {
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
-    "vectors.gradients": ("MeanGradient", "UserGradients"),
-    "vectors.moments": ("SecondMoment", "UserMean"),
-    "vectors.sgd": ("OnePassSGD",),
+    "statistics.gradients": ("MeanGradient", "UserGradients"),
+    "statistics.moments": ("SecondMoment", "UserMean"),
+    "statistics.sgd": ("OnePassSGD",),
 }
 _PACKAGES = (
     "auditing",
@@ -103,7 +103,7 @@ _PACKAGES = (
     "privacy",
     "report",
     "solvers",
-    "vectors",
+    "statistics",
 )
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = [

@@ -13,7 +13,7 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms import clip
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SeededNoise
-from userdp.vectors.moments import MomentShape
+from userdp.statistics.moments import MomentShape
 
 BUDGET = Budget(1.0, 1e-2)
 KEY = ("whitened-clip", "tight")

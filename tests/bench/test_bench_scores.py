@@ -11,7 +11,7 @@ from userdp import Budget, UserData, losses
 from userdp.bench.references import user_optimum, user_weights, yardstick
 from userdp.bench.scoring import HeldOut, calibration_bins, collect, linear_slope, logistic_slope, softmax_slope
 from userdp.privacy.accounting import gaussian_multiplier
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 BUDGET = Budget(1.0, 1e-6)
 UNEQUAL = UserData(np.ones((4, 1)), np.array([0.0, 3.0, 3.0, 3.0]), np.array([0, 1, 4]))

@@ -25,9 +25,9 @@ from userdp.engines.local import ComputedAnew
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.privacy.noise import noise_source
 from userdp.solvers.registry import SOLVERS
-from userdp.vectors.gradients import ClippedGradient, MeanGradient, UserGradients
-from userdp.vectors.moments import UserMean
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, UserGradients
+from userdp.statistics.moments import UserMean
+from userdp.statistics.sgd import OnePassSGD
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
 from userdp.engines.ray import RayEngine, RayVectors  # noqa: E402 - needs Ray

@@ -21,7 +21,7 @@ from userdp import BudgetExceeded, Curator, Ledger, UserData
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 # What a fit is here: 60 users, a noisy mean, charged to the ledger before data is read.
 DATA = UserData.from_arrays(np.linspace(-1, 1, 180).reshape(180, 1), None, np.arange(180) // 3)

@@ -33,7 +33,7 @@ from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.report import write_report
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 DOCUMENTED = (ValueError, TypeError, FileNotFoundError)
 SECRET = "SECRET-4711"

@@ -18,7 +18,7 @@ from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.solvers import base
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
-from userdp.vectors.gradients import ClippedGradient
+from userdp.statistics.gradients import ClippedGradient
 
 SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
 # Gradients a row, for solvers whose plans can be limited; rounds are many otherwise.

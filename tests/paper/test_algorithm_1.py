@@ -12,7 +12,7 @@ from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.noise import SeededNoise
 from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics.sgd import OnePassSGD
 
 PROBLEM = Problem(losses.logistic, Ball(1.0), n_features=3, row_norm=2.0)  # R = 2, L = 2, d = 3
 BUDGET = Budget(10.0, 1e-4)

@@ -13,7 +13,7 @@ from userdp.baselines.mechanisms import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
 from userdp.solvers.descent import ACSA
-from userdp.vectors.gradients import BallSmoothing, MeanGradient
+from userdp.statistics.gradients import BallSmoothing, MeanGradient
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from userdp.privacy.mechanisms import clip
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors import kernels
-from userdp.vectors.gradients import RowWeights
-from userdp.vectors.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
+from userdp.statistics import kernels
+from userdp.statistics.gradients import RowWeights
+from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
 
 ROOM = clip._ROUNDED_ANGLE
 

@@ -31,9 +31,9 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.moments import UserMean
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics.gradients import MeanGradient
+from userdp.statistics.moments import UserMean
+from userdp.statistics.sgd import OnePassSGD
 
 # --- charges ----------------------------------------------------------------------------------------------------------
 

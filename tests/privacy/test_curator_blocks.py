@@ -18,8 +18,8 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
 from userdp.privacy.noise import SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.moments import UserMean
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics.moments import UserMean
+from userdp.statistics.sgd import OnePassSGD
 
 
 def small_data():

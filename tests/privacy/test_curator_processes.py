@@ -27,7 +27,7 @@ from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -23,7 +23,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 WRONG = [ValueError, SystemExit, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]
 

@@ -18,7 +18,7 @@ from userdp.privacy.journal import Journal, OpenJournal
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 DATA = make_data()
 LARGE = Budget(1e6, 0.5)  # paper's constants are not the matter here

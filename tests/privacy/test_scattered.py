@@ -13,7 +13,7 @@ from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import scattered as s
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import noise_source
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 
 class Parts:

@@ -25,7 +25,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.selection import PartLedger, plan_selection, select
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 BUDGET = Budget(1.0, 1e-6)
 

@@ -12,8 +12,8 @@ from support_statistics import assert_same_totals
 from userdp import UserData, losses
 from userdp.engines.local import LocalEngine
 from userdp.privacy.mechanisms.clip import Clip, clipped_total
-from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
-from userdp.vectors.moments import ColumnScales, MomentShape
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.moments import ColumnScales, MomentShape
 
 WIDTH = 4
 SPECIAL = [0.0, -0.0, 1.0, -3.0, math.nan, math.inf, 1e308, -1e308, 5e-324, 1e154, 2.0**-400]

@@ -19,9 +19,9 @@ from userdp.privacy.mechanisms import clip
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SeededNoise
 from userdp.solvers.preconditioning import symmetric
-from userdp.vectors import kernels, matrices
-from userdp.vectors.gradients import MeanGradient, RowWeights
-from userdp.vectors.spreads import (
+from userdp.statistics import kernels, matrices
+from userdp.statistics.gradients import MeanGradient, RowWeights
+from userdp.statistics.spreads import (
     CentredMean,
     CentredSize,
     CentredSquares,

@@ -16,9 +16,9 @@ from userdp import losses
 from userdp.engines import LocalEngine
 from userdp.privacy.mechanisms.clip import Clip, ClippedTotal, _add_clipped_vectors, clipped_total
 from userdp.privacy.noise import SeededNoise
-from userdp.vectors import kernels, tiles
-from userdp.vectors.gradients import BallSmoothing, ClippedGradient, MeanGradient, RowWeights
-from userdp.vectors.moments import MomentShape, UserMean
+from userdp.statistics import kernels, tiles
+from userdp.statistics.gradients import BallSmoothing, ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.moments import MomentShape, UserMean
 
 RNG = np.random.default_rng(5)
 BASIS, DIAGONAL = RNG.normal(size=(N_FEATURES, N_FEATURES)), np.abs(RNG.normal(size=N_FEATURES))

@@ -17,7 +17,7 @@ from userdp.privacy import noise as noise_module
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.vocabulary import Vocabulary
 from userdp.privacy.noise import noise_source, threshold_noise
-from userdp.vectors.columns import Histograms, OwnLevels
+from userdp.statistics.columns import Histograms, OwnLevels
 
 words = st.one_of(
     st.sampled_from([1.0, 2.0, 3.0, 0.0, -0.0, -1.0, 0.5, 2.0**48, 2.0**48 - 1, math.nan, math.inf]), st.floats()

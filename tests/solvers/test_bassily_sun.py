@@ -14,8 +14,8 @@ from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
 from userdp.baselines.rotation import Rotated, rotate, rotated_size, unrotate
 from userdp.privacy.accounting import fits
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
-from userdp.vectors.moments import UserMean
+from userdp.statistics.gradients import MeanGradient
+from userdp.statistics.moments import UserMean
 
 PROBLEM = Problem(losses.logistic, Ball(10.0), 4, 2.5)
 CONCENTRATED = Problem(losses.logistic, Ball(10.0), 4, 2.5, row_similarity=0.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from userdp.solvers.whitening import likely_scale
-from userdp.vectors.moments import RowScale
+from userdp.statistics.moments import RowScale
 
 
 def noisy(place, noise, seed):

@@ -16,7 +16,7 @@ from userdp.solvers import phased_sgd as tight
 from userdp.solvers.base import Found, run
 from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem
-from userdp.vectors.sgd import OnePassSGD
+from userdp.statistics.sgd import OnePassSGD
 
 BUDGET = Budget(1.0, 1e-6)
 

@@ -32,7 +32,7 @@ from userdp.solvers.whitening import (
     release_coordinates,
     whitening_steps,
 )
-from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanGradient
+from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanGradient
 
 TRUTH = np.array([2.0, -1.0, 0.0])
 TRUTH_OF_20 = np.random.default_rng(0).normal(size=20) * 0.4

@@ -35,9 +35,9 @@ from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, 
 from userdp.privacy.noise import Noise
 from userdp.solvers.problem import Problem
 from userdp.solvers.quantiles import Counts
-from userdp.vectors.gradients import MeanGradient, RowWeights, Statistic
-from userdp.vectors.moments import MomentShape
-from userdp.vectors.spreads import CentredMean, CentredSquares, CurvatureMatrix, GradientSquare
+from userdp.statistics.gradients import MeanGradient, RowWeights, Statistic
+from userdp.statistics.moments import MomentShape
+from userdp.statistics.spreads import CentredMean, CentredSquares, CurvatureMatrix, GradientSquare
 
 Features = NDArray[np.float64]
 FAR = 1e6  # of everyone, but finite

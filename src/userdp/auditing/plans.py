@@ -35,7 +35,7 @@ from userdp.solvers.choose import Option, choose
 from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
 from userdp.solvers.inference import IntervalSteps, with_intervals
 from userdp.solvers.problem import Problem
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 _MEAN_USERS, _SEARCHED = 2000, 200
 _MANY_RELEASES = 0.2  # weight of plans that take long

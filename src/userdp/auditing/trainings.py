@@ -43,7 +43,7 @@ from userdp.solvers.base import SolverPlan
 from userdp.solvers.base import run as solve
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
-from userdp.vectors.gradients import Statistic
+from userdp.statistics.gradients import Statistic
 
 ROWS = 2
 _ROOM = 0.7  # of an edge: planted users in different directions are then within an edge of each other
@@ -226,7 +226,9 @@ def audit_membership(
         seed = _seed(insecure_seed, version, number)
         curator = Curator(versions[version], run.plan.certified, Ledger(budget), insecure_seed=seed)
         prediction = float(run.run(curator)[0])
-        return [float(loss.value(prediction, 0.0) - loss.value(prediction, 1.0))]
+        with np.errstate(all="ignore"):
+            losses = loss.value(np.full(2, prediction), np.array([0.0, 1.0]))
+        return [float(losses[0] - losses[1])]
 
     return attacked((solver, mode, "membership"), budget.epsilon, run.cost, play, trainings, budget.delta, alpha)
 

@@ -50,7 +50,7 @@ from userdp.solvers.base import (
 )
 from userdp.solvers.mean_plans import enough_users, sampled_multiplier
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(15)))  # .. 10, 14, 20, .. 1,280
 _SAMPLED = tuple(0.5 / 2**k for k in range(8))  # fraction of the users in a step

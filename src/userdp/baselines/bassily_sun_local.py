@@ -33,7 +33,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.solvers.descent import Nesterov, steadied
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 _TOLERANCE = 0.02  # by how much a bound may be above the least for the sake of fewer releases
 _HELD_BACK = 1e-8  # of epsilon, for votes: the accountant's reserve

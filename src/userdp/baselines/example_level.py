@@ -34,7 +34,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest, check_sizes, gradients_of_samples
 from userdp.solvers.descent import AveragedSGD
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 _ROUNDS = tuple(round(32 * 2 ** (k / 2)) for k in range(14))  # 32, 45, 64, .. 2,896
 _SAMPLED = tuple(2.0**-k for k in range(11))  # 1, .5, .. .001

@@ -49,7 +49,7 @@ from userdp.solvers.base import (
 from userdp.solvers.descent import sgd_excess
 from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 _ROUNDS = (25, 50, 100, 200)
 _PASSES = 20.0  # gradients for each row

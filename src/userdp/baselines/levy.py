@@ -46,7 +46,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest_plan, check_sizes
 from userdp.solvers.descent import AveragedSGD
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 _MOST_PHASES = 6
 _REGULARIZERS = np.geomspace(1e-5, 1.0, 16)  # lambda in units of G / (distance of the start)

@@ -25,7 +25,7 @@ from userdp.domains import Ball, Box
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.solvers.base import Found, Phase, Releases, Request
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 
 @dataclass(frozen=True, kw_only=True)

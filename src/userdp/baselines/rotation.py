@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from userdp.data.users import UserData
-from userdp.vectors.gradients import Statistic
+from userdp.statistics.gradients import Statistic
 
 
 def rotated_size(dimension: int) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from userdp.data.users import UserData
-from userdp.vectors import kernels
-from userdp.vectors.gradients import MeanGradient, PerUser, check_sizes
+from userdp.statistics import kernels
+from userdp.statistics.gradients import MeanGradient, PerUser, check_sizes
 
 
 @dataclass(frozen=True, eq=False)

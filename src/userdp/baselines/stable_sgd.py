@@ -24,9 +24,9 @@ from userdp import losses
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss, smoothed
-from userdp.vectors import kernels
-from userdp.vectors.gradients import check_sizes, checked_users, weights_vector
-from userdp.vectors.sgd import Region, mixing_order, region_of
+from userdp.statistics import kernels
+from userdp.statistics.gradients import check_sizes, checked_users, weights_vector
+from userdp.statistics.sgd import Region, mixing_order, region_of
 
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100  # beyond, squares or their products might over- or underflow
 _MOST_STEPS = 2**40

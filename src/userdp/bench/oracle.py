@@ -17,7 +17,7 @@ from userdp.bench.scoring import HeldOut
 from userdp.data.users import UserData
 from userdp.losses import logistic
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
 _CURVATURE = 0.85  # measured on real users, which nobody would know
 _LENGTHS = (5, 20, 80, 240)

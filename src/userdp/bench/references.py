@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 from scipy.optimize import minimize
 
 from userdp.data.users import UserData
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.vectors.gradients import MeanGradient
+from userdp.statistics.gradients import MeanGradient
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_compiled: Callable[[_F], _F] = numba.njit(nogil=True)
 _WIDTH = 1e-3  # to which losses are smoothed for the generic optimiser
 _CHUNK = 1 << 16  # rows that are in double precision at a time
 _MANY_ROWS = 1 << 18  # above, Newton's method begins at the optimum of a tenth of the users
@@ -32,7 +29,7 @@ def optimum(loss: Loss, data: UserData, l2: float = 0.0, width: float = _WIDTH) 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         predictions = X @ w
         value = each_value(smooth, predictions, data.targets).mean() + l2 / 2 * w @ w
-        return value, X.T @ _each(smooth.slope, predictions, data.targets) / len(X) + l2 * w
+        return value, X.T @ _slopes(smooth, predictions[:, None], data.targets)[:, 0] / len(X) + l2 * w
 
     found = minimize(objective, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 1000})
     return np.asarray(found.x)
@@ -186,30 +183,14 @@ def mean_loss(loss: Loss, data: UserData, weights: np.ndarray, l2: float = 0.0) 
     return float(each_value(loss, predictions, data.targets).mean() + l2 / 2 * weights @ weights)
 
 
-@_compiled
-def _each(slope: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Of one output or of several."""
-    slopes = np.empty_like(predictions)
-    for i in range(len(predictions)):
-        slopes[i] = slope(predictions[i], targets[i])
-    return slopes
-
-
-@_compiled
-def _each_value(value: Any, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    values = np.empty(len(predictions))
-    for i in range(len(predictions)):
-        values[i] = value(predictions[i], targets[i])
-    return values
-
-
 def _slopes(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """One column per output."""
-    if loss.n_outputs > 1:
-        return _each(loss.slope, np.ascontiguousarray(predictions), targets)
-    return _each(loss.slope, np.ascontiguousarray(predictions[:, 0]), targets)[:, None]
+    with np.errstate(all="ignore"):
+        slopes = loss.slope(predictions if loss.n_outputs > 1 else np.ascontiguousarray(predictions[:, 0]), targets)
+    return np.asarray(slopes, np.float64).reshape(len(targets), -1)
 
 
 def each_value(loss: Loss, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Each row's loss."""
-    return _each_value(loss.value, np.ascontiguousarray(predictions, np.float64), targets)
+    with np.errstate(all="ignore"):
+        return np.asarray(loss.value(np.ascontiguousarray(predictions, np.float64), targets), np.float64)

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
+import scipy.sparse
 
+from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
-from userdp.vectors import entries
-from userdp.vectors.gradients import ClippedGradient, MeanGradient, Statistic
-from userdp.vectors.moments import ColumnScales, MomentShape
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, Statistic
+from userdp.statistics.moments import ColumnScales, MomentShape
 
+# Statistics whose vectors are added up without being made. No subclasses: they may compute something else.
+_ADDED_UP = (ClippedGradient, MomentShape)
 # Those whose vectors are sparse where rows are.
-_BY_ENTRIES = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
+_SPARSE = (ClippedGradient, MeanGradient, ColumnScales, MomentShape)
 
 
 class EngineLost(RuntimeError):
@@ -47,7 +49,11 @@ class Contribution(Protocol):
     def block(self) -> int:
         """How many vectors to hold at a time, where they are held."""
 
-    def __call__(self, vectors: np.ndarray | sp.csr_array) -> np.ndarray:
+    @property
+    def clips_to(self) -> tuple[float, int] | None:
+        """The radius that vectors are clipped to, in the 2-norm, and how many bits of it a total holds; None otherwise."""
+
+    def __call__(self, vectors: np.ndarray | scipy.sparse.csr_array) -> np.ndarray:
         """Whole numbers that add up: a row's part is a function of this row alone."""
 
 
@@ -74,7 +80,7 @@ class Scattered(Protocol):
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Computes a statistic in this process, on the kernels' threads."""
+    """Computes a statistic in this process, on all cores."""
 
     def place(self, data: UserData) -> UserData:
         """The data as it is; refuses users whose rows are elsewhere."""
@@ -106,34 +112,31 @@ class LocalEngine:
     def total(self, statistic: Statistic, contribution: Contribution, data: UserData, users: np.ndarray) -> np.ndarray:
         """What the users' vectors contribute to a mechanism's total, added up: a few whole numbers.
 
-        Vectors come in blocks, and of sparse rows by their entries. In order of storage, whatever the order of `users`.
+        Clipped gradients and moments of this package are added up without a vector of each user
+        (`statistics.totals`); vectors of other statistics come in blocks. In order of storage, whatever the order of
+        `users`.
 
-        Guarantee: the sum over the users, each counted once, of a function of the user's rows; whole numbers, so the
-        same for any order, and any partition of the users.
+        Guarantee: replacing a user moves the sum by at most what the user's vectors are apart, and
+        `clip.SHARED_ROUNDING` of the radius.
         """
         users = np.sort(users)
-        # No subclasses: they may compute something else.
-        by_entries = type(statistic) in _BY_ENTRIES and entries.gives_entries(statistic, data)
+        clipped = contribution.clips_to
+        if type(statistic) in _ADDED_UP and clipped is not None:
+            found: np.ndarray | None = statistic.total(data, users, *clipped)
+            if found is not None:
+                return found
+        sparse = type(statistic) in _SPARSE and isinstance(data.rows, SparseRows)
         parts = [users[first : first + contribution.block] for first in range(0, len(users), contribution.block)]
         total: Any = 0
         for part in parts:
-            vectors = _entries(statistic, data, part) if by_entries else self.vectors(statistic, data, part, len(part))
+            made: Any = statistic
+            vectors = made.vectors(data, part) if sparse else self.vectors(statistic, data, part, len(part))
             more = contribution(vectors)
             del vectors  # before the next ones are made
             if part is not parts[0] and more.shape != total.shape:
                 raise ValueError(f"Expected {_name(statistic)} to return vectors of one length.")
             total = total + more
         return np.asarray(total)
-
-
-def _entries(statistic: Any, data: UserData, users: np.ndarray) -> Any:
-    vectors = statistic.entries(data, users)
-    if not isinstance(vectors, entries.EntryVectors):
-        return vectors
-    held = [slice(start, start + count) for start, count in zip(vectors.starts, vectors.counts, strict=True)]
-    columns, values = ([part[each] for each in held] for part in (vectors.columns, vectors.values))
-    ends = np.concatenate([[0], np.cumsum(vectors.counts)])
-    return sp.csr_array((np.concatenate(values), np.concatenate(columns), ends), shape=vectors.shape)
 
 
 def _name(statistic: object) -> str:

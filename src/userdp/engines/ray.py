@@ -36,7 +36,7 @@ from userdp.engines.ray_cluster import connect
 from userdp.engines.ray_loaders import STORED, Loader, ParquetUsers, Part, SharedMemory, Shipped, StoredUsers
 from userdp.engines.ray_pages import INLINE, pieces
 from userdp.engines.ray_partition import SENDING, Facts, Partition, array_of
-from userdp.vectors.gradients import RowStatistic, Statistic, generated_data
+from userdp.statistics.gradients import RowStatistic, Statistic, generated_data
 
 _REDUCTIONS, _REDUCTION_BYTES = 3, 3 * 4096  # that a concentrated batch takes, and what is in them beside vectors
 _GATHERED_USERS = 4096  # of groups, whose rows a partition brings together at a time

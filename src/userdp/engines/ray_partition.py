@@ -29,7 +29,7 @@ from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray_loaders import Loaded, Loader, Sources
 from userdp.engines.ray_pages import CHANGED, DONE, FAILED, LOST, UNKNOWN_MATRIX, Answer, Pages, completed
-from userdp.vectors.kernels import limit_threads
+from userdp.statistics.rows import limit_threads
 
 SENDING = "sending"  # the thread on which rows and later pages are sent
 _MATRICES = 32  # that an actor remembers

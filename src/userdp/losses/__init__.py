@@ -1,9 +1,9 @@
 """Convex losses of linear models: how bad a prediction is, and the constants that theory asks for.
 
-A loss is a pair of scalar kernels of (prediction, target), where prediction = <w, x>:
+A loss is a pair of functions of (predictions, targets), arrays with an entry for each row, where prediction = <w, x>:
 
-    value(prediction, target)   the loss
-    slope(prediction, target)   its derivative (or a subgradient) in the prediction
+    value(predictions, targets)   the loss of each row
+    slope(predictions, targets)   its derivative (or a subgradient) in the prediction
 
 The gradient in w is slope * x, so two numbers say all: with |slope| <= B and slope' <= H, and rows |x| <= r,
 the loss is (B r)-Lipschitz and (H r^2)-smooth in w. An intercept is one more feature that is always 1; count it in r.
@@ -15,7 +15,7 @@ as "far from everyone".
 
 >>> loss("huber", threshold=0.5).lipschitz(row_norm=2.0)
 1.0
->>> round(logistic.value(0.0, 1.0), 6), logistic.smoothness(row_norm=2.0)
+>>> round(float(logistic.value(0.0, 1.0)), 6), logistic.smoothness(row_norm=2.0)
 (0.693147, 1.0)
 """
 

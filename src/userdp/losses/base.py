@@ -1,36 +1,34 @@
-"""What a loss is: two kernels of (prediction, target) and constants; losses of your own, and smoothed ones."""
+"""What a loss is: two functions of (predictions, targets) and constants; losses of your own, and smoothed ones."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
-
-from userdp.compiling import Kernel, PlainKernel, kernel
-
-# The numpy error model divides by zero without raising: no exception, and loops over a kernel can be vectorised.
-_F = TypeVar("_F", bound=Callable[..., Any])
-compiled: Callable[[_F], _F] = kernel(PlainKernel, error_model="numpy")
+import numpy.typing as npt
 
 SlopeBound = float | Callable[[float, float], float]
+Function = Callable[[Any, Any], Any]  # of predictions and targets
 
 
 @dataclass(frozen=True)
 class Loss:
     """A convex loss of a linear model's prediction.
 
+    `value` and `slope` take predictions and targets of many rows, arrays of equal length, and return an array.
     `slope_bound` is the largest |slope|: a number, or a function of (largest |prediction|, largest |target|) where
     the slope grows with them. `curvature` is the largest derivative of the slope, infinite for a non-smooth loss. With
-    `n_outputs` = k > 1 the weights are a flattened (k, d) matrix, `prediction` is a vector of length k and `slope`
-    returns one; the bounds are then on the slope's norm and on the largest eigenvalue of its Jacobian.
-    `may_raise` says that the kernels come from outside and may raise, which then is caught row by row.
+    `n_outputs` = k > 1 the weights are a flattened (k, d) matrix, predictions have k columns and so has what `slope`
+    returns; the bounds are then on the norm of a row's slope and on the largest eigenvalue of its Jacobian.
+    `may_raise` says that the functions come from outside: they may raise, or mix rows, so that whoever works for many
+    users calls them with one user's rows at a time. Those of this package never raise, compute a row's result of that
+    row alone, always in the same way, and return numbers of the predictions' type.
     `typical_prediction` is how large predictions of a good model are (root mean square), if the loss says so itself: 1
     for hinge losses, whose predictions gather at the margins -1 and 1.
     `usual_curvature` is, where that varies by powers of ten, about the mean derivative of the slope if predictions have
@@ -42,8 +40,8 @@ class Loss:
     """
 
     name: str
-    value: Callable[[Any, float], float]
-    slope: Callable[[Any, float], Any]
+    value: Function
+    slope: Function
     slope_bound: SlopeBound
     curvature: float
     n_outputs: int = 1
@@ -61,9 +59,6 @@ class Loss:
         object.__setattr__(self, "n_outputs", int(self.n_outputs))
         if not callable(self.slope_bound):
             object.__setattr__(self, "slope_bound", float(self.slope_bound))
-        if self.may_raise:
-            for kernel in (self.value, self.slope):
-                _check_helpers(kernel, self.name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Losses of this package are pickled by name: another process gets its own, and knows them again."""
@@ -79,12 +74,9 @@ class Loss:
     def classifies(self) -> bool:
         """Whether targets are classes: such a loss has no value between two of them."""
         value = self.value if self.unweighted is None else self.unweighted.value
-        return math.isnan(value(0.0 if self.n_outputs == 1 else np.zeros(self.n_outputs), 0.5))
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the slope runs as machine code; a slope in plain Python works too, slowly."""
-        return _is_compiled(self.slope)
+        with np.errstate(all="ignore"):
+            between = value(np.zeros(1 if self.n_outputs == 1 else (1, self.n_outputs)), np.array([0.5]))
+        return math.isnan(between[0])
 
     def lipschitz(self, row_norm: float, target_bound: float | None = None, weight_norm: float | None = None) -> float:
         """Largest gradient norm over rows with |x| <= row_norm: (largest |slope|) * row_norm.
@@ -121,7 +113,7 @@ def register(loss: Loss, maker: Callable[..., Loss], *parameters: Any) -> Loss:
 
 
 def known(loss: Loss) -> Loss | None:
-    """The loss of this package that is equal in everything, constants and kernels; None if there is none.
+    """The loss of this package that is equal in everything, constants and functions; None if there is none.
 
     None for losses of weighted rows, too: who rests on constants must know what targets are.
     """
@@ -132,35 +124,8 @@ def known(loss: Loss) -> Loss | None:
 def _find(loss: Loss) -> tuple[Loss, Callable[..., Loss], tuple[Any, ...]] | None:
     try:
         return _KNOWN.get(loss)
-    except TypeError:  # a kernel without a hash
+    except TypeError:  # a function without a hash
         return None
-
-
-def _check_helpers(function: Any, name: str) -> None:
-    """Refuse numba functions that do not check indices among those a custom loss calls: they could read any memory."""
-    plain = getattr(function, "py_func", function)
-    if not inspect.isfunction(plain):
-        return
-    found = inspect.getclosurevars(plain)
-    named = {**found.globals, **found.nonlocals}
-    for module in [value for value in named.values() if inspect.ismodule(value)]:
-        named |= {key: getattr(module, key) for key in plain.__code__.co_names if hasattr(module, key)}
-    for key, helper in named.items():
-        if _is_compiled(helper) and helper is not function:
-            if not helper.targetoptions.get("boundscheck"):
-                raise ValueError(
-                    f"Expected {key}, which the {name} loss calls, to check its indices: compile it with "
-                    "numba.njit(boundscheck=True), or leave it to userdp and do not compile it."
-                )
-            _check_helpers(helper, name)
-
-
-def _is_compiled(function: Any) -> bool:
-    if isinstance(function, Kernel):
-        return os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"  # numba's own switch; asking numba would load it
-    from numba.extending import is_jitted
-
-    return bool(is_jitted(function))
 
 
 def check_positive(name: str, value: float, remedy: str) -> None:
@@ -168,44 +133,62 @@ def check_positive(name: str, value: float, remedy: str) -> None:
         raise ValueError(f"Expected {name}={value} > 0 and finite: {remedy}.")
 
 
+# Predictions and targets, of classes as of numbers, on which losses of one's own are tried.
+_PREDICTIONS, _TARGETS = np.linspace(-1.0, 1.0, 5), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+_PREDICTIONS.flags.writeable = _TARGETS.flags.writeable = False
+
+
 def custom(
     name: str,
-    value: Callable[[float, float], float],
-    slope: Callable[[float, float], float],
+    value: Function,
+    slope: Function,
     *,
     lipschitz: SlopeBound,
     smoothness: float = math.inf,
 ) -> Loss:
-    """A loss from two scalar Python functions of (prediction, target), compiled by numba where possible.
+    """A loss from two Python functions of arrays (predictions, targets), which return one number for each row.
 
     `lipschitz` is the largest |slope|, a number or a function of (largest |prediction|, largest |target|);
-    `smoothness` the largest derivative of the slope: both for rows of norm 1, as in `Loss`. Functions that numba
-    cannot compile stay in Python and work, slowly. An exception inside `slope` turns that user's gradient into NaN.
+    `smoothness` the largest derivative of the slope: both for rows of norm 1, as in `Loss`. Each call has one user's
+    rows; an exception inside `slope` turns that user's gradient into NaN. Both functions are tried on five rows here.
     """
     if not (callable(value) and callable(slope)):
-        raise TypeError(f"Expected value and slope of the {name} loss to be functions of (prediction, target).")
+        raise TypeError(f"Expected value and slope of the {name} loss to be functions of (predictions, targets).")
     if not callable(lipschitz):
         check_positive("lipschitz", lipschitz, "pass the largest |slope|, or a function where it grows")
     if not smoothness > 0:
         raise ValueError(f"Expected smoothness={smoothness} > 0: pass math.inf for a non-smooth loss.")
-    return Loss(name, _compile(value), _compile(slope), slope_bound=lipschitz, curvature=smoothness)
+    _check_function(f"the value of the {name} loss", value)
+    _check_function(f"the slope of the {name} loss", slope)
+    return Loss(name, value, slope, slope_bound=lipschitz, curvature=smoothness)
 
 
-def _compile(function: Any) -> Any:
-    """The function as a numba kernel that returns a real number, or unchanged when numba cannot compile it."""
-    import numba
+def _check_function(what: str, function: Function) -> None:
+    """Refuse functions that only take single numbers, or do not return a number for each row, of that row."""
+    rows = len(_TARGETS)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found, first = np.asarray(function(_PREDICTIONS, _TARGETS)), function(_PREDICTIONS[:2], _TARGETS[:2])
+    except Exception as error:
+        raise ValueError(
+            f"Expected {what} to work on arrays of predictions and targets, but it raised {type(error).__name__}: "
+            f"{error}. Use np.where in place of if, and np.exp and the like in place of math.exp; or, slower, "
+            "np.vectorize."
+        ) from error
+    if found.shape != (rows,) or found.dtype.kind not in "iuf" or np.any(np.isinf(found)):
+        raise ValueError(
+            f"Expected {what} to be an array of {rows} numbers, finite or NaN, for {rows} predictions and targets, got "
+            f"{found.tolist()!r}: return one number for each row, and use np.where in place of if."
+        )
+    if not np.allclose(first, found[:2], equal_nan=True):
+        raise ValueError(f"Expected {what} to be computed of each row by itself: it changed as other rows were left out.")
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            # Indices are checked: a target may be anything, and reading beyond an array would read other memory.
-            plain = function.py_func if _is_compiled(function) else function
-            found = numba.njit(plain, nogil=True, error_model="numpy", boundscheck=True)
-            found.compile((numba.float64, numba.float64))
-            returned = found.nopython_signatures[-1].return_type
-        except Exception:  # numba reports what it cannot compile by many exception types, some internal
-            return function
-    return found if isinstance(returned, (numba.types.Float, numba.types.Integer)) else function
+
+def floats(predictions: npt.ArrayLike) -> np.ndarray:
+    """Predictions as they are if they are floats, else in double precision."""
+    found = np.asarray(predictions)
+    return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
 @functools.lru_cache(maxsize=256)
@@ -214,21 +197,31 @@ def smoothed(loss: Loss, width: float) -> Loss:
 
     slope (value(p + width) - value(p - width)) / (2 width), the mean of the slope over [p - width, p + width];
     value (value(p - width) + value(p) + value(p + width)) / 3, which is between the averaged loss and the loss.
+    Both are computed in double precision: values are near each other.
     Constants: |slope| as before, where it does not grow; slope' <= (largest |slope|) / width. The averaged loss is
     above the loss by at most (largest |slope|) * width / 2. For losses of one output with a bounded slope.
     """
     check_positive("width", width, "it is the length over which the loss is averaged")
     if callable(loss.slope_bound) or loss.n_outputs > 1:
         raise ValueError(f"Expected a loss of one output and bounded slope, got {loss.name}: it needs no smoothing.")
-    make = _compile if loss.may_raise else kernel(PlainKernel, cache=False, error_model="numpy")
-    value, width = make(loss.value) if loss.may_raise else loss.value, float(width)
-
-    def smooth_value(prediction: float, target: float) -> float:
-        return (value(prediction - width, target) + value(prediction, target) + value(prediction + width, target)) / 3
-
-    def smooth_slope(prediction: float, target: float) -> float:
-        return (value(prediction + width, target) - value(prediction - width, target)) / (2 * width)
-
-    changed: dict[str, Any] = {"value": make(smooth_value), "slope": make(smooth_slope)}
+    width = float(width)
+    functions: dict[str, Any] = {
+        "value": partial(_smoothed_value, loss.value, width),
+        "slope": partial(_smoothed_slope, loss.value, width),
+    }
     curvature = min(loss.curvature, loss.slope_bound / width)
-    return replace(loss, name=f"{loss.name}, smoothed({width:g})", curvature=curvature, **changed)
+    return replace(loss, name=f"{loss.name}, smoothed({width:g})", curvature=curvature, **functions)
+
+
+def _smoothed_value(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    given = floats(predictions)
+    p = given.astype(np.float64)
+    found = (value(p - width, targets) + value(p, targets) + value(p + width, targets)) / 3
+    return np.asarray(found.astype(given.dtype))
+
+
+def _smoothed_slope(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    given = floats(predictions)
+    p = given.astype(np.float64)
+    found = (value(p + width, targets) - value(p - width, targets)) / (2 * width)
+    return np.asarray(found.astype(given.dtype))

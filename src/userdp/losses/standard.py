@@ -1,14 +1,21 @@
-"""The usual losses, in kernels over which loops vectorise, each with its constants and why they hold."""
+"""The usual losses, in numpy, each with its constants and why they hold.
+
+Every function is made of numpy's elementwise operations on contiguous arrays, so that what it returns of a row is made
+of this row alone, in the same way wherever the row stands. Sums over the classes of a row are added up class by class.
+Targets are compared in double precision, all else is computed in the precision of the predictions.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from userdp.losses.base import Loss, SlopeBound, check_positive, compiled, register
+from userdp.losses.base import Loss, SlopeBound, check_positive, floats, register
 
 # The names under which `losses.loss` finds them, too.
 __all__ = [
@@ -37,44 +44,36 @@ def _loss(name: str, value: Any, slope: Any, slope_bound: SlopeBound, curvature:
     return register(Loss(name, value, slope, slope_bound, curvature, may_raise=False, **more), _named, name)
 
 
-_TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
+def _error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    """How far predictions are above their targets."""
+    p = floats(predictions)
+    return np.asarray(p - np.asarray(targets).astype(p.dtype, copy=False))
 
 
-@compiled
-def _exp_of_negative(x: float) -> float:
-    """Exponential of x <= 0 within 2 units in the last place, without branches so that loops over it vectorise.
-
-    x = k ln 2 + r with |r| <= ln 2 / 2; exp(r) by its Taylor polynomial of degree 13; 2^k by writing k into the
-    exponent bits. Below -708 it stays at exp(-708) > 0, which no sum with 1 can notice.
-    """
-    x = -708.0 if x < -708.0 else x
-    k = np.floor(x * 1.4426950408889634 + 0.5)
-    r = x - k * 6.93145751953125e-1 - k * 1.42860682030941723212e-6
-    p = 0.0
-    for coefficient in _TAYLOR:
-        p = p * r + coefficient
-    shifted = np.float64(k + (1023.0 + 4503599627370496.0)).view(np.int64) << 52
-    return p * np.int64(shifted).view(np.float64)
+def _signs(targets: npt.ArrayLike, dtype: np.dtype) -> np.ndarray:
+    """Classes of targets: +1 for 1, -1 for 0 and for -1, so that {-1, +1} and {0, 1} mean the same; else NaN."""
+    positive, negative = np.equal(targets, 1.0), np.equal(targets, 0.0) | np.equal(targets, -1.0)
+    return np.asarray((positive.astype(dtype) - negative.astype(dtype)) / (positive | negative).astype(dtype))
 
 
-@compiled
-def _sign(target: float) -> float:
-    """Class of a target: +1 for 1, -1 for 0 and for -1, so that {-1, +1} and {0, 1} mean the same; else NaN."""
-    return 1.0 if target == 1.0 else (-1.0 if target == 0.0 or target == -1.0 else math.nan)
+def _gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Signs, and how far predictions are short of the margin, at least 0."""
+    p = floats(predictions)
+    signs = _signs(targets, p.dtype)
+    return signs, np.maximum(1.0 - signs * p, 0.0)
 
 
-@compiled
-def _logistic_value(prediction: float, target: float) -> float:
-    z = _sign(target) * prediction
-    return math.log1p(math.exp(-abs(z))) - min(z, 0.0)
+def _logistic_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    p = floats(predictions)
+    z = _signs(targets, p.dtype) * p
+    return np.asarray(np.log1p(np.exp(-np.abs(z))) - np.minimum(z, 0.0))
 
 
-@compiled
-def _logistic_slope(prediction: float, target: float) -> float:
-    sign = _sign(target)
-    z = sign * prediction
-    e = _exp_of_negative(-abs(z))
-    return -sign * ((e if z >= 0.0 else 1.0) / (1.0 + e))
+def _logistic_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    """Exact to the last digits in both tails: nothing is subtracted. Where exp(z) is infinite it is 0."""
+    p = floats(predictions)
+    signs = _signs(targets, p.dtype)
+    return np.asarray(-signs / (1.0 + np.exp(signs * p)))
 
 
 def _logistic_mean(predictions: np.ndarray) -> np.ndarray:
@@ -93,21 +92,16 @@ Constants: 0 < s < 1, so |slope| <= 1; s' = s (1 - s) <= 1/4, reached at 0.
 """
 
 
-@compiled
-def _squared_value(prediction: float, target: float) -> float:
-    return 0.5 * (prediction - target) * (prediction - target)
-
-
-@compiled
-def _squared_slope(prediction: float, target: float) -> float:
-    return prediction - target
+def _squared_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    error = _error(predictions, targets)
+    return np.asarray(0.5 * error * error)
 
 
 def _squared_slope_bound(largest_prediction: float, largest_target: float) -> float:
     return largest_prediction + largest_target
 
 
-squared = _loss("squared", _squared_value, _squared_slope, _squared_slope_bound, curvature=1.0)
+squared = _loss("squared", _squared_value, _error, _squared_slope_bound, curvature=1.0)
 """Squared loss, half of the squared error, for least squares.
 
 value (prediction - target)^2 / 2; slope prediction - target.
@@ -115,17 +109,13 @@ Constants: |slope| <= |prediction| + |target| <= row_norm * weight_norm + target
 """
 
 
-@compiled
-def _hinge_value(prediction: float, target: float) -> float:
-    gap = 1.0 - _sign(target) * prediction
-    return 0.0 if gap <= 0.0 else gap
+def _hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    return _gaps(predictions, targets)[1]
 
 
-@compiled
-def _hinge_slope(prediction: float, target: float) -> float:
-    sign = _sign(target)
-    gap = 1.0 - sign * prediction
-    return -sign if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
+def _hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    signs, gaps = _gaps(predictions, targets)
+    return np.asarray(-signs * np.sign(gaps))
 
 
 hinge = _loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, typical_prediction=1.0)
@@ -136,19 +126,19 @@ Constants: |slope| is 0 or 1; the slope jumps at z = 1, so no smoothness.
 """
 
 
+def _pinball_value(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    error = _error(predictions, targets)
+    return np.asarray(np.maximum(above * error, -below * error))
+
+
+def _pinball_slope(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    side = np.sign(_error(predictions, targets))
+    return np.asarray(above * np.maximum(side, 0.0) + below * np.minimum(side, 0.0))
+
+
 def _pinball(name: str, above: float, below: float) -> Loss:
     """Loss with slope `above` when the prediction exceeds the target, -`below` when it falls short, 0 between."""
-
-    @compiled
-    def value(prediction: float, target: float) -> float:
-        error = prediction - target
-        return above * error if error >= 0.0 else -below * error
-
-    @compiled
-    def slope(prediction: float, target: float) -> float:
-        error = prediction - target
-        return above if error > 0.0 else (-below if error < 0.0 else 0.0 * error)
-
+    value, slope = partial(_pinball_value, above, below), partial(_pinball_slope, above, below)
     level = below / (above + below)
     bound = max(above, below)
     return Loss(name, value, slope, slope_bound=bound, curvature=math.inf, may_raise=False, level=level)
@@ -173,18 +163,19 @@ def huber(threshold: float = 1.0) -> Loss:
     check_positive("threshold", threshold, "it is the error at which the loss turns linear")
     threshold = float(threshold)
 
-    @compiled
-    def value(prediction: float, target: float) -> float:
-        error = abs(prediction - target)
-        return threshold * (error - 0.5 * threshold) if error > threshold else 0.5 * error * error
-
-    @compiled
-    def slope(prediction: float, target: float) -> float:
-        error = prediction - target
-        return threshold if error > threshold else (-threshold if error < -threshold else error)
-
+    value, slope = partial(_huber_value, threshold), partial(_huber_slope, threshold)
     made = Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0, may_raise=False)
     return register(made, huber, threshold)
+
+
+def _huber_value(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    size = np.abs(_error(predictions, targets))
+    near = np.minimum(size, threshold)
+    return np.asarray(near * (size - 0.5 * near))
+
+
+def _huber_slope(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    return np.maximum(np.minimum(_error(predictions, targets), threshold), -threshold)
 
 
 @functools.cache
@@ -198,34 +189,30 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
     check_positive("width", width, "it is the length over which the slope changes")
     width = float(width)
 
-    @compiled
-    def value(prediction: float, target: float) -> float:
-        gap = 1.0 - _sign(target) * prediction
-        if gap > width:
-            return gap - 0.5 * width
-        return 0.0 if gap <= 0.0 else gap * (gap / (2.0 * width))
-
-    @compiled
-    def slope(prediction: float, target: float) -> float:
-        sign = _sign(target)
-        ratio = (1.0 - sign * prediction) / width
-        return -sign * (1.0 if ratio > 1.0 else (0.0 if ratio < 0.0 else ratio))
-
+    value, slope = partial(_smoothed_hinge_value, width), partial(_smoothed_hinge_slope, width)
     made = Loss(f"smoothed_hinge({width:g})", value, slope, 1.0, 1.0 / width, may_raise=False, typical_prediction=1.0)
     return register(made, smoothed_hinge, width)
 
 
-@compiled
-def _squared_hinge_value(prediction: float, target: float) -> float:
-    gap = 1.0 - _sign(target) * prediction
-    return 0.0 if gap <= 0.0 else 0.5 * gap * gap
+def _smoothed_hinge_value(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    gaps = _gaps(predictions, targets)[1]
+    near = np.minimum(gaps, width)
+    return np.asarray(near / width * (gaps - 0.5 * near))
 
 
-@compiled
-def _squared_hinge_slope(prediction: float, target: float) -> float:
-    sign = _sign(target)
-    gap = 1.0 - sign * prediction
-    return -sign * gap if gap > 0.0 else (0.0 if gap <= 0.0 else math.nan)
+def _smoothed_hinge_slope(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    signs, gaps = _gaps(predictions, targets)
+    return np.asarray(-signs * np.minimum(gaps / width, 1.0))
+
+
+def _squared_hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    gaps = _gaps(predictions, targets)[1]
+    return np.asarray(0.5 * gaps * gaps)
+
+
+def _squared_hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    signs, gaps = _gaps(predictions, targets)
+    return np.asarray(-signs * gaps)
 
 
 def _squared_hinge_bound(largest_prediction: float, largest_target: float) -> float:
@@ -256,34 +243,35 @@ def quantile(level: float = 0.5) -> Loss:
     return register(_pinball(f"quantile({level:g})", above=1.0 - level, below=level), quantile, level)
 
 
-@compiled
-def _multinomial_slope(predictions: np.ndarray, target: float) -> np.ndarray:
+def _by_class(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions with a line for each class, which rows are of it (1 or 0), and 1 for rows of any class, else NaN."""
+    lines = np.ascontiguousarray(np.moveaxis(floats(predictions), -1, 0))
+    classes = np.arange(float(len(lines))).reshape(-1, *[1] * (lines.ndim - 1))
+    members = np.equal(targets, classes).astype(lines.dtype)
+    any_class = _sum(members)
+    return lines, members, np.asarray(any_class / any_class)
+
+
+def _sum(lines: np.ndarray) -> np.ndarray:
+    """Line after line: numpy would add those of a single row in another order than those of many."""
+    return np.asarray(functools.reduce(np.add, lines))
+
+
+def _by_row(lines: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(lines, 0, -1))
+
+
+def _multinomial_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
     """Softmax minus the target's unit vector; NaN when the target is not a class."""
-    n_classes = predictions.shape[0]
-    slopes = np.empty(n_classes)
-    if not (target >= 0.0 and target < n_classes and target == math.floor(target)):
-        slopes[:] = math.nan
-        return slopes
-    largest = predictions.max()
-    total = 0.0
-    for c in range(n_classes):
-        slopes[c] = math.exp(predictions[c] - largest)
-        total += slopes[c]
-    for c in range(n_classes):
-        slopes[c] /= total
-    slopes[int(target)] -= 1.0
-    return slopes
+    lines, members, usable = _by_class(predictions, targets)
+    powers = np.exp(lines - functools.reduce(np.maximum, lines))
+    return _by_row((powers / _sum(powers) - members) * usable)
 
 
-@compiled
-def _multinomial_value(predictions: np.ndarray, target: float) -> float:
-    if not (target >= 0.0 and target < predictions.shape[0] and target == math.floor(target)):
-        return math.nan
-    largest = predictions.max()
-    total = 0.0
-    for c in range(predictions.shape[0]):
-        total += math.exp(predictions[c] - largest)
-    return math.log(total) + float(largest - predictions[int(target)])
+def _multinomial_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    lines, members, usable = _by_class(predictions, targets)
+    below = functools.reduce(np.maximum, lines) - lines
+    return np.asarray((np.log(_sum(np.exp(-below))) + _sum(np.where(members > 0.0, below, members))) * usable)
 
 
 def _check_classes(n_classes: int) -> None:
@@ -326,29 +314,42 @@ def one_vs_rest(n_classes: int) -> Loss:
     return register(Loss(name, _one_vs_rest_value, _one_vs_rest_slope, bound, 1.0, **more), one_vs_rest, n_classes)
 
 
-@compiled
-def _one_vs_rest_slope(predictions: np.ndarray, target: float) -> np.ndarray:
+def _one_vs_rest_gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """As `_gaps`, with a line for each class."""
+    lines, members, usable = _by_class(predictions, targets)
+    signs = (2.0 * members - 1.0) * usable
+    return signs, np.maximum(1.0 - signs * lines, 0.0)
+
+
+def _one_vs_rest_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
     """NaN when the target is not a class."""
-    n_classes = predictions.shape[0]
-    slopes = np.empty(n_classes)
-    known = target >= 0.0 and target < n_classes and target == math.floor(target)
-    for c in range(n_classes):
-        sign = (1.0 if target == c else -1.0) if known else math.nan
-        gap = 1.0 - sign * predictions[c]
-        slopes[c] = 0.0 if gap <= 0.0 else -sign * gap
-    return slopes
+    signs, gaps = _one_vs_rest_gaps(predictions, targets)
+    return _by_row(-signs * gaps)
 
 
-@compiled
-def _one_vs_rest_value(predictions: np.ndarray, target: float) -> float:
-    n_classes = predictions.shape[0]
-    known = target >= 0.0 and target < n_classes and target == math.floor(target)
-    total = 0.0
-    for c in range(n_classes):
-        sign = (1.0 if target == c else -1.0) if known else math.nan
-        gap = 1.0 - sign * predictions[c]
-        total += 0.0 if gap <= 0.0 else 0.5 * gap * gap
-    return total
+def _one_vs_rest_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    gaps = _one_vs_rest_gaps(predictions, targets)[1]
+    return np.asarray(0.5 * _sum(gaps * gaps))
+
+
+def _started(z: np.ndarray) -> np.ndarray:
+    """exp(z) up to 0, which goes on as 1 + z."""
+    return np.asarray(np.exp(np.minimum(z, 0.0)) + np.maximum(z, 0.0))
+
+
+def _fraction(targets: npt.ArrayLike, dtype: np.dtype) -> np.ndarray:
+    return np.minimum(np.maximum(targets, 0.0), 1.0).astype(dtype)
+
+
+def _poisson_value(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    z = floats(predictions) - shift
+    y = _fraction(targets, z.dtype)
+    return np.asarray(_started(z) - y * z + (y * np.log(np.where(y > 0.0, y, np.ones_like(y))) - y))
+
+
+def _poisson_slope(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+    z = floats(predictions) - shift
+    return np.asarray(np.exp(np.minimum(z, 0.0)) - _fraction(targets, z.dtype))
 
 
 @functools.cache
@@ -362,17 +363,7 @@ def poisson(largest: float = 1.0) -> Loss:
     check_positive("largest", largest, "it is the largest count that there can be")
     shift = math.log(largest)
 
-    @compiled
-    def value(prediction: float, target: float) -> float:
-        z = prediction - shift
-        y = 0.0 if target < 0.0 else (1.0 if target > 1.0 else target)
-        start = 1.0 + z if z > 0.0 else math.exp(z)
-        return start - y * z + (y * math.log(y) - y if y > 0.0 else y)
-
-    @compiled
-    def slope(prediction: float, target: float) -> float:
-        z = prediction - shift
-        return _exp_of_negative(0.0 if z > 0.0 else z) - (0.0 if target < 0.0 else (1.0 if target > 1.0 else target))
+    value, slope = partial(_poisson_value, shift), partial(_poisson_slope, shift)
 
     def usual(mean: float, variance: float) -> float:
         """The mean of exp(z), at most 1, for normal predictions; far off ones are no more likely than usual."""

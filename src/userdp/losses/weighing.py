@@ -1,7 +1,7 @@
 """Losses of rows that have a weight: target and weight are one number, so that they stay together on every way.
 
 A packed target is a whole number, the class or the place of the target in [-1, 1] on a grid of 2^26 steps, plus a
-quarter of the weight, which is in [0, 1]. So all that treats rows by their targets treats weights: grouping, kernels of
+quarter of the weight, which is in [0, 1]. So all that treats rows by their targets treats weights: grouping,
 dense and sparse rows, solvers, and whatever holds for a user's vector holds for weighted rows.
 
 >>> round(float(weighted(standard.logistic).slope(0.0, float(pack_classes([1.0], [0.5])[0]))), 6)
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from userdp.compiling import PlainKernel, kernel
 from userdp.losses import standard
-from userdp.losses.base import Loss, compiled, register
+from userdp.losses.base import Function, Loss, floats, register
 
 _STEPS = 2.0**25  # for each unit of a target, and as many on the other side of 0
 
@@ -35,21 +35,20 @@ def pack_numbers(targets: npt.ArrayLike, weights: npt.ArrayLike) -> np.ndarray:
     return np.asarray(np.rint((np.asarray(targets, np.float64) + 1) * _STEPS) + 0.25 * np.asarray(weights, np.float64))
 
 
-@compiled
-def _weight(packed: float) -> float:
-    return float(4.0 * (packed - np.floor(packed)))
+def _weights(packed: npt.ArrayLike) -> np.ndarray:
+    wide = np.asarray(packed, np.float64)
+    return np.asarray(4.0 * (wide - np.floor(wide)))
 
 
-@compiled
-def _class(packed: float) -> float:
-    """The class, NaN for what is no packed one."""
-    whole = np.floor(packed)
-    return whole if packed - whole <= 0.25 else math.nan
+def _classes(packed: npt.ArrayLike) -> np.ndarray:
+    """The classes, NaN for what is no packed one."""
+    wide = np.asarray(packed, np.float64)
+    whole = np.floor(wide)
+    return np.where(wide - whole <= 0.25, whole, np.nan)
 
 
-@compiled
-def _number(packed: float) -> float:
-    return float(np.floor(packed) / _STEPS - 1.0)
+def _numbers(packed: npt.ArrayLike) -> np.ndarray:
+    return np.asarray(np.floor(np.asarray(packed, np.float64)) / _STEPS - 1.0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,16 +60,22 @@ def weighted(loss: Loss) -> Loss:
     """
     if loss.may_raise or loss.unweighted is not None:
         raise ValueError(f"Expected a loss of userdp without weights, got {loss.name}: use one of userdp.losses.")
-    target_of = _class if loss.classifies else _number
-    value, slope = loss.value, loss.slope
+    target_of = _classes if loss.classifies else _numbers
+    value, slope = (partial(_weighted, function, target_of) for function in (loss.value, loss.slope))
+    name = f"weighted {loss.name}"
+    return register(replace(loss, name=name, value=value, slope=slope, unweighted=loss), weighted, loss)
 
-    def weighted_value(prediction: Any, packed: float) -> float:
-        return _weight(packed) * value(prediction, target_of(packed))
 
-    def weighted_slope(prediction: Any, packed: float) -> Any:
-        return _weight(packed) * slope(prediction, target_of(packed))
-
-    return register(_of_weights(loss, f"weighted {loss.name}", weighted_value, weighted_slope), weighted, loss)
+def _weighted(
+    function: Function,
+    target_of: Callable[[npt.ArrayLike], np.ndarray],
+    predictions: npt.ArrayLike,
+    packed: npt.ArrayLike,
+) -> np.ndarray:
+    found, weights = function(predictions, target_of(packed)), _weights(packed)
+    if found.ndim > weights.ndim:  # one slope for each output
+        weights = weights[..., None]
+    return np.asarray(weights.astype(found.dtype) * found)
 
 
 @functools.cache
@@ -82,21 +87,19 @@ def poisson_of_exposure(largest: float, largest_count: float) -> Loss:
     u = 1. Of u = 0 the target must be 0. Constants: as there; e' and y are in [0, 1], and u is.
     """
     plain = replace(standard.poisson(largest), event=min(1.0, 2 / largest_count))
-    shift, exp_of_negative = math.log(largest), standard._exp_of_negative
-
-    def value(prediction: float, packed: float) -> float:
-        z = prediction - shift
-        return _weight(packed) * (1.0 + z if z > 0.0 else math.exp(z)) - _number(packed) * z
-
-    def slope(prediction: float, packed: float) -> float:
-        z = prediction - shift
-        return _weight(packed) * exp_of_negative(0.0 if z > 0.0 else z) - _number(packed)
-
-    made = _of_weights(plain, f"{plain.name} of exposure", value, slope)
+    shift = math.log(largest)
+    value, slope = partial(_exposed_value, shift), partial(_exposed_slope, shift)
+    made = replace(plain, name=f"{plain.name} of exposure", value=value, slope=slope, unweighted=plain)
     return register(made, poisson_of_exposure, largest, largest_count)
 
 
-def _of_weights(loss: Loss, name: str, value: Any, slope: Any) -> Loss:
-    make = kernel(PlainKernel, cache=False, error_model="numpy")
-    kernels: dict[str, Any] = {"value": make(value), "slope": make(slope)}
-    return replace(loss, name=name, unweighted=loss, **kernels)
+def _exposed_value(shift: float, predictions: npt.ArrayLike, packed: npt.ArrayLike) -> np.ndarray:
+    z = floats(predictions) - shift
+    weights, counts = _weights(packed).astype(z.dtype), _numbers(packed).astype(z.dtype)
+    return np.asarray(weights * standard._started(z) - counts * z)
+
+
+def _exposed_slope(shift: float, predictions: npt.ArrayLike, packed: npt.ArrayLike) -> np.ndarray:
+    z = floats(predictions) - shift
+    weights, counts = _weights(packed).astype(z.dtype), _numbers(packed).astype(z.dtype)
+    return np.asarray(weights * np.exp(np.minimum(z, 0.0)) - counts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from userdp.vectors.scores import Knots, split_at
+from userdp.statistics.scores import Knots, split_at
 
 _ELLIPSOID_STEPS, _BALL_STEPS = 100, 400
 _ROUNDS, _MOST_POINTS, _ADDED, _NEARLY = 8, 500, 100, 1.01  # of many points those are taken that turn out to matter

@@ -30,7 +30,7 @@ from userdp.metrics.scoring import (
     Scale,
     losses_of,
 )
-from userdp.vectors.scores import Knots
+from userdp.statistics.scores import Knots
 
 CELL, LEVEL, MARGIN, FIRST_PART = 0, 1, 2, 3
 MOST_LEVELS = 20

@@ -32,8 +32,8 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.mean_plans import enough_users
-from userdp.vectors.moments import UserMean
-from userdp.vectors.spreads import CentredMean, CentredSize, CentredSquares
+from userdp.statistics.moments import UserMean
+from userdp.statistics.spreads import CentredMean, CentredSize, CentredSquares
 
 LOCATION, SIZES, MEAN, SPREAD = "location", "sizes", "mean", "spread"
 DEFAULT_FRACTION = 0.1  # of the budget, for the spread

@@ -25,7 +25,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.vocabulary import Vocabulary
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.choose import Option
-from userdp.vectors.columns import Histograms, OwnLevels
+from userdp.statistics.columns import Histograms, OwnLevels
 
 _LEVELS = "levels of {}"
 _WORDS = Category.LONGEST // 6

@@ -35,7 +35,7 @@ from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_gri
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.choose import check_delta
 from userdp.solvers.mean_plans import enough_users
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 _LABEL = "mean"
 _RATIO = 1.15  # of neighbouring radii that are tried

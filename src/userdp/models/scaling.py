@@ -22,7 +22,7 @@ from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.choose import check_delta
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 _OUTLIERS = 0.01
 _ENDS = "of the public range of every feature, or one number per feature; from what features mean, not from the data."

@@ -27,11 +27,11 @@ from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Ve
 from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.columns import Histograms
-from userdp.vectors.gradients import BoundedStatistic, RowStatistic, Statistic
-from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
-from userdp.vectors.scores import CellFractions, ScoreSquares
-from userdp.vectors.spreads import CentredSize, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
+from userdp.statistics.columns import Histograms
+from userdp.statistics.gradients import BoundedStatistic, RowStatistic, Statistic
+from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
+from userdp.statistics.scores import CellFractions, ScoreSquares
+from userdp.statistics.spreads import CentredSize, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
 
 # What has released nothing, and so is not written down: a run goes on behind it.
 _UNWRITTEN = (KeyboardInterrupt, EngineLost)

@@ -37,7 +37,7 @@ from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors, check_coun
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
-from userdp.vectors.moments import UserMean
+from userdp.statistics.moments import UserMean
 
 _CANDIDATES, _REFIT = "candidates", "refit"
 _SIZES, _DIFFERENCES, _MEAN = "sizes of differences", "differences of scores", "mean score"

@@ -21,7 +21,7 @@ from userdp.privacy.guarantee import AffectedUsers, Statement
 from userdp.privacy.mechanisms.base import Aborted, check_counts
 from userdp.privacy.plan import Plan
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import Statistic
+from userdp.statistics.gradients import Statistic
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what is released next, how many releases are done, how many there are

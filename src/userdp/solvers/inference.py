@@ -45,8 +45,8 @@ from userdp.solvers.preconditioning import block_of, symmetric
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature
 from userdp.solvers.whitened_clip import Fitted, WhitenedClip
-from userdp.vectors.gradients import ClippedGradient, MeanGradient, RowWeights
-from userdp.vectors.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
 
 SIZE, CURVATURE, SPREAD = "interval curvature size", "interval curvature", "interval spread"
 GRADIENTS = ("interval gradient 1", "interval gradient 2")

@@ -54,8 +54,8 @@ from userdp.solvers.preconditioning import (
     whitened_distance,
 )
 from userdp.solvers.problem import Problem
-from userdp.vectors import sgd
-from userdp.vectors.gradients import MOST_PULL
+from userdp.statistics import sgd
+from userdp.statistics.gradients import MOST_PULL
 
 _MOMENT_FRACTIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of the Gaussian budget
 _TEST_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)  # of what the moment leaves

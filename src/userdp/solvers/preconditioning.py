@@ -21,7 +21,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
-from userdp.vectors.moments import SecondMomentShape
+from userdp.statistics.moments import SecondMomentShape
 
 LABEL = "second moment"
 MOST_FEATURES = 400  # second moments have d^2/2 entries

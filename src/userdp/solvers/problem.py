@@ -186,5 +186,6 @@ def loss_at_zero(loss: Loss, target_bound: float | None) -> float:
         extremes = [float(label) for label in range(max(2, loss.n_outputs))]
     else:
         extremes = [-float(target_bound or 0.0), float(target_bound or 0.0)]
-    nothing = 0.0 if loss.n_outputs == 1 else np.zeros(loss.n_outputs)
-    return max(float(loss.value(nothing, extreme)) for extreme in extremes)
+    nothing = np.zeros(len(extremes) if loss.n_outputs == 1 else (len(extremes), loss.n_outputs))
+    with np.errstate(all="ignore"):
+        return float(np.max(loss.value(nothing, np.array(extremes))))

@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
-from userdp.vectors.gradients import ClippedGradient, MeanGradient
+from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
 _MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth
 _NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none

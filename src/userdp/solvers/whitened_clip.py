@@ -66,7 +66,7 @@ from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.shrinkage import Axes, Walk, expected, told_curvature
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
-from userdp.vectors.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
+from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
 if TYPE_CHECKING:
     from userdp.solvers.inference import IntervalSteps
@@ -427,8 +427,8 @@ class _Descent:
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
     def measure_curvature(self, label: str, ratio: float) -> Releases[None]:
-        """Set the curvature to what is released, as far as that can be told from noise, if the loss is compiled."""
-        if not self.loss.compiled:
+        """Set the curvature to what is released, as far as that can be told from noise, of userdp's losses."""
+        if self.loss.may_raise:
             return
         statistic = MeanCurvature(self._gradient(), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest

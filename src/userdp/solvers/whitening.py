@@ -28,9 +28,9 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
-from userdp.vectors import kernels
-from userdp.vectors.gradients import RowWeights
-from userdp.vectors.moments import ColumnScales, MomentShape, RowScale
+from userdp.statistics.rows import triangular
+from userdp.statistics.gradients import RowWeights
+from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
 
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
@@ -203,7 +203,7 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         if full:
             values, axes = np.linalg.eigh(symmetric(released, n_features))
             # Any rotation of these coordinates whitens as well; products with a triangular one take half the time.
-            basis = kernels.triangular(basis @ axes / np.sqrt(np.maximum(values, 0.0) + along))
+            basis = triangular(basis @ axes / np.sqrt(np.maximum(values, 0.0) + along))
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + along)
         basis = _of_unit_size(basis, scales, intercept)

@@ -21,7 +21,7 @@ from userdp.privacy.noise import Noise
 
 _ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
-SHARED_ROUNDING = 2.0**-20  # how far rounding may move the total of users added up side by side: docs/proofs.md, 13
+SHARED_ROUNDING = 2.0**-18  # how far rounding may move the total of users added up side by side: docs/proofs.md, 13
 _TAMED = 2.0**-600  # times any float, its square can be added up; times one that overflowed in radii, it is not 0
 _ENTRIES = 1 << 14  # of dense vectors clipped at a time: they stay in a cache
 
@@ -225,6 +225,10 @@ class ClippedTotal:
     bits: int
     block: int
     laplace: bool = False
+
+    @property
+    def clips_to(self) -> tuple[float, int] | None:
+        return None if self.laplace else (self.radius, self.bits)
 
     def __call__(self, vectors: Vectors | sp.csr_array) -> Integers:
         return clipped_total(vectors, self.radius, self.bits, laplace=self.laplace)

@@ -24,8 +24,8 @@ from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss
-from userdp.vectors import kernels, sparse
-from userdp.vectors.gradients import (
+from userdp.statistics import kernels, sparse
+from userdp.statistics.gradients import (
     MOST_PULL,
     check_loss,
     check_sizes,

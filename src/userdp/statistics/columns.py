@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from userdp.data.users import UserData
-from userdp.vectors.gradients import PerUser
+from userdp.statistics.gradients import PerUser
 
 _HALF = 2.0 ** np.arange(-20, 41)
 

@@ -17,23 +17,23 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 from scipy.special import betaincinv
 
+from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
-from userdp.losses import Loss, known
-from userdp.vectors import entries, fused, kernels
-
-if TYPE_CHECKING:
-    from userdp.vectors.entries import EntryVectors
+from userdp.losses import Loss, known, smoothing
+from userdp.statistics.rows import Rows, along, chunks, in_threads
+from userdp.statistics.totals import GradientTotal, Marks, geometry_of
 
 N_SIZES = 12
+AFFECTED_SIZE, AFFECTED = 0.8, 0.6  # parts of a mark: 0.8^2 + 0.6^2 = 1
 MOST_PULL = 0.5  # of a weight, that a penalty may take away in a step of one-pass SGD
 _QUANTILES = 4097
 
@@ -74,7 +74,7 @@ class BoundedStatistic(Statistic, Protocol):
 
 
 class PerUser:
-    """What statistics with one vector per user share; they say what `vectors` of checked users are."""
+    """What statistics with one vector per user share; they say what `of_users` makes of some users' rows."""
 
     needs_targets: ClassVar[bool] = False
     takes_groups: ClassVar[bool] = False
@@ -83,9 +83,16 @@ class PerUser:
         indices = checked_users(data, users)
         if n_groups != indices.size:
             raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector per user here.")
-        return self.vectors(data, indices)
+        found = self.vectors(data, indices)
+        return found.toarray() if scipy.sparse.issparse(found) else found
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+    def vectors(self, data: UserData, users: np.ndarray) -> Any:
+        """One vector for each user: an array, or a CSR matrix where the statistic's vectors of sparse rows are sparse."""
+        parts = in_threads(lambda some: self.of_users(Rows(data, some)), list(chunks(data, users)) or [users])
+        return scipy.sparse.vstack(parts, "csr") if scipy.sparse.issparse(parts[0]) else np.concatenate(parts)
+
+    def of_users(self, rows: Rows) -> Any:
+        """The vectors of the users with these rows, by operations on each user's rows by themselves."""
         raise NotImplementedError
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
@@ -122,14 +129,13 @@ class BallSmoothing:
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
             raise ValueError(f"Expected seed={self.seed!r} to be a whole number from 0 to 2^63 - 1.")
 
-    def for_kernels(self, n_features: int) -> kernels.Smoothing:
-        return float(self.radius), self.seed, first_coordinate_quantiles(n_features)
-
-    def shifted(self, predictions: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The predictions of one user's rows at the drawn weights."""
-        moved = np.array(predictions, dtype=np.float64)
-        kernels.shift_rows(kernels.rows_of(rows), self.for_kernels(rows.shape[1]), targets, moved)
-        return moved
+    def shifted(self, predictions: np.ndarray, rows: Rows) -> np.ndarray:
+        """The predictions of these rows at the drawn weights."""
+        held = rows.held.toarray() if scipy.sparse.issparse(rows.held) else rows.held
+        squares = np.einsum("ij,ij->i", held, held, dtype=np.float64) + rows.data.has_intercept
+        numbers = np.arange(len(rows)) - np.repeat(rows.bounds[:-1], rows.counts)
+        quantiles = first_coordinate_quantiles(rows.data.n_features)
+        return smoothing.shifts(predictions, squares, rows.targets, numbers, self.radius, self.seed, quantiles)
 
 
 @functools.lru_cache(maxsize=64)
@@ -144,12 +150,9 @@ def first_coordinate_quantiles(dimension: int) -> np.ndarray:
     """
     shape, levels = (dimension + 1) / 2, np.linspace(0, 1, _QUANTILES)
     levels[0], levels[-1] = 0.1 * levels[1], 1 - 0.1 * levels[1]
-    return kernels.read_only(2 * betaincinv(shape, shape, levels) - 1)
-
-
-# Lengths of the rows of the data last asked for: they stay the same for all steps of a solver. Held by the data's side,
-# so that nobody who holds the weights holds anything of the data.
-_KEPT: weakref.WeakKeyDictionary[UserData, tuple[RowWeights, np.ndarray]] = weakref.WeakKeyDictionary()
+    found = 2 * betaincinv(shape, shape, levels) - 1
+    found.flags.writeable = False
+    return np.asarray(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,26 +177,25 @@ class RowWeights:
         basis.flags.writeable = False
         object.__setattr__(self, "basis", basis)
 
-    def lengths(self, data: UserData) -> np.ndarray:
-        """|x @ basis| of all rows, in float32."""
-        kept = _KEPT.get(data)
-        if kept is None or not (kept[0] is self or np.array_equal(kept[0].basis, self.basis)):
-            room = data.scratch((data.n_rows,), np.float32)
-            kept = self, kernels.row_lengths(data.rows, self.basis, room, data.has_intercept)
-            _KEPT[data] = kept
-        return kept[1]
+    @property
+    def thin(self) -> bool:
+        """Whether the basis has few columns: lengths are then made anew each time, and else kept with the data."""
+        return self.basis.ndim == 2 and self.basis.shape[1] < self.basis.shape[0]
 
-    def for_kernels(self, data: UserData) -> kernels.Weighing:
-        return kernels.read_only(self.lengths(data)), self.longest
+    def lengths(self, rows: Rows) -> np.ndarray:
+        """|x @ basis| of these rows, in their own type."""
+        if not self.thin:
+            return rows.of_rows(geometry_of(rows.data, self.basis).lengths)
+        found = along(rows.held, rows.data.has_intercept, self.basis.T).reshape(len(rows), -1)
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", found, found)))
 
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """The weights of some rows."""
-        lengths = kernels.row_lengths(np.ascontiguousarray(rows), self.basis).astype(np.float64)
-        weights: np.ndarray = np.where(lengths > self.longest, self.longest / np.maximum(lengths, 1e-300), 1.0)
-        return weights
+    def of(self, rows: Rows) -> np.ndarray:
+        """The weights of these rows."""
+        lengths = self.lengths(rows)
+        return np.minimum(1.0, self.longest / np.where(lengths > 0, lengths, 1.0), dtype=lengths.dtype)
 
 
-# The kinds of gradients that kernels were seen to compute on generated rows: public, and the same for all data.
+# The kinds of gradients that were seen to be finite on generated rows: public, and the same for all data.
 _PASSED: set[tuple[Any, ...]] = set()
 _MOST_PASSED = 1024
 
@@ -226,51 +228,59 @@ class MeanGradient(PerUser):
         if self.smoothing is not None and self.loss.n_outputs > 1:
             raise ValueError(f"Expected no smoothing of the {self.loss.name} loss: it has several outputs.")
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        return self.made(data, users, *self.for_kernels(data))
+    def of_users(self, rows: Rows) -> Any:
+        slopes = self.row_slopes(rows)
+        everyone, dtype = np.arange(len(rows.users)), rows.data.dtype
+        blocks = [rows.sums(one, everyone, dtype) for one in ([slopes] if slopes.ndim == 1 else slopes.T)]
+        if self.sparse_of(rows.data):
+            scales = None if self.basis is None else self.basis[None]
+            made = [block.astype(np.float64) if scales is None else block.multiply(scales) for block in blocks]
+            return _without_rows(scipy.sparse.hstack(made, "csr"), rows)
+        dense = [block.toarray() if scipy.sparse.issparse(block) else block for block in blocks]
+        found = np.hstack([self._in_basis(block.astype(np.float64)) for block in dense])
+        found[rows.counts == 0] = math.nan
+        return found
 
-    def made(self, data: UserData, users: np.ndarray, width: int, *parameters: Any) -> np.ndarray:
-        """Vectors by these parameters of `for_kernels`."""
-        if self.loss.compiled:
-            return fused.vectors(data, users, width, *parameters)
-        slope = functools.partial(_python_mean_gradient, self.loss.slope, self.smoothing, self.row_weights)
-        return fused.finished(UserGradients(slope, self.weights).vectors(data, users), users, width, *parameters[1:])
+    def _in_basis(self, gradients: np.ndarray) -> np.ndarray:
+        if self.basis is None:
+            return gradients
+        return gradients * self.basis if self.basis.ndim == 1 else np.matmul(gradients[:, None, :], self.basis)[:, 0]
 
-    @property
-    def sparse(self) -> bool:
-        """Whether vectors of sparse rows are sparse."""
-        return self.loss.compiled and (self.basis is None or self.basis.ndim == 1)
+    def sparse_of(self, data: UserData) -> bool:
+        """Whether vectors of this data are sparse."""
+        return isinstance(data.rows, SparseRows) and (self.basis is None or self.basis.ndim == 1)
 
-    def entries(self, data: UserData, users: np.ndarray, more: int = 0) -> EntryVectors:
-        """The vectors by their entries, with room for more."""
-        return entries.gradients(data, users, self.for_kernels(data)[1], self.basis, more)
+    def row_slopes(self, rows: Rows) -> np.ndarray:
+        """Weight * slope / rows of its user, of each row; one column for each output, if there are several."""
+        check_sizes("weights", self.weights, self.loss, self.basis, rows.data.n_features)
+        predictions = rows.predictions(self.weights.reshape(self.loss.n_outputs, -1))
+        if self.smoothing is not None:
+            predictions = self.smoothing.shifts(predictions, rows)
+        slopes = slopes_of(self.loss, predictions, rows)
+        if self.row_weights is None and rows.single:
+            return slopes
+        factors = np.ones(len(rows), slopes.dtype) if self.row_weights is None else self.row_weights.of(rows)
+        if not rows.single:
+            factors = factors * np.repeat((1 / np.maximum(rows.counts, 1)).astype(slopes.dtype), rows.counts)
+        return slopes * (factors if slopes.ndim == 1 else factors[:, None])
 
-    def for_kernels(
-        self, data: UserData, directions: np.ndarray | None = None
-    ) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
-        """The width of a vector, and what `fused.gradients` takes; with `directions` vectors are @ directions."""
-        check_sizes("weights", self.weights, self.loss, self.basis, data.n_features)
-        n_outputs, loss = self.loss.n_outputs, self.loss
-        slopes = kernels.block_slopes(loss.slope, n_outputs, loss.may_raise) if loss.compiled else None
-        smoothing = self.smoothing.for_kernels(data.n_features) if self.smoothing else None
-        weighing = self.row_weights.for_kernels(data) if self.row_weights else kernels.NO_WEIGHING
-        model = (self.weights.reshape(n_outputs, -1), slopes, smoothing, weighing, loss.may_raise)
-        width = self.weights.size if directions is None else directions.shape[1]
-        return width, model, fused.turning_of(self.basis, directions, n_outputs), fused.NO_MARKING
-
-    def run(self, kernel: Any, data: UserData, users: np.ndarray, width: int, *parameters: Any) -> np.ndarray:
-        """What a kernel makes of users' rows, the weights, the loss and more parameters."""
-        n_outputs = self.loss.n_outputs
-        slopes = kernels.block_slopes(self.loss.slope, n_outputs, self.loss.may_raise)
-        weights = self.weights.reshape(n_outputs, data.n_features)
-        return kernels.over_users(kernel, data, users, width, weights, slopes, *parameters, work=n_outputs)
+    def along(self, rows: Rows, slopes: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Of each user the gradient @ directions, (outputs * features, few)."""
+        out: Any = 0.0
+        outputs = [slopes] if slopes.ndim == 1 else slopes.T
+        for one, block in zip(outputs, directions.reshape(len(outputs), rows.data.n_features, -1), strict=True):
+            if self.basis is not None:
+                block = self.basis[:, None] * block if self.basis.ndim == 1 else self.basis @ block
+            lines = along(rows.held, rows.data.has_intercept, block.T).reshape(len(rows), -1)
+            out = out + rows.per_user(lines.astype(np.float64) * one[:, None])
+        return np.asarray(out)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         """Sizes, and finite gradients on generated rows.
 
         Losses of this package raise nothing, so that what may fail on one kind of weights fails on all: for each loss,
-        sizes and type of rows the kernels run once. At other weights, which are finite already, slopes are looked at in
-        Python: a tenth of the time. Losses from outside are run by the kernels each time.
+        sizes and type of rows all is run once, and at other weights, which are finite already, slopes are looked at.
+        Losses from outside are run each time.
         """
         check_sizes("weights", self.weights, self.loss, self.basis, n_features)
         if self.row_weights is not None and len(self.row_weights.basis) != n_features:
@@ -302,18 +312,15 @@ class MeanGradient(PerUser):
         rows, targets = _generated_rows(n_features)
         with np.errstate(all="ignore"):
             predictions = rows @ self.weights.reshape(self.loss.n_outputs, n_features).T
-            pairs = zip(predictions, targets.tolist(), strict=True)
-            if self.loss.n_outputs > 1:
-                return all(bool(np.all(np.isfinite(self.loss.slope(p, y)))) for p, y in pairs)
-            return all(math.isfinite(self.loss.slope(float(p[0]), y)) for p, y in pairs)
+            slopes = self.loss.slope(predictions[:, 0] if self.loss.n_outputs == 1 else predictions, targets)
+            return bool(np.all(np.isfinite(slopes)))
 
     def _check_on_generated(self, n_features: int, dtype: npt.DTypeLike) -> None:
-        predictions = (0.5, -0.5) if self.loss.n_outputs == 1 else (np.linspace(-1, 1, self.loss.n_outputs),)
+        predictions = np.linspace(-1, 1, 2 * self.loss.n_outputs).reshape(2, -1)
         try:
-            for prediction in predictions:
-                self.loss.slope(prediction, 1.0)
+            self.loss.slope(predictions[:, 0] if self.loss.n_outputs == 1 else predictions, np.ones(2))
         except Exception as error:
-            raise ValueError(f"Expected the {self.loss.name} loss to have a slope at 0.5: it raised.") from error
+            raise ValueError(f"Expected the {self.loss.name} loss to have slopes at [-1, 1]: it raised.") from error
         plain = replace(self, row_weights=None)  # weights are from 0 to 1: what is finite without them stays so
         if not np.all(np.isfinite(plain.on_generated(n_features, dtype))):
             raise ValueError(
@@ -322,21 +329,34 @@ class MeanGradient(PerUser):
             )
 
 
-def _python_mean_gradient(
-    slope: Callable[[float, float], float],
-    smoothing: BallSmoothing | None,
-    row_weights: RowWeights | None,
-    weights: np.ndarray,
-    rows: np.ndarray,
-    targets: np.ndarray,
-) -> np.ndarray:
-    """Mean gradient of one user by a slope in plain Python."""
-    rows = rows.astype(np.float64)
-    predictions = rows @ weights if smoothing is None else smoothing.shifted(rows @ weights, rows, targets)
-    slopes = np.array([float(slope(p, y)) for p, y in zip(predictions.tolist(), targets.tolist(), strict=True)])
-    slopes = slopes if row_weights is None else slopes * row_weights.of(rows)
-    gradient: np.ndarray = slopes @ rows / len(rows)
-    return gradient
+def slopes_of(loss: Loss, predictions: np.ndarray, rows: Rows) -> np.ndarray:
+    """Slopes of these rows. A loss from outside sees one user's rows at a time: it could mix them.
+
+    Whatever it raises, which may depend on the data, makes that user's slopes NaN.
+    """
+    if not loss.may_raise:
+        return np.asarray(loss.slope(predictions, rows.targets))
+    out, targets = np.full(predictions.shape, math.nan), rows.targets
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for first, last in zip(rows.bounds[:-1], rows.bounds[1:], strict=True):
+            if first < last:
+                try:
+                    out[first:last] = loss.slope(predictions[first:last].astype(np.float64), targets[first:last].copy())
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt from None
+                except BaseException:  # it may depend on the user's data, so it must not leave
+                    out[first:last] = math.nan
+    return out
+
+
+def _without_rows(vectors: scipy.sparse.csr_array, rows: Rows) -> scipy.sparse.csr_array:
+    """Sparse vectors, with a NaN for users without rows."""
+    empty = np.flatnonzero(rows.counts == 0)
+    if not len(empty):
+        return vectors
+    missing = scipy.sparse.csr_array((np.full(len(empty), math.nan), (empty, np.zeros(len(empty), int))), vectors.shape)
+    return scipy.sparse.csr_array(vectors + missing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,7 +444,7 @@ class ClippedGradient(PerUser):
     @property
     def affected_mark(self) -> float:
         """What the indicator of an affected user has."""
-        return fused.AFFECTED * self.mark
+        return AFFECTED * self.mark
 
     def told(self, released: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """Of a released mean: the gradient, how frequent sizes are, and the fraction of users who are affected.
@@ -433,31 +453,47 @@ class ClippedGradient(PerUser):
         """
         gradient, sizes = released[: -N_SIZES - 1], released[-N_SIZES - 1 : -1] / self.mark
         affected = float(released[-1]) / self.affected_mark
-        return gradient, sizes / (1 - (1 - fused.AFFECTED_SIZE) * min(max(affected, 0.0), 1.0)), affected
+        return gradient, sizes / (1 - (1 - AFFECTED_SIZE) * min(max(affected, 0.0), 1.0)), affected
 
     @property
-    def sparse(self) -> bool:
-        """Whether vectors of sparse rows come of their entries: they are sparse, or short."""
-        return self.gradient.sparse
+    def marks(self) -> Marks:
+        return Marks(self.longest, N_SIZES, self.mark, AFFECTED_SIZE * self.mark, AFFECTED * self.mark)
 
-    def entries(self, data: UserData, users: np.ndarray) -> EntryVectors | np.ndarray:
-        """The vectors by their entries, or along directions as they are."""
-        *_, marking = self.for_kernels(data)
-        gradients = self.gradient.entries(data, users, more=2)
+    def of_users(self, rows: Rows) -> Any:
         if self.directions is None:
-            return entries.with_sizes(gradients, users, marking)
-        along = gradients.times(self.directions)
-        return fused.finished(along, users, along.shape[1] + N_SIZES + 1, fused.NO_TURNING, marking)
+            found = self.gradient.of_users(rows)
+        else:
+            found = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
+            found[rows.counts == 0] = math.nan
+        sparse = scipy.sparse.issparse(found)
+        squares = np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
+        norms = np.where(np.isfinite(squares), np.sqrt(squares), math.nan)
+        factors = np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0))
+        marks = self.marks.beside(norms, rows.data.affected[rows.users])
+        if not sparse:
+            clipped = np.where(np.isnan(norms)[:, None], 0.0, found) * np.nan_to_num(factors)[:, None]
+            return np.hstack([clipped, marks])
+        found = scipy.sparse.csr_array(found)
+        each = np.repeat(np.nan_to_num(factors) * ~np.isnan(norms), np.diff(found.indptr))
+        found.data = np.where(each > 0, found.data, 0.0) * each
+        return scipy.sparse.hstack([found, scipy.sparse.csr_array(marks)], "csr")
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        return self.gradient.made(data, users, *self.for_kernels(data))
+    def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
+        """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-    def for_kernels(self, data: UserData) -> tuple[int, fused.Model, fused.Turning, fused.Marking]:
-        """As `MeanGradient.for_kernels`."""
+        None where that is not how they are added up: without a basis, or for a radius that would clip marks, too.
+        """
         self._check_directions()
-        width, model, turning, _ = self.gradient.for_kernels(data, self.directions)
-        marking = (self.clip, self.longest, self.mark, N_SIZES, kernels.read_only(data.affected))
-        return width + N_SIZES + 1, model, turning, marking
+        gradient = self.gradient
+        if type(gradient) is not MeanGradient or gradient.basis is None or radius < self.radius * (1 - 1e-12):
+            return None
+        if self.directions is None:
+            geometry, directions = geometry_of(data, gradient.basis), None
+        else:
+            geometry, directions = None, self.directions
+        if gradient.row_weights is not None and not gradient.row_weights.thin:
+            geometry_of(data, gradient.row_weights.basis)  # before threads ask for it
+        return GradientTotal(gradient, self.clip, self.marks, geometry, directions).total(data, users, radius, bits)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
@@ -476,8 +512,7 @@ class MeanCurvature(PerUser):
     Of a user without rows both are 0, less a half: nothing curves, as no gradient moves.
 
     The first: mean over the rows of weight * min(2, |x @ basis|^2 / longest^2) * (slope's derivative, along the slope),
-    by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half. For compiled
-    losses.
+    by a finite difference, over 2 * largest, at most 1, less a half. The second: 1/m_u less a half.
 
     Guarantee: vector j is a function of user users[j]'s rows and of the parameters.
     """
@@ -488,15 +523,24 @@ class MeanCurvature(PerUser):
     step: float
     largest: float
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        rows = self.gradient.row_weights
-        if rows is None:
+    def of_users(self, rows: Rows) -> np.ndarray:
+        gradient, weighing = self.gradient, self.gradient.row_weights
+        if weighing is None:
             raise ValueError("Expected a gradient with row_weights.")
-        curvatures = self.gradient.run(kernels.mean_curvatures, data, users, 1, rows.for_kernels(data), self.step)
+        predictions = rows.predictions(gradient.weights.reshape(gradient.loss.n_outputs, -1)).astype(np.float64)
+        here = slopes_of(gradient.loss, predictions, rows).reshape(len(rows), -1)
+        sizes = np.sqrt(np.einsum("ij,ij->i", here, here))
+        along_slope = np.where(sizes[:, None] > 0, here / np.where(sizes > 0, sizes, 1.0)[:, None], 0.0)
+        along_slope[sizes == 0, 0] = 1.0  # along the first output where there is no slope
+        there = slopes_of(gradient.loss, predictions + self.step * along_slope.reshape(predictions.shape), rows)
+        change = np.einsum("ij,ij->i", there.reshape(here.shape) - here, along_slope)
+        lengths = weighing.lengths(rows).astype(np.float64)
+        weights = np.minimum(1.0, weighing.longest / np.where(lengths > 0, lengths, 1.0))
+        total = rows.per_user(weights * np.minimum(np.square(lengths / weighing.longest), 2.0) * change / self.step)
+        curvatures = total / np.maximum(rows.counts, 1)
         fractions = np.clip(curvatures / (2 * self.largest), 0.0, 1.0)
-        counts = data.offsets[users + 1] - data.offsets[users]
-        found = np.column_stack([fractions, 1 / np.maximum(counts, 1)])
-        return np.where(counts[:, None] > 0, found, 0.0) - 0.5
+        found = np.column_stack([fractions, 1 / np.maximum(rows.counts, 1)])
+        return np.where(rows.counts[:, None] > 0, found, 0.0) - 0.5
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
@@ -545,7 +589,7 @@ def check_sizes(name: str, weights: np.ndarray, loss: Loss, basis: np.ndarray | 
 
 
 def checked_users(data: UserData, users: npt.ArrayLike) -> np.ndarray:
-    """User indices as int64, checked because kernels do not check bounds."""
+    """User indices as int64, checked."""
     indices = np.asarray(users)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise TypeError(f"Expected users as a vector of integers, got shape {indices.shape} of {indices.dtype}.")
@@ -563,4 +607,6 @@ def generated_data(n_features: int, dtype: npt.DTypeLike) -> UserData:
 @functools.lru_cache(maxsize=8)
 def _generated_rows(n_features: int) -> tuple[np.ndarray, np.ndarray]:
     rows = 0.1 * np.cos(np.arange(1.0, 6 * n_features + 1).reshape(6, n_features))
-    return kernels.read_only(rows), kernels.read_only(np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0]))
+    targets = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    rows.flags.writeable = targets.flags.writeable = False
+    return rows, targets

@@ -13,10 +13,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from userdp.data.users import UserData
-from userdp.vectors import matrices
-from userdp.vectors.gradients import MeanGradient, PerUser
-from userdp.vectors.moments import UserMean
+from userdp.statistics.gradients import MeanGradient, PerUser, slopes_of
+from userdp.statistics.moments import UserMean, square_of, triangle
+from userdp.statistics.rows import Rows
 
 _EXTREME = 400  # powers of 2 beyond which a trace counts as 0, as in `MomentShape`
 
@@ -27,8 +26,7 @@ class CurvatureMatrix(PerUser):
 
     H_u = (1/m_u) sum of weight * slope' * (B'x)(B'x)', slope' being a difference over `step` around the prediction,
     at least 0; weights, basis and row weights are the gradient's. The upper triangle row by row, off-diagonal entries
-    times sqrt(2). Zeros for a user without rows, or whose trace is not finite or extreme. For compiled losses of one
-    output.
+    times sqrt(2). Zeros for a user without rows, or whose trace is not finite or extreme. For losses of one output.
 
     Guarantee: vector j is a function of user users[j]'s rows and of the parameters, and no two vectors point apart:
     tr(H_u H_v) >= 0 for positive semi-definite matrices, whose traces are >= 0 (docs/proofs.md, section 31).
@@ -39,15 +37,24 @@ class CurvatureMatrix(PerUser):
     share: float
     step: float
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
+    def of_users(self, data: Rows) -> np.ndarray:
         rows, basis = self.gradient.row_weights, self.gradient.basis
         if type(self.gradient) is not MeanGradient:  # a subclass could compute something else that points apart
             raise ValueError("Expected a MeanGradient itself, no subclass.")
         if rows is None or basis is None or basis.ndim != 2 or self.gradient.loss.n_outputs != 1:
             raise ValueError("Expected a gradient of one output with row_weights and a square basis.")
         width = len(basis) * (len(basis) + 1) // 2 + 1
-        parameters = (rows.for_kernels(data), self.step, np.ascontiguousarray(basis), self.share)
-        return self.gradient.run(matrices.curvature_matrices, data, users, width, *parameters)
+        predictions = data.predictions(self.gradient.weights[None]).astype(np.float64)
+        below = slopes_of(self.gradient.loss, predictions - self.step / 2, data)
+        above = slopes_of(self.gradient.loss, predictions + self.step / 2, data)
+        curvatures = np.maximum((above - below) / self.step, 0.0) * rows.of(data)
+        out = np.zeros((len(data.users), width))
+        for members, squares in square_of(data, basis, curvatures, np.float64):
+            traces = np.einsum("kii->k", squares)
+            usable = (traces > 2.0**-_EXTREME) & (traces < 2.0**_EXTREME)
+            found = np.column_stack([triangle(squares), self.share * traces]) / data.counts[members][:, None]
+            out[members] = np.where(usable[:, None], found, 0.0)
+        return out
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
@@ -69,8 +76,8 @@ class CurvatureSize(PerUser):
     curvature: CurvatureMatrix
     reference: float
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        squares = _squares(self.curvature.vectors(data, users))
+    def of_users(self, rows: Rows) -> np.ndarray:
+        squares = _squares(self.curvature.of_users(rows))
         out = np.zeros((len(squares), self.SIZES.size))
         # Comparisons alone, whose result is the same on every machine.
         places = np.searchsorted(self.reference**2 * self.SIZES[:-1] * self.SIZES[1:], squares)
@@ -96,8 +103,8 @@ class GradientSquare(PerUser):
     gradient: MeanGradient
     share: float
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        gradients = self.gradient.vectors(data, users)
+    def of_users(self, rows: Rows) -> np.ndarray:
+        gradients = np.asarray(self.gradient.of_users(rows))
         size = gradients.shape[1]
         out = np.empty((len(gradients), size * (size + 1) // 2 + 1))
         with np.errstate(all="ignore"):  # single numbers in a fixed order: the same wherever a user stands
@@ -129,8 +136,8 @@ class CentredMean(PerUser):
     units: npt.ArrayLike
     farthest: float = math.inf
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        means = UserMean().vectors(data, users)[:, : len(self.centre)]
+    def of_users(self, rows: Rows) -> np.ndarray:
+        means = UserMean().of_users(rows)[:, : len(self.centre)]
         out = np.where(np.isfinite(means).all(axis=1, keepdims=True), (means - self.centre) / self.units, 0.0)
         if self.farthest < math.inf:
             out[~(_squares(out) <= self.farthest**2)] = 0.0
@@ -147,8 +154,8 @@ class CentredSquares(PerUser):
 
     mean: CentredMean
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        return np.asarray(np.square(self.mean.vectors(data, users)))
+    def of_users(self, rows: Rows) -> np.ndarray:
+        return np.asarray(np.square(self.mean.of_users(rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +171,8 @@ class CentredSize(PerUser):
     mean: CentredMean
     edges: tuple[float, ...]
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        squares = _squares(self.mean.vectors(data, users))
+    def of_users(self, rows: Rows) -> np.ndarray:
+        squares = _squares(self.mean.of_users(rows))
         out = np.zeros((len(squares), len(self.edges) + 1))
         out[np.arange(len(squares)), np.searchsorted(np.square(self.edges), squares)] = 1.0  # comparisons alone
         return out

@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from userdp.data.users import UserData
-from userdp.vectors.columns import rows_of_users
-from userdp.vectors.gradients import PerUser
+from userdp.statistics.columns import rows_of_users
+from userdp.statistics.gradients import PerUser
 
 Knots: TypeAlias = tuple[tuple[int, float], ...]
 

@@ -1,0 +1,298 @@
+"""First and second moments of users' rows: statistics that read no targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from userdp.data.sparse import SparseRows
+from userdp.data.users import UserData
+from userdp.statistics.gradients import PerUser, RowWeights
+from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
+from userdp.statistics.totals import ALLOWED, blocks_of, rounding
+
+_EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
+_ROUGH = 2.0**-10  # by which rounding may lengthen a user's moment before it is computed in float64
+_MOMENT_ENTRIES = 1 << 15  # of rows at a time: products of BLAS are long enough, and sums short
+
+
+def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, dtype: Any = None) -> Iterator[Any]:
+    """Users with equally many rows, and sum of weight * (B'x)(B'x)' over each one's rows: (users, width, width)."""
+    made = turned(rows, basis, dtype)
+    if weights is not None:
+        made = made * np.sqrt(weights)[:, None]
+    for members, places in rows.alike():
+        own = made.reshape(len(members), -1, made.shape[1]) if isinstance(places, slice) else made[places]
+        yield members, np.matmul(own.transpose(0, 2, 1), own)
+
+
+def triangle(matrices: np.ndarray) -> np.ndarray:
+    """Upper triangles row by row, off-diagonal entries times sqrt(2): vectors as long as the Frobenius norms."""
+    first, second = np.triu_indices(matrices.shape[-1])
+    return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2)))
+
+
+
+@dataclass(frozen=True)
+class UserMean(PerUser):
+    """Mean of each user's rows, for private means; NaN for a user without rows.
+
+    Guarantee: vector j is a function of user users[j]'s rows.
+    """
+
+    def of_users(self, rows: Rows) -> np.ndarray:
+        everyone = np.arange(len(rows.users))
+        sums = rows.sums(np.ones(len(rows)), everyone, np.float64)
+        dense = sums.toarray() if scipy.sparse.issparse(sums) else sums
+        return np.asarray(dense / np.where(rows.counts > 0, rows.counts, math.nan)[:, None])
+
+
+@dataclass(frozen=True)
+class SecondMoment(PerUser):
+    """Second moment of each user's rows, as a vector whose norm is the matrix's Frobenius norm.
+
+    M_u = (1/m_u) sum of x x^T; the upper triangle row by row, off-diagonal entries times sqrt(2): d(d+1)/2 numbers.
+
+    Guarantee: vector j is a function of user users[j]'s rows.
+    """
+
+    def of_users(self, rows: Rows) -> np.ndarray:
+        d = rows.data.n_features
+        out = np.full((len(rows.users), d * (d + 1) // 2), math.nan)
+        for members, squares in square_of(rows, np.eye(d), dtype=np.float64):
+            out[members] = triangle(squares / rows.counts[members][:, None, None])
+        return out
+
+
+@dataclass(frozen=True)
+class SecondMomentShape(PerUser):
+    """Second moment of each user's rows divided by its length, followed by that length as a fraction of `largest`.
+
+    With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
+    shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
+    scale counts more than another's; the second part tells how long moments are on average.
+
+    Guarantee: vector j is a function of user users[j]'s rows. Its length is at most sqrt(2), unless rows are so tiny
+    that squares of their squares underflow; the mechanism clips it then.
+    """
+
+    largest: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.largest) and self.largest > 0):
+            raise ValueError(f"Expected largest={self.largest} to be finite and > 0: the square of a row's norm.")
+
+    def of_users(self, rows: Rows) -> np.ndarray:
+        moments = SecondMoment().of_users(rows)
+        lengths = np.sqrt(np.einsum("ij,ij->i", moments, moments))
+        shapes = moments / np.where(lengths == 0, 1.0, lengths)[:, None]
+        return np.column_stack([shapes, np.minimum(lengths / self.largest, 1.0)])
+
+
+@dataclass(frozen=True, eq=False)
+class MomentShape(PerUser):
+    """Second moment of each user's rows in a given basis, divided by its Frobenius norm or by `threshold`, if larger.
+
+    A_u = B' M_u B / max(|B' M_u B|, threshold), M_u = (1/m_u) sum of x x^T; as `SecondMoment`, or only its diagonal if
+    `basis` is a vector, which stands for a diagonal B. Zeros for a user without rows, or whose moment is not finite.
+    With a threshold of 0 these are shapes, all of length 1; with a large one they are moments over the threshold, and
+    only the moments of users beyond it are shortened.
+
+    Guarantee: vector j is a function of user users[j]'s rows. All vectors have length at most 1, and no two point
+    apart: <A_u, A_v> = tr(A_u A_v) >= 0 for positive semi-definite matrices (docs/proofs.md, section 22).
+    """
+
+    basis: np.ndarray
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and self.threshold >= 0):
+            raise ValueError(f"threshold must be finite and >= 0, got {self.threshold}.")
+
+    def of_users(self, rows: Rows) -> Any:
+        if self.basis.ndim == 1:
+            squares, lengths = self._diagonals(rows)
+            factors = self._factors(lengths, rows.counts)
+            if not scipy.sparse.issparse(squares):
+                return np.where(factors[:, None] > 0, squares, 0.0) * factors[:, None]
+            return scipy.sparse.csr_array(squares.multiply(factors[:, None]))
+        out = np.zeros((len(rows.users), len(self.basis) * (len(self.basis) + 1) // 2))
+        for members, squares in square_of(rows, self.basis, dtype=np.float64):
+            found = triangle(squares)
+            lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
+            factors = self._factors(lengths, rows.counts[members])
+            out[members] = np.where(factors[:, None] > 0, found, 0.0) * factors[:, None]
+        return out
+
+    def _factors(self, lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """What a sum of so many squares is multiplied by; 0 for one that is not finite, or extreme."""
+        usable = (lengths > 1 / _EXTREME) & (lengths < _EXTREME)
+        return np.where(usable, 1 / np.maximum(np.where(usable, lengths, 1.0), self.threshold * counts), 0.0)
+
+    def _diagonals(self, rows: Rows) -> tuple[Any, np.ndarray]:
+        """Sums of squares of each user's columns, and how long these are."""
+        squares = column_squares(rows, self.basis)
+        if scipy.sparse.issparse(squares):
+            return squares, np.sqrt(np.asarray(squares.multiply(squares).sum(axis=1)).ravel())
+        return squares, np.sqrt(np.einsum("ij,ij->i", squares, squares))
+
+    def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
+        """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
+
+        None for a radius that would clip vectors. See `statistics.totals` for what privacy rests on.
+        """
+        self.check_basis(data.n_features)
+        if radius < 1:
+            return None
+        steps, lower = 2.0**bits / radius, self.basis if self.basis.ndim == 1 else triangular(self.basis)
+
+        def of_block(block: np.ndarray) -> np.ndarray:
+            total, error = self._summed(data, block, lower)
+            if not error <= ALLOWED * radius:
+                parts = [self.of_users(Rows(data, some)) for some in chunks(data, block, _MOMENT_ENTRIES)]
+                total = sum(np.asarray(part.sum(axis=0)).ravel() for part in parts)
+            return np.append(np.trunc(total * steps).astype(np.int64), len(block))
+
+        return np.asarray(np.sum(in_threads(of_block, blocks_of(users)), axis=0))
+
+    def _summed(self, data: UserData, block: np.ndarray, lower: np.ndarray) -> tuple[np.ndarray, float]:
+        """The sum of a block's vectors, and a bound on how far it is off."""
+        d, total, error = data.n_features, 0.0, 0.0
+        square: Any = 0.0
+        for some in chunks(data, block, _MOMENT_ENTRIES):
+            rows = Rows(data, some)
+            if lower.ndim == 1:
+                squares, lengths = self._diagonals(rows)
+                factors = self._factors(lengths, rows.counts)
+                total = total + (squares.T @ factors if scipy.sparse.issparse(squares) else factors @ squares)
+                error += rounding(float, len(some)) * len(some)
+                continue
+            bounds = size_bounds(rows.held, data.has_intercept, lower).astype(np.float64)
+            lengths, rough = moment_lengths(rows, lower, bounds, data.dtype)
+            if data.dtype != np.float64 and rough.any():
+                lengths = np.where(rough, moment_lengths(rows, lower, bounds, np.float64)[0], lengths)
+            weights = rows.per_row(self._factors(lengths, rows.counts))
+            held = rows.doubled.toarray() if scipy.sparse.issparse(rows.doubled) else rows.doubled
+            if data.has_intercept:
+                held = np.column_stack([held, np.ones(len(held))])
+            square = square + (held * weights[:, None]).T @ held
+            error += rounding(float, len(rows) + 4 * d) * float(weights @ np.square(bounds))
+        if lower.ndim == 2:
+            total = triangle(self.basis.T @ square @ self.basis)
+        return np.asarray(total), error if np.all(np.isfinite(total)) else math.inf
+
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        self.check_basis(n_features)
+        super().check(n_features, dtype)
+
+    def check_basis(self, n_features: int) -> None:
+        if self.basis.shape not in ((n_features,), (n_features, n_features)):
+            raise ValueError(f"Expected a basis of {n_features} features, got shape {self.basis.shape}.")
+
+
+@dataclass(frozen=True, eq=False)
+class RowScale(PerUser):
+    """Which power of 4 the mean square length of each user's rows, as `lengths` has it, is nearest to: a 1 among zeros.
+
+    Guarantee: vector j is a function of user users[j]'s rows; entries are 0 but for at most one 1, so that no two
+    vectors point apart.
+    """
+
+    SIZES: ClassVar[np.ndarray] = 4.0 ** np.arange(-64, 64)
+    lengths: RowWeights
+
+    def of_users(self, rows: Rows) -> np.ndarray:
+        lengths = np.square(self.lengths.lengths(rows), dtype=np.float64)
+        squares = rows.per_user(lengths) / np.maximum(rows.counts, 1)
+        places = np.round(0.5 * np.log2(squares)) + self.SIZES.size // 2
+        known = np.isfinite(places)
+        out = np.zeros((len(rows.users), self.SIZES.size))
+        out[known, np.clip(places[known], 0, self.SIZES.size - 1).astype(np.int64)] = 1.0
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnScales(PerUser):
+    """For each feature which power of 64 the mean square of a user's rows is nearest to, as a 1 among zeros.
+
+    All over sqrt(d), so that vectors have length at most 1: d blocks of `SIZES`. A feature that is 0 in all rows, or
+    not finite, has zeros only.
+
+    Guarantee: vector j is a function of user users[j]'s rows; entries are >= 0, so that no two vectors point apart.
+    """
+
+    SIZES: ClassVar[np.ndarray] = 64.0 ** np.arange(-10, 11)
+
+    def of_users(self, rows: Rows) -> Any:
+        d, width = rows.data.n_features, self.SIZES.size
+        squares = column_squares(rows, np.ones(d))
+        counts = np.where(rows.counts > 0, rows.counts, 1)[:, None]
+        if scipy.sparse.issparse(squares):
+            found = scipy.sparse.csr_array(squares.multiply(1 / counts))
+            sizes, known = self._sizes(found.data)
+            marks = np.where(known, 1 / math.sqrt(d), 0.0)
+            shape = len(rows.users), d * width
+            return scipy.sparse.csr_array((marks, found.indices.astype(np.int64) * width + sizes, found.indptr), shape)
+        sizes, known = self._sizes(squares / counts)
+        out = np.zeros((len(rows.users), d, width))
+        users, columns = np.nonzero(known)
+        out[users, columns, sizes[known]] = 1 / math.sqrt(d)
+        return out.reshape(len(rows.users), -1)
+
+    def _sizes(self, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the sizes squares are nearest to, 0 where they are 0 or not finite, and where they are not."""
+        places = np.round(np.log2(squares) / 6) + self.SIZES.size // 2
+        known = np.isfinite(places)
+        return np.clip(np.where(known, places, 0.0), 0, self.SIZES.size - 1).astype(np.int64), known
+
+
+def column_squares(rows: Rows, scales: np.ndarray) -> Any:
+    """Sums of (row * scales)^2 over each user's rows: (users, features), sparse where rows are."""
+    held, d = rows.doubled, rows.data.rows.shape[1]
+    everyone = np.arange(len(rows.users))
+    product = scipy.sparse.csr_array((np.ones(len(rows)), np.arange(len(rows)), rows.bounds), (len(everyone), len(rows)))
+    if scipy.sparse.issparse(held):
+        held = held.copy()
+        held.sum_duplicates()
+        held.data = np.square(held.data * scales[held.indices])
+        made = product @ held
+    else:
+        made = product @ np.square(held * scales[:d])
+    if not rows.data.has_intercept:
+        return made
+    ones = (rows.counts * scales[-1] ** 2)[:, None]
+    return scipy.sparse.hstack([made, ones], "csr") if scipy.sparse.issparse(made) else np.hstack([made, ones])
+
+
+def moment_lengths(rows: Rows, lower: np.ndarray, bounds: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Frobenius norm of each user's sum of (B'x)(B'x)', rounded up, and whether rounding lengthened it by much.
+
+    |sum y y'| is that of the products Y Y' and that of Y' Y: whichever is smaller is computed. `bounds` are rows'
+    `size_bounds`, which the rounding of y is in proportion to.
+    """
+    d = len(lower)
+    made = turned(rows, lower, dtype)
+    squares = np.einsum("ij,ij->i", made, made).astype(np.float64)
+    hidden = (rounding(dtype, d) + 4 * d**2 * 2.0**-53) * bounds
+    more = rows.per_user(2 * np.sqrt(squares) * hidden + hidden * hidden)
+    lengths, rough = np.zeros(len(rows.users)), np.zeros(len(rows.users), dtype=bool)
+    for members, places in rows.alike():
+        own = made.reshape(len(members), -1, d) if isinstance(places, slice) else made[places]
+        count = own.shape[1]
+        if count == 1:
+            found = squares[places].ravel() * (1 + rounding(dtype, d))
+        else:
+            other = own.transpose(0, 2, 1)
+            products = np.matmul(own, other) if count <= d else np.matmul(other, own)
+            flat = products.reshape(len(members), -1)
+            terms = (d if count <= d else count) * math.isqrt(4 * min(count, d)) + flat.shape[1]
+            found = np.sqrt(np.einsum("ij,ij->i", flat, flat).astype(np.float64)) * (1 + rounding(dtype, terms))
+        lengths[members] = found + more[members]
+        rough[members] = ~(more[members] <= _ROUGH * found) | ~np.isfinite(found)
+    return lengths, rough

@@ -1,0 +1,240 @@
+"""Rows of some users at a time, dense or sparse: what all statistics read, and the few products they are made of.
+
+Privacy rests on what a number here may depend on. `predictions`, `turned` and `sums` are functions of one user's own
+rows, wherever these rows stand and whatever stands beside them: they are made of elementwise functions, of dot products
+along a row (`numpy.einsum`, which calls no BLAS), and of products with a CSR matrix whose row holds one user's rows.
+`combined` alone mixes users. It adds rows of many users up in float64, in an order that depends on how many rows each
+of them has, so that whoever uses it charges its rounding (`totals`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.sparse
+import threadpoolctl
+
+from userdp.data.sparse import SparseRows
+from userdp.data.users import UserData
+
+_T = TypeVar("_T")
+
+CHUNK_ENTRIES = 1 << 17  # computed side by side: a megabyte of float64, which the second-level cache holds
+LEAF_ROWS = 256  # added up by one BLAS call; sums of leaves follow, so that rounding grows with both, not with rows
+
+
+class Rows:
+    """The rows of some users, one user after the other."""
+
+    def __init__(self, data: UserData, users: np.ndarray) -> None:
+        self.data, self.users = data, users
+        starts = data.offsets[users]
+        self.counts = data.offsets[users + 1] - starts
+        self.bounds = np.concatenate([[0], np.cumsum(self.counts)])
+        together = len(users) > 0 and int(users[-1]) - int(users[0]) + 1 == len(users)
+        first = int(starts[0]) if len(users) else 0
+        self.place: Any = slice(first, first + int(self.bounds[-1]))
+        if not (together and bool(np.all(starts[1:] > starts[:-1]) | np.all(self.counts[:-1] == starts[1:] - starts[:-1]))):
+            self.place = np.repeat(starts - self.bounds[:-1], self.counts) + np.arange(self.bounds[-1])
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    @cached_property
+    def held(self) -> Any:
+        """The columns that are held, as an array or a CSR matrix."""
+        rows = self.data.rows
+        if not isinstance(rows, SparseRows):
+            return rows[self.place]
+        if isinstance(self.place, slice):
+            return _csr(rows.part(self.place.start, self.place.stop))
+        return _csr(rows)[self.place]
+
+    @cached_property
+    def doubled(self) -> Any:
+        """`held` in float64."""
+        return self.held.astype(np.float64, copy=False)
+
+    @property
+    def targets(self) -> np.ndarray:
+        return self.data.targets[self.place]
+
+    def of_rows(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers of these rows, of those of all rows."""
+        return numbers[self.place]
+
+    def owners(self) -> np.ndarray:
+        """For each row the place of its user in the list."""
+        return np.repeat(np.arange(len(self.users)), self.counts)
+
+    def per_row(self, of_users: np.ndarray) -> np.ndarray:
+        """A number of each user, for each of its rows."""
+        return of_users if self.single else np.repeat(of_users, self.counts)
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether each of these users has one row."""
+        return len(self) == len(self.users) and bool(np.all(self.counts == 1))
+
+    def per_user(self, of_rows: np.ndarray) -> np.ndarray:
+        """Sums over each user's rows, 0 without rows."""
+        if self.single:
+            return of_rows
+        out = np.zeros((len(self.users), *of_rows.shape[1:]), of_rows.dtype)
+        some = self.counts > 0
+        if some.any():
+            out[some] = np.add.reduceat(of_rows, self.bounds[:-1][some], axis=0)
+        return out
+
+    def alike(self) -> Iterator[tuple[np.ndarray, Any]]:
+        """Users with equally many rows, at least one, and where these are: (users, rows each), or all rows as a slice."""
+        for count in np.unique(self.counts):
+            members = np.flatnonzero(self.counts == count)
+            if count > 0:
+                yield members, slice(None) if len(members) == len(self.users) else (
+                    self.bounds[members][:, None] + np.arange(count)
+                )
+
+    def predictions(self, weights: np.ndarray) -> np.ndarray:
+        """<weights[c], row>, (rows, outputs), or (rows,) for one output; weights (outputs, features)."""
+        return along(self.held, self.data.has_intercept, weights)
+
+    def sums(self, factors: np.ndarray, users: np.ndarray, dtype: Any) -> Any:
+        """Sum of factor * row over the rows of users with these places in the list: (users, features)."""
+        counts = self.counts[users]
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        if len(users) == len(self.users):
+            rows = np.arange(len(self))
+        else:
+            rows = np.repeat(self.bounds[users] - bounds[:-1], counts) + np.arange(bounds[-1])
+        chosen = factors[rows].astype(dtype, copy=False)
+        product = scipy.sparse.csr_array((chosen, rows, bounds), shape=(len(users), len(self)))
+        made = product @ (self.doubled if dtype == np.float64 else self.held)
+        if not self.data.has_intercept:
+            return made
+        ones = np.asarray(product.sum(axis=1), dtype).reshape(-1, 1)
+        return np.hstack([made, ones]) if isinstance(made, np.ndarray) else scipy.sparse.hstack([made, ones], "csr")
+
+    def combined(self, factors: np.ndarray) -> np.ndarray:
+        """Sum of factor * row over all rows of all these users, in float64; not a function of single users."""
+        rows = self.doubled
+        if scipy.sparse.issparse(rows):
+            total = rows.T @ factors
+        else:
+            full = len(rows) // LEAF_ROWS * LEAF_ROWS
+            leaves = np.matmul(factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1]))
+            total = leaves[:, 0].sum(axis=0) + factors[full:] @ rows[full:]
+        return np.append(total, factors.sum()) if self.data.has_intercept else np.asarray(total)
+
+    @property
+    def depth(self) -> int:
+        """How many numbers, at most, `combined` adds up one after the other."""
+        n_rows = len(self)
+        return n_rows if scipy.sparse.issparse(self.held) else min(n_rows, LEAF_ROWS) + n_rows // LEAF_ROWS + 1
+
+
+def along(held: Any, constant: bool, weights: np.ndarray) -> np.ndarray:
+    """Rows times weights (outputs, features), in the rows' own type: a function of each row by itself."""
+    own = weights.astype(held.dtype)
+    columns = held.shape[1]
+    found = []
+    for line in own:
+        product = held @ line[:columns] if scipy.sparse.issparse(held) else np.einsum("ij,j->i", held, line[:columns])
+        found.append(product + line[-1] if constant else product)
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """Rows @ basis (rows, width) in the rows' own type, or in `dtype`: a function of each user's rows by themselves.
+
+    One product of BLAS for each user: those of many users at once round a row by where it stands.
+    """
+    held = rows.held if dtype is None else rows.held.astype(dtype, copy=False)
+    held = held.toarray() if scipy.sparse.issparse(held) else held
+    own = basis.astype(held.dtype)
+    columns = held.shape[1]
+    if basis.ndim == 1:
+        made = held * own[:columns]
+        return np.column_stack([made, np.full(len(made), own[-1])]) if rows.data.has_intercept else made
+    out = np.empty((len(rows), basis.shape[1]), held.dtype)
+    for members, places in rows.alike():
+        shape = len(members), int(rows.counts[members[0]]), columns
+        if isinstance(places, slice):
+            np.matmul(held.reshape(shape), own[:columns], out=out.reshape(*shape[:2], -1))
+        else:
+            out[places] = np.matmul(held[places], own[:columns])
+    if rows.data.has_intercept:
+        out += own[-1]
+    return out
+
+
+def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:
+    """Of each row sum_j |x_j| |basis_j|, basis_j a line: what rounding of row @ basis is in proportion to."""
+    sizes = np.abs(basis) if basis.ndim == 1 else np.sqrt(np.square(basis).sum(axis=1))
+    return along(abs(held), constant, sizes[None])
+
+
+def _csr(rows: SparseRows) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def triangular(basis: np.ndarray) -> np.ndarray:
+    """The lower triangular L = basis @ Q, Q a rotation: x @ L is as long as x @ basis, and L L' = basis basis'."""
+    lower: np.ndarray = np.linalg.qr(basis.T).R.T
+    return lower
+
+
+def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> Iterator[np.ndarray]:
+    """Users with about so many entries at a time, at least one user."""
+    counts = data.offsets[users + 1] - data.offsets[users]
+    per_row = max(1, data.rows.size // max(1, data.n_rows)) if isinstance(data.rows, SparseRows) else data.n_features
+    ends = np.cumsum(counts * per_row + 1)
+    first = 0
+    while first < len(users):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + entries, side="right")))
+        yield users[first:last]
+        first = last
+
+
+_limit = threading.local()
+
+
+def limit_threads(most: int | None) -> None:
+    """Let the statistics that this thread computes take so many threads at most; None: one for each core."""
+    _limit.most = most
+
+
+def in_threads(work: Callable[[Any], _T], parts: list[Any]) -> list[_T]:
+    """The work on each part, on all cores. BLAS takes one thread in each meanwhile.
+
+    A call of BLAS then gives the same for the same numbers, however busy the machine is.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n_threads = min(cores if getattr(_limit, "most", None) is None else _limit.most, cores, len(parts))
+    with _one_blas_thread():
+        if n_threads <= 1:
+            return [_quietly(work, part) for part in parts]
+        with ThreadPoolExecutor(n_threads) as pool:
+            return list(pool.map(lambda part: _quietly(work, part), parts))
+
+
+def _quietly(work: Callable[[Any], _T], part: Any) -> _T:
+    """Without numpy's warnings, which depend on values; settings are each thread's own."""
+    with np.errstate(all="ignore"):
+        return work(part)
+
+
+_blas: list[threadpoolctl.ThreadpoolController] = []
+
+
+def _one_blas_thread() -> Any:
+    if not _blas:  # looked up once: it asks the system for all loaded libraries
+        _blas.append(threadpoolctl.ThreadpoolController())
+    return _blas[0].limit(limits=1, user_api="blas")

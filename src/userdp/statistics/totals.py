@@ -1,0 +1,346 @@
+"""Totals of clipped gradients and of second moments, without a vector of each user: user-level ghost clipping.
+
+A user's gradient in a basis A is g = A' sum_i r_i x_i, with r_i the slope of row i. Its length needs no vector:
+|g|^2 = r' K r, where K = Y Y' holds the products of the user's own rows Y = X A. K stays the same as long as the basis
+does, so it is computed once (`Geometry`) and used in every pass. Neither does the sum of clipped gradients:
+
+    sum_u s_u g_u = A' (X' c),    c_i = s_u r_i,    s_u = min(1, clip / |g_u|)
+
+What one pass costs is two products of the rows with a vector. Users with more rows than a quarter of the features, for
+whom K would be large, take the direct way: sums of r_i x_i by a CSR product, and their change of basis.
+
+Privacy. A user's factor s_u, its size and whether it counts at all are functions of this user's rows, to the last bit
+(`rows`), and s_u |g_u| is at most the clip, whatever the arithmetic did: lengths are rounded up by a proven bound. What
+mixes users are sums in float64. Users stand in fixed blocks by their public numbers, and a block's sum is rounded to
+whole numbers once, so that replacing a user changes the sum of this user's block alone. There it may round differently,
+by at most `ALLOWED` of the radius: the bound is computed along with the sum, and a block that exceeds it (columns
+that nearly cancel, or values that are extreme or missing) is added up from single users' vectors. The sensitivity of
+`Clip` includes that (`SHARED_ROUNDING`). Proof: docs/proofs.md, section 13.
+
+Li, Tramer, Liang and Hashimoto 2021 clip gradients of single examples of deep networks so.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from userdp.data.sparse import SparseRows
+from userdp.data.users import UserData
+from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
+
+BLOCK_USERS = 1 << 13  # whose sum is rounded together; by their public numbers
+ALLOWED = 2.0**-20  # of the radius, that a block's sum may be off by: a quarter of what `Clip` charges for
+_HIDDEN = 2.0**-28  # of a row's length, that rounding may hide where K is used
+_KEPT_PRODUCTS = 0.25  # of a row's entries: products K of users with more rows are not kept
+_FEW = 4  # rows of users whose quadratic forms are written out, over all users at once
+_SAFE = 1 - 2.0**-40  # room for what rounds when a row's factor is applied
+
+
+def rounding(dtype: Any, terms: int) -> float:
+    """How far a sum of so many products is off, relative to the sum of their magnitudes."""
+    unit = 2.0**-24 if np.dtype(dtype) == np.float32 else 2.0**-53
+    return 2 * (terms + 4) * unit
+
+
+class Geometry:
+    """Lengths of rows, and products of each user's rows, in a basis: what stays the same from pass to pass.
+
+    Held by the data's side, so that nobody who holds the weights holds anything of the data.
+    """
+
+    def __init__(self, data: UserData, basis: np.ndarray) -> None:
+        self.basis = basis
+        self.lower = basis if basis.ndim == 1 else triangular(basis)
+        n_features = data.n_features
+        # Of row @ lower, relative to `size_bounds`: the triangular form is rounded, too.
+        self.row_rounding = 4 * 2.0**-53 if basis.ndim == 1 else rounding(float, n_features) + 4 * n_features**2 * 2.0**-53
+        self.lengths = data.scratch((data.n_rows,), data.dtype)  # |row @ basis|
+        self.summed = np.zeros(data.n_users, dtype=bool)  # whose gradients are summed, for K is not kept or too rough
+        self.most_rows = 1 if isinstance(data.rows, SparseRows) else max(1, int(_KEPT_PRODUCTS * n_features))
+        blocks = blocks_of(np.arange(data.n_users))
+        parts = in_threads(lambda users: self._of_block(data, users), blocks)
+        self.products = [products for products, _ in parts]
+        self.stretch = np.array([stretch for _, stretch in parts])  # largest size bound / length, in each block
+
+    def _of_block(self, data: UserData, users: np.ndarray) -> tuple[dict[int, tuple[np.ndarray, np.ndarray]], float]:
+        products: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        stretch = 1.0
+        for some in chunks(data, users):
+            rows = Rows(data, some)
+            along = turned(rows, self.lower, np.float64)
+            lengths = np.sqrt(np.einsum("ij,ij->i", along, along))
+            self.lengths[rows.place] = lengths
+            bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
+            rough = ~(self.row_rounding * bounds <= _HIDDEN * lengths) | ~np.isfinite(self.lengths[rows.place])
+            summed = (rows.per_user(rough.astype(np.float32)) > 0) | (rows.counts > self.most_rows)
+            self.summed[some] = summed
+            ratios = np.where(rough | (lengths == 0), 1.0, bounds / lengths)
+            stretch = max(stretch, float(ratios.max(initial=1.0)))
+            for members, places in rows.alike():
+                count = int(rows.counts[members[0]])
+                if not 1 < count <= self.most_rows:
+                    continue
+                own = along.reshape(len(members), count, -1) if isinstance(places, slice) else along[places]
+                made = np.matmul(own, own.transpose(0, 2, 1))
+                products.setdefault(count, []).append((some[members], made.astype(data.dtype, copy=False)))
+        joined = {count: tuple(map(np.concatenate, zip(*parts, strict=True))) for count, parts in products.items()}
+        if self.most_rows >= 2:  # users last, so that a product is of whole arrays
+            for count in range(2, _FEW + 1):
+                if count in joined:
+                    joined[count] = joined[count][0], np.ascontiguousarray(joined[count][1].transpose(1, 2, 0))
+        return joined, stretch  # type: ignore[return-value]
+
+    def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each user |sum_i r_i y_i|, rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs)."""
+        lengths = rows.of_rows(self.lengths)
+        outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
+        sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
+        squares = [size * size for size in sizes] if rows.single else self._squares(rows, outputs, len(sizes[0]))
+        # What lengths and products hide, and what adding them up does.
+        hidden, unit = _HIDDEN + rounding(lengths.dtype, 0), rounding(lengths.dtype, 2 * self.most_rows)
+        norms = [np.sqrt(np.maximum(a, 0) + unit * b * b) + hidden * b for a, b in zip(squares, sizes, strict=True)]
+        if len(norms) == 1:
+            return norms[0], sizes[0]
+        return np.sqrt(sum(norm * norm for norm in norms)) * (1 + 2.0**-50), sum(sizes)
+
+    def _squares(self, rows: Rows, outputs: list[np.ndarray], n_users: int) -> list[np.ndarray]:
+        """r' K r of each user whose K is kept."""
+        squares = [np.zeros(n_users) for _ in outputs]
+        products = self.products[int(rows.users[0]) // BLOCK_USERS]
+        for members, places in rows.alike():
+            count = int(rows.counts[members[0]])
+            if count == 1:
+                kept = np.square(rows.of_rows(self.lengths)[places], dtype=np.float64).ravel()
+            elif count in products:
+                owners, kept = products[count]
+                first = int(np.searchsorted(owners, rows.users[members[0]]))
+                wanted: Any = slice(first, first + len(members))
+                if first + len(members) > len(owners) or owners[first + len(members) - 1] != rows.users[members[-1]]:
+                    wanted = np.searchsorted(owners, rows.users[members])
+                kept = kept[..., wanted] if count <= _FEW else kept[wanted]
+            else:
+                continue
+            for square, slopes in zip(squares, outputs, strict=True):
+                own = slopes.reshape(len(members), count) if isinstance(places, slice) else slopes[places]
+                square[members] = _quadratic(kept, own, count)
+        return squares
+
+
+def _quadratic(products: np.ndarray, slopes: np.ndarray, count: int) -> np.ndarray:
+    """r' K r of each user; products are (users,), (rows, rows, users) or (users, rows, rows)."""
+    if count == 1:
+        return products * np.square(slopes[:, 0], dtype=np.float64)
+    if count > _FEW:
+        turned_slopes = np.matmul(products, slopes[:, :, None])[:, :, 0]
+        return np.einsum("ki,ki->k", turned_slopes, slopes)
+    columns = np.ascontiguousarray(slopes.T)
+    total = np.zeros(len(slopes), slopes.dtype)
+    for i in range(count):
+        inner = 0.5 * products[i, i] * columns[i]
+        for j in range(i):
+            inner += products[i, j] * columns[j]
+        total += 2 * inner * columns[i]
+    return total
+
+
+_KEPT: weakref.WeakKeyDictionary[UserData, Geometry] = weakref.WeakKeyDictionary()
+
+
+def geometry_of(data: UserData, basis: np.ndarray) -> Geometry:
+    """The geometry of all rows in a basis; the last one is kept with the data, for all steps of a solver use it."""
+    kept = _KEPT.get(data)
+    if kept is None or not (kept.basis is basis or np.array_equal(kept.basis, basis)):
+        _KEPT.pop(data, None)  # its memory first
+        kept = _KEPT[data] = Geometry(data, basis)
+    return kept
+
+
+def blocks_of(users: np.ndarray) -> list[np.ndarray]:
+    """Users, in order, by blocks of their numbers."""
+    edges = np.flatnonzero(np.diff(users // BLOCK_USERS)) + 1
+    return [block for block in np.split(users, edges) if len(block)]
+
+
+class Marks(NamedTuple):
+    """How a user's size is shown beside its clipped gradient: see `ClippedGradient`."""
+
+    longest: float
+    sizes: int
+    of_size: float
+    of_affected_size: float
+    affected: float
+
+    def counted(self, norms: np.ndarray, affected: np.ndarray, steps: float) -> np.ndarray:
+        """The sum of the marks of users with these norms, NaN for those who do not count, in whole steps."""
+        lost = np.isnan(norms)
+        sizes = size_of(norms, self.longest, self.sizes)
+        out = np.zeros(self.sizes + 1, dtype=np.int64)
+        for some, mark in ((~lost & ~affected, self.of_size), (~lost & affected, self.of_affected_size)):
+            out[:-1] += np.bincount(sizes[some], minlength=self.sizes) * math.trunc(mark * steps)
+        out[-1] = int(np.count_nonzero(lost | affected)) * math.trunc(self.affected * steps)
+        return out
+
+    def beside(self, norms: np.ndarray, affected: np.ndarray) -> np.ndarray:
+        """The marks of each user."""
+        lost = np.isnan(norms)
+        out = np.zeros((len(norms), self.sizes + 1))
+        places = np.flatnonzero(~lost)
+        sizes = size_of(norms, self.longest, self.sizes)
+        out[places, sizes[places]] = np.where(affected[places], self.of_affected_size, self.of_size)
+        out[lost | affected, -1] = self.affected
+        return out
+
+
+def size_of(norms: np.ndarray, longest: float, n_sizes: int) -> np.ndarray:
+    """k for a norm above longest / 2^(k + 1), the last of them for any smaller one.
+
+    >>> size_of(np.array([9.0, 1.0, 0.51, 0.5, 0.1, 0.0]), 1.0, 3).tolist()
+    [0, 0, 0, 1, 2, 2]
+    """
+    fraction, exponent = np.frexp(np.nan_to_num(norms / longest, nan=0.0, posinf=1.0))
+    sizes = np.where(fraction == 0.5, 1, 0) - exponent
+    return np.clip(np.where(fraction == 0, n_sizes, sizes), 0, n_sizes - 1)
+
+
+@dataclass(frozen=True)
+class GradientTotal:
+    """The sum of clipped gradients and their marks, in whole steps of the radius; `slopes` gives those of rows.
+
+    A row's slope is divided by its user's number of rows already; `geometry` None: gradients are taken `directions`
+    (outputs, features, width) apart, few, where every user's vector is at hand.
+    """
+
+    gradient: Any
+    clip: float
+    marks: Marks
+    geometry: Geometry | None
+    directions: np.ndarray | None
+
+    def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray:
+        """Whole numbers: steps of radius 2^-bits, and how many users there are."""
+        steps = 2.0**bits / radius
+
+        def of_block(block: np.ndarray) -> np.ndarray:
+            total, marks, error = self._summed(data, block, steps, alone=False)
+            if not error <= ALLOWED * radius:
+                total, marks, _ = self._summed(data, block, steps, alone=True)
+            return np.concatenate([np.trunc(total * steps).astype(np.int64), marks, [len(block)]])
+
+        return np.asarray(np.sum(in_threads(of_block, blocks_of(users)), axis=0))
+
+    def _summed(
+        self, data: UserData, block: np.ndarray, steps: float, alone: bool
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """The block's sum, its marks, and a bound on how far the sum is off; `alone`: from single users' vectors."""
+        total: Any = 0.0
+        marks, error = np.zeros(self.marks.sizes + 1, dtype=np.int64), 0.0
+        for some in chunks(data, block):
+            rows = Rows(data, some)
+            slopes = self.gradient.row_slopes(rows)
+            if self.directions is not None:
+                part, norms, wrong = self._along(rows, slopes)
+            else:
+                part, norms, wrong = self._turned(rows, slopes, alone)
+            total, error = total + part, error + wrong
+            marks += self.marks.counted(norms, data.affected[some], steps)
+        finite = bool(np.all(np.isfinite(total)))
+        return total, marks, error if finite else math.inf
+
+    def _factors(self, norms: np.ndarray, lost: np.ndarray) -> np.ndarray:
+        """min(1, clip / norm), 0 for users who do not count."""
+        return np.where(lost, 0.0, np.minimum(1.0, self.clip * _SAFE / np.where(norms > 0, norms, 1e-300)))
+
+    def _along(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Along few directions: every user's vector."""
+        assert self.directions is not None
+        vectors = self.gradient.along(rows, slopes, self.directions)
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)) * (1 + 2.0**-40)
+        lost = ~np.isfinite(norms) | (rows.counts == 0)
+        factors = self._factors(norms, lost)
+        total = (np.where(lost[:, None], 0.0, vectors) * factors[:, None]).sum(axis=0)
+        return total, np.where(lost, math.nan, norms), rounding(float, len(norms)) * self.clip * len(norms)
+
+    def _turned(self, rows: Rows, slopes: np.ndarray, alone: bool) -> tuple[np.ndarray, np.ndarray, float]:
+        geometry = self.geometry
+        assert geometry is not None
+        n_features, basis = rows.data.n_features, geometry.basis
+        summed = geometry.summed[rows.users]
+        norms, sizes = geometry.norms(rows, slopes)
+        direct = np.flatnonzero(summed)
+        outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
+        sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
+        bounds = np.zeros(len(rows.users))
+        if sums:
+            norms[direct], bounds[direct] = self._direct(sums, geometry)
+        lost = ~np.isfinite(norms) | (rows.counts == 0)
+        factors = self._factors(norms, lost)
+        unit = rounding(float, n_features + (len(rows.users) if alone else rows.depth))
+        stretch = float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
+        reach = float(factors @ np.where(summed | lost, 0.0, sizes)) * stretch + float(factors @ np.where(lost, 0.0, bounds))
+        error = unit * reach + rounding(float, len(rows.users)) * self.clip * len(rows.users)
+        marked = np.where(lost, math.nan, norms)
+        if alone:
+            return self._one_by_one(rows, outputs, sums, direct, factors, lost), marked, error
+        total = np.zeros((len(outputs), n_features))
+        if not summed.all():
+            of_users = np.where(summed, 0.0, factors)
+            through = np.repeat(of_users, rows.counts) if not rows.single else of_users
+            for line, one in zip(total, outputs, strict=True):
+                line += rows.combined(one * through)
+        for line, found in zip(total, sums, strict=False):
+            line += found.T @ factors[direct] if scipy.sparse.issparse(found) else factors[direct] @ found.astype(float)
+        return (total * basis if basis.ndim == 1 else total @ basis).ravel(), marked, error
+
+    def _direct(self, sums: list[Any], geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
+        """Norms of users' sums in the basis, rounded up, and what rounding is in proportion to."""
+        squares: Any = 0.0
+        reach: Any = 0.0
+        lower = geometry.lower
+        for found in sums:
+            found = found.astype(np.float64)
+            bounds = size_bounds(found, False, lower)
+            if scipy.sparse.issparse(found) and lower.ndim == 1:
+                made = found.multiply(lower[None])
+                square = np.asarray(made.multiply(made).sum(axis=1)).ravel()
+            else:
+                dense = found.toarray() if scipy.sparse.issparse(found) else found
+                made = dense * lower if lower.ndim == 1 else np.matmul(dense[:, None, :], lower)[:, 0]
+                square = np.einsum("ij,ij->i", made, made)
+            norm = np.sqrt(square) * (1 + rounding(float, len(lower))) + geometry.row_rounding * bounds
+            squares = squares + norm * norm
+            reach = reach + bounds
+        return np.sqrt(squares) * (1 + 2.0**-50), reach
+
+    def _one_by_one(
+        self,
+        rows: Rows,
+        outputs: list[np.ndarray],
+        sums: list[Any],
+        direct: np.ndarray,
+        factors: np.ndarray,
+        lost: np.ndarray,
+    ) -> np.ndarray:
+        """The sum of users' clipped vectors, each computed by itself and clipped once more by its own norm."""
+        assert self.geometry is not None
+        basis = self.geometry.basis
+        others = np.setdiff1d(np.arange(len(rows.users)), direct)
+        blocks = []
+        for number, slopes in enumerate(outputs):
+            found = np.zeros((len(rows.users), rows.data.n_features))
+            for some, made in ((direct, sums[number] if sums else None), (others, None)):
+                if len(some):
+                    made = rows.sums(slopes, some, np.float64) if made is None else made
+                    found[some] = made.toarray() if scipy.sparse.issparse(made) else made
+            blocks.append(found * basis if basis.ndim == 1 else np.matmul(found[:, None, :], basis)[:, 0])
+        vectors = np.hstack(blocks)
+        vectors[lost | ~np.isfinite(vectors).all(axis=1)] = 0.0
+        vectors *= factors[:, None]
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        vectors *= np.minimum(1.0, self.clip * _SAFE / np.where(norms > 0, norms, 1e-300))[:, None]
+        return vectors.sum(axis=0)
