@@ -8,7 +8,6 @@ _DRAWN = _LAPLACE + "test_released_noise_is_laplace_with_scale_multiplier_times_
 _ENDS = _LAPLACE + "test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_ball"
 _MOVED = _LAPLACE + "test_no_replacement_moves_the_total_by_more_than_the_sensitivity_in_the_1_norm"
 _COST = _LAPLACE + "test_every_round_costs_one_over_its_multiplier_and_nothing_else"
-_FUSED = "privacy/test_totals.py::test_the_compiled_loop_adds_up_what_the_vectors_contribute"
 _PURE = "solvers/test_whitened_clip.py::test_without_delta_every_release_is_pure_and_epsilons_add_up_to_the_budget"
 _SAID = "test_pure.py::test_a_fit_says_what_it_guarantees_and_spends"
 
@@ -39,39 +38,19 @@ MUTANTS = [
     Mutant(
         "2-norms clipped where 1-norms are paid for",
         "ClippedTotal.__call__",
-        "if self.laplace",
-        "if False",
+        "laplace=self.laplace",
+        "laplace=False",
         _ENDS + " " + _MOVED,
     ),
     Mutant(
-        "the compiled loop clips 2-norms where 1-norms are paid for",
-        "ClippedTotal.sink",
-        "_add_vectors_of_1_norms if self.laplace else _add_clipped_vectors",
-        "_add_clipped_vectors",
-        _FUSED,
-    ),
-    Mutant(
-        "entries clipped by their 2-norms where 1-norms are paid for",
-        "_add_clipped_entries",
-        "if laplace",
-        "if False",
+        "entries clipped by their squares where 1-norms are paid for",
+        "clip.clipped_total",
+        "np.abs(entries) if laplace else entries * entries",
+        "entries * entries",
         _LAPLACE + "test_totals_of_entries_are_those_of_the_vectors " + _LAPLACE + "test_nor_does_one_of_entries",
     ),
-    Mutant("1-norms are not clipped", "_add_clipped_1_norms", "(1.0 if size <= 1 else 1 / size)", "1.0", _ENDS),
-    Mutant(
-        "wild vectors are clipped in each coordinate, not in their 1-norm",
-        "_add_clipped_1_norms",
-        "(steps / size)",
-        "steps",
-        _ENDS,
-    ),
-    Mutant(
-        "vectors that are not finite are kept in 1-norms",
-        "_add_clipped_1_norms",
-        "elif largest < np.inf",
-        "else",
-        _LAPLACE + "test_vectors_of_all_sizes_add_up",
-    ),
+    Mutant("1-norms are roots", "clip._clipped", "sizes if laplace else np.sqrt(sizes)", "np.sqrt(sizes)", _ENDS),
+    Mutant("1-norms are sums with signs", "clip._sizes_1", "np.sign(rows)", "np.ones_like(rows)", _ENDS + " " + _MOVED),
     Mutant(
         "acute vectors get Laplace noise for vectors at a right angle",
         "Clip.__post_init__",

@@ -71,13 +71,6 @@ MUTANTS = [
         _SCATTERED,
     ),
     Mutant(
-        "an empty shell ends the bounds",
-        "capped_counts.most_distant",
-        "if edges[shell + 1] <= sure[row]:",
-        "if edges[shell + 1] <= max(edges[shell], sure[row]):",
-        _SCATTERED,
-    ),
-    Mutant(
         "a shell is taken to end before its vectors do",
         "scattered.Settled._distant",
         "squares, tops = measured.upper**2, self.marks",

@@ -6,25 +6,25 @@ _CLIP = "privacy/test_sparse_clip.py::"
 _ROWS = "test_sparse.py::"
 _OWN = _ROWS + "test_a_users_entries_are_its_own_to_the_last_bit"
 _MALFORMED = _ROWS + "test_a_malformed_structure_is_refused_in_the_same_words"
-_NO_VECTOR = _CLIP + "test_entries_that_are_no_vector_count_as_not_finite"
+_COLUMNS = _CLIP + "test_entries_of_one_column_are_added_up_before_they_are_clipped"
 
 MUTANTS = [
     Mutant(
-        "a column of entries may come twice",
-        "_add_clipped_entries",
-        "and last_seen[columns[k]] != row",
-        "",
-        _NO_VECTOR,
+        "entries of one column are clipped one by one", "clip.clipped_total", "rows.sum_duplicates()", "pass", _COLUMNS
     ),
     Mutant(
-        "negative columns of entries are added", "_add_clipped_entries", "0 <= columns[k] <", "columns[k] <", _NO_VECTOR
+        "sums of a column's entries are written to what was given",
+        "clip.clipped_total",
+        "else vectors.copy()",
+        "else vectors",
+        _COLUMNS,
     ),
     Mutant(
-        "entries may lie beyond what is held",
-        "clipped_total_of_entries",
-        "or np.any(counts > held - starts)",
-        "",
-        _CLIP + "test_entries_that_are_not_there_are_refused",
+        "columns that there are not are added",
+        "clip.clipped_total",
+        "rows.check_format()",
+        "pass",
+        _CLIP + "test_columns_that_there_are_not_are_refused",
     ),
     Mutant("a user's columns stay seen", "entries._mean_gradients", "seen[touched[t]] = False", "", _OWN),
     Mutant("a user's gradient stays for the next", "entries._mean_gradients", "gradient[e, c] = 0.0", "", _OWN),

@@ -194,14 +194,6 @@ def test_a_concentrated_batch_is_settled_with_few_pairs(monkeypatch):
     assert 0 < sum(looked) < for_all
 
 
-def test_the_innermost_that_are_certainly_close_are_those_whose_bounds_add_up_to_the_radius():
-    rng = np.random.default_rng(5)
-    for size in (1, 2, 7, 300):
-        upper = np.sort(rng.choice([0.0, 0.25, 0.5, 0.75, 1.5, math.inf, *rng.uniform(0, 1, 9)], size))
-        expected = np.searchsorted(upper, 1.0 - upper, side="right")
-        np.testing.assert_array_equal(capped._certainly_close(upper, 1.0), expected)
-
-
 def test_the_shells_bound_is_no_less_than_the_distant_vectors():
     rng = np.random.default_rng(3)
     for _ in range(30):
@@ -302,18 +294,6 @@ def test_a_release_of_a_sample_is_what_exact_counts_give(monkeypatch):
         session = record.start(SeededNoise(5))
         released.append([session.release(vectors + k / 10, 5.5) for k in range(3)])
     np.testing.assert_array_equal(*released)
-
-
-@pytest.mark.parametrize("kind", ["bulk", "grid", "two"])
-def test_kernels_give_as_plain_python_what_they_give_compiled(kind, monkeypatch):
-    """Which is also how their branches are seen."""
-    vectors, radius = cloud(kind, 40, 3, np.random.default_rng(2))
-    expected = capped.capped_counts(vectors, radius, 30)
-    for name in ("most_distant", "sums", "_certainly_close", "_count"):
-        kernel = getattr(capped, name)
-        monkeypatch.setattr(capped, name, getattr(kernel, "py_func", kernel))
-    np.testing.assert_array_equal(capped.capped_counts(vectors, radius, 30), expected)
-    np.testing.assert_array_equal(expected, np.minimum(neighbour_counts(vectors, radius), 30))
 
 
 def test_small_or_scattered_batches_and_huge_vectors_are_counted_exactly(monkeypatch):

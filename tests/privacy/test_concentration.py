@@ -96,11 +96,10 @@ def test_comparable_does_not_write_into_its_input():
     assert c.comparable(rows, 1.0) is rows  # all are ordinary: nothing to write
 
 
-def test_a_row_is_ordinary_by_itself_compiled_or_not():
+def test_a_row_is_ordinary_by_itself():
     rows = np.array([[0.0, 1.0], [np.nan, 0.0], [0.0, -np.inf], [-1.0, 1.0], [0.0, -1.1], [1.1, np.nan]])
-    for ordinary in (c._ordinary, c._ordinary.py_func):
-        assert ordinary(rows, 1.0).tolist() == [True, False, False, True, False, False]
-        assert [bool(ordinary(row[None], 1.0)[0]) for row in rows] == ordinary(rows, 1.0).tolist()
+    assert c._ordinary(rows, 1.0).tolist() == [True, False, False, True, False, False]
+    assert [bool(c._ordinary(row[None], 1.0)[0]) for row in rows] == c._ordinary(rows, 1.0).tolist()
 
 
 def test_too_few_vectors_for_the_slack_are_refused():

@@ -249,12 +249,11 @@ def test_a_search_finds_the_same_radius():
     assert found[0] == found[1]
 
 
-def test_a_weighted_sum_compiled_or_not():
-    vectors, weights = np.array([[1.0, 2.0], [np.nan, 0.0], [3.0, 5.0]]), np.array([0.5, 0.0, 1.0])
-    for add in (c._add_weighted, c._add_weighted.py_func):
-        total = np.zeros(2)
-        add(vectors, weights, np.array([1.0, 1.0]), total)
-        assert total.tolist() == [2.0, 4.5]
+@pytest.mark.parametrize("block", [1, 2, 4096])
+def test_a_weighted_mean_in_blocks(block, monkeypatch):
+    monkeypatch.setattr(c, "_BLOCK", block)
+    vectors, weights = np.array([[1.0, 2.0], [np.nan, 0.0], [3.0, 5.0]]), np.array([0.5, 0.0, 1.5])
+    assert c.weighted_mean(vectors, weights).tolist() == [2.5, 4.25]
 
 
 class Elsewhere(LocalEngine):

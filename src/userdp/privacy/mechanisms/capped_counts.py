@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.privacy.mechanisms import neighbours as exact
-from userdp.privacy.mechanisms.neighbours import Counts, Floats, compiled, squared_distance
+from userdp.privacy.mechanisms.neighbours import Counts, Floats
 
 Singles = NDArray[np.float32]
 
@@ -32,7 +32,7 @@ _MOST_PAIRS = 0.25  # of all: above, looking at each pair once is faster
 _SHELLS = 24  # of the vectors by distance from the pivot, up to 1.2 radii
 _FEWEST_COLUMNS = 1024  # looked at together: shells are joined
 _FEW_ROWS, _JOINED = 32, 8  # so few rows look at more columns together, by a matrix product
-_COLUMNS = 256  # vectors that the loop advances together: they fit a cache
+_TILE = 2**21  # pairs whose inner products are held at once, by each thread
 ASKED = 1024  # rows whose spread in all shells is computed at once
 _CHUNK = 512  # rows of a product for the second moment: its rounding grows with them
 _MOMENT_ERROR = 2e-4  # of the trace: bound on the error of a shell's largest eigenvalue, and of a row's spread
@@ -125,7 +125,7 @@ def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floa
     counts = np.full(len(vectors), min(1, enough), dtype=np.int64)
     size, near = len(batch.order), batch.near
     tested, weighed = min(enough, size), min(whole, enough, size)
-    sure = _certainly_close(batch.upper, near)
+    sure = np.searchsorted(batch.upper, near - batch.upper, side="right")  # how many, the innermost, are certainly close
     start = int(sure[-1])  # those before are close to all
     inner = int(np.count_nonzero(sure >= tested))
     counts[batch.order[:inner]] = tested
@@ -261,7 +261,7 @@ def fewer_distant(own: Singles, upper: Floats, tops: Floats, moments: Moments, n
     return np.where(usable, bound, moments.sizes).astype(np.int64)
 
 
-@compiled
+@np.errstate(all="ignore")
 def most_distant(
     squares: Floats, sure: NDArray[np.intp], edges: NDArray[np.intp], tops: Floats, steepest: Floats, near: float
 ) -> Counts:
@@ -271,18 +271,12 @@ def most_distant(
     Markov's inequality there are at most sum_k <t_j, t_k>^2 / tau^2 <= lambda |t_j|^2 / tau^2 of them, lambda the
     largest eigenvalue of sum_k t_k t_k^T.
     """
-    distant = np.zeros((len(squares), len(steepest)), dtype=np.int64)
-    for row in range(len(squares)):
-        for shell in range(len(steepest) - 1, -1, -1):
-            if edges[shell + 1] <= sure[row]:
-                break
-            unsure = edges[shell + 1] - max(edges[shell], sure[row])  # 0 of an empty shell
-            distant[row, shell] = unsure
-            tau = ((near * near - squares[row]) - tops[shell]) / 2
-            if tau > 0:
-                bound = steepest[shell] * squares[row] / (tau * tau)
-                if bound < unsure:
-                    distant[row, shell] = np.int64(bound)
+    distant = np.empty((len(squares), len(steepest)), dtype=np.int64)
+    for shell, (first, last) in enumerate(pairwise(edges)):
+        unsure = np.maximum(last - np.maximum(first, sure), 0)
+        tau = ((near * near - squares) - tops[shell]) / 2
+        bound = steepest[shell] * squares / (tau * tau)
+        distant[:, shell] = np.where((tau > 0) & (bound < unsure), bound, unsure)
     return distant
 
 
@@ -301,122 +295,28 @@ def _hits(batch: _Sorted, rows: NDArray[np.intp], first: int, last: int, pool: T
     surely, maybe = (middle + width).astype(np.float32), (middle - width).astype(np.float32)
 
     def by_matrix(part: NDArray[np.intp]) -> None:
-        products = batch.centred[rows[part]] @ batch.centred[first:last].T
-        found, ignored = np.empty(len(part), dtype=np.int64), np.empty(len(columns), dtype=np.int32)
-        bounds = surely[part], maybe[part], bias.astype(np.float32), products.size
-        pairs = batch.vectors, batch.order[rows[part]], columns
-        exact.tally(products, *bounds, *pairs, scale, limit, found, ignored)
-        hits[part] = found
-
-    def by_product(part: NDArray[np.intp]) -> None:
-        padded = np.zeros((-(-len(part) // 4) * 4, batch.centred.shape[1]), dtype=np.float32)
-        padded[: len(part)] = batch.centred[rows[part]]
-        found, pairs = np.zeros(len(part), dtype=np.int64), (batch.vectors, batch.order[rows[part]], columns)
         with np.errstate(all="ignore"):  # a setting of each thread's own
-            _count(padded, across, biases, surely[part], maybe[part], *pairs, scale, limit, found)
-        hits[part] = found
+            products = batch.centred[rows[part]] @ batch.centred[first:last].T
+            bounds = surely[part], maybe[part], bias.astype(np.float32), products.size
+            found = exact.tally(products, *bounds, batch.vectors, batch.order[rows[part]], columns, scale, limit)
+        assert found is not None  # no tile holds more pairs than there are
+        hits[part] = found[0]
 
     def directly(part: NDArray[np.intp]) -> None:
-        found, ignored = np.zeros(len(part), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
-        with np.errstate(all="ignore"):
-            exact.count_directly(batch.vectors, batch.order[rows[part]], columns, scale, limit, found, ignored)
-        hits[part] = found
+        hits[part] = exact.count_directly(batch.vectors, batch.order[rows[part]], columns, scale, limit)[0]
 
-    if 0 < np.count_nonzero(narrow) <= _FEW_ROWS:
-        by_matrix(asked[narrow])
-        asked = asked[~narrow]
-        narrow = np.zeros(len(asked), dtype=np.bool_)
-    if narrow.any():
-        across, biases = _blocks(batch.centred[first:last], bias)
-    for count, some in ((by_product, asked[narrow]), (directly, asked[~narrow])):
+    most = max(1, _TILE // max(1, len(columns)))
+    for count, some in ((by_matrix, asked[narrow]), (directly, asked[~narrow])):
         if len(some) > 0:
-            list(pool.map(count, np.array_split(some, os.cpu_count() or 1)))
+            n_parts = max(-(-len(some) // most), min(len(some), os.cpu_count() or 1))
+            list(pool.map(count, np.array_split(some, n_parts)))
     return hits
 
 
-def _blocks(centred: Singles, bias: Floats) -> tuple[Singles, Singles]:
-    """Columns side by side, coordinate by coordinate, in blocks; those that fill up the last one are far from all."""
-    count = -(-len(centred) // _COLUMNS)
-    padded = np.zeros((count * _COLUMNS, centred.shape[1]), dtype=np.float32)
-    padded[: len(centred)] = centred
-    biases = np.full(count * _COLUMNS, np.inf, dtype=np.float32)
-    biases[: len(centred)] = bias
-    across = padded.reshape(count, _COLUMNS, -1).transpose(0, 2, 1)
-    return np.ascontiguousarray(across), biases.reshape(count, _COLUMNS)
-
-
-@compiled
-def _certainly_close(upper: Floats, near: float) -> NDArray[np.intp]:
-    """Of each vector, how many, the innermost, are certainly close: the number of k with upper_k <= near - upper_j."""
-    sure = np.empty(len(upper), dtype=np.intp)
-    count = len(upper)
-    for row in range(len(upper)):
-        while count > 0 and upper[count - 1] > near - upper[row]:
-            count -= 1
-        sure[row] = count
-    return sure
-
-
-@compiled
 def sums(rows: Singles, total: Floats, moment: Floats) -> None:
-    """Add sum_k y_k and sum_k y_k y_k^T, this in products of few rows, which no BLAS spreads over threads."""
-    for row in range(len(rows)):
-        for coordinate in range(rows.shape[1]):
-            total[coordinate] += rows[row, coordinate]
+    """Add sum_k y_k and sum_k y_k y_k^T, this in products of few rows, whose rounding is small."""
+    total += rows.sum(axis=0, dtype=np.float64)
     chunk = max(1, min(_CHUNK, 2**18 // (rows.shape[1] * rows.shape[1])))
     for first in range(0, len(rows), chunk):
         part = rows[first : first + chunk]
-        moment += np.dot(part.T, part)
-
-
-@compiled
-def _count(
-    rows: Singles,
-    blocks: NDArray[np.float32],
-    bias: Singles,
-    surely: Singles,
-    maybe: Singles,
-    vectors: Floats,
-    row_ids: NDArray[np.intp],
-    column_ids: NDArray[np.intp],
-    scale: float,
-    limit: float,
-    hits: Counts,
-) -> None:
-    """Neighbours of each row among the columns, four rows at a time; pairs in the band by the canonical predicate.
-
-    close if g - bias_k >= surely_j;  far if g - bias_k < maybe_j;  else the canonical predicate.
-    """
-    dimension, width = blocks.shape[1], blocks.shape[2]
-    sums = np.empty((4, width), dtype=np.float32)
-    one, two, three, four = sums[0], sums[1], sums[2], sums[3]
-    for block in range(len(blocks)):
-        columns, biases = blocks[block], bias[block]
-        for row in range(0, len(rows), 4):
-            sums[:] = 0.0
-            for coordinate in range(dimension):
-                values = columns[coordinate]
-                a, b, c, d = (
-                    rows[row, coordinate],
-                    rows[row + 1, coordinate],
-                    rows[row + 2, coordinate],
-                    rows[row + 3, coordinate],
-                )
-                for column in range(width):
-                    one[column] += a * values[column]
-                    two[column] += b * values[column]
-                    three[column] += c * values[column]
-                    four[column] += d * values[column]
-            for offset in range(min(4, len(hits) - row)):
-                above, below, products = surely[row + offset], maybe[row + offset], sums[offset]
-                close, candidates = np.int32(0), np.int32(0)
-                for column in range(width):
-                    value = products[column] - biases[column]
-                    close += np.int32(value >= above)
-                    candidates += np.int32(value >= below)
-                hits[row + offset] += close
-                if candidates > close:
-                    for column in range(width):
-                        if below <= products[column] - biases[column] < above:
-                            left, right = vectors[row_ids[row + offset]], vectors[column_ids[block * width + column]]
-                            hits[row + offset] += squared_distance(left, right, scale) <= limit
+        moment += part.T @ part

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.privacy.mechanisms.capped_counts import capped_counts, least_deficit
-from userdp.privacy.mechanisms.neighbours import compiled
 from userdp.privacy.mechanisms.neighbours import neighbour_counts as neighbour_counts
 
 Vectors = NDArray[np.float64]
@@ -30,6 +29,7 @@ Counts = NDArray[np.int64]
 # others could exceed the sensitivity.
 _LARGEST_COORDINATE = 2.0**20
 
+_BLOCK = 4096  # vectors that are weighted at a time
 _FEW = 4000  # vectors of which all pairs are looked at: performance only
 
 # Radii given by a caller, and factors that a search multiplies them by: products stay within 2^-500 .. 2^500.
@@ -92,16 +92,10 @@ def comparable(vectors: Vectors, radius: float) -> Vectors:
     return rows
 
 
-@compiled
 def _ordinary(rows: Vectors, largest: float) -> NDArray[np.bool_]:
-    """Which rows have no coordinate above this, and none that is NaN."""
-    ordinary = np.empty(len(rows), dtype=np.bool_)
-    for row in range(len(rows)):
-        beyond = 0
-        for coordinate in range(rows.shape[1]):
-            beyond += not abs(rows[row, coordinate]) <= largest
-        ordinary[row] = beyond == 0
-    return ordinary
+    """Which rows have no coordinate above this, and none that is NaN, which spoils a row's largest and smallest."""
+    sizes = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
+    return np.asarray(sizes <= largest)
 
 
 def counts_up_to(
@@ -148,19 +142,11 @@ def weighted_mean(vectors: Vectors, weights: Vectors) -> Vectors:
     kept = np.flatnonzero(weights > 0)
     if kept.size == 0:
         return np.zeros(vectors.shape[1])
-    pivot, total = vectors[kept[0]].copy(), np.zeros(vectors.shape[1])
-    _add_weighted(vectors, weights, pivot, total)
+    pivot, total = vectors[kept[0]], np.zeros(vectors.shape[1])
+    for first in range(0, kept.size, _BLOCK):
+        some = kept[first : first + _BLOCK]
+        total += weights[some] @ (vectors[some] - pivot)
     return np.asarray(pivot + total / weights[kept].sum())
-
-
-@compiled
-def _add_weighted(vectors: Vectors, weights: Vectors, pivot: Vectors, total: Vectors) -> None:
-    """total += sum of w_j (x_j - pivot) over the positive weights."""
-    for row in range(len(vectors)):
-        weight = weights[row]
-        if weight > 0:
-            for coordinate in range(len(pivot)):
-                total[coordinate] += weight * (vectors[row, coordinate] - pivot[coordinate])
 
 
 def check_radius(radius: float) -> float:

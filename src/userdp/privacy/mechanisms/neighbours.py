@@ -12,14 +12,12 @@ Known limit: counts do not depend on the shortcuts, but run time does depend on 
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from userdp.compiling import kernel
 
 __all__ = ["neighbour_counts"]
 
@@ -31,8 +29,9 @@ BAND_FRACTION = 1 / 64  # A GEMM is used only where its error band is at most th
 # The rest cannot alter a count, only its cost.
 CROWD_FRACTION = 1 / 16  # A tile with more than this fraction of its pairs in the band is computed canonically.
 MAX_CROWDS = 6  # At most 2^6 - 1 tiles are decided without trying a GEMM again: performance only.
-LANES = 16  # Sums that run side by side in a norm.
-SEGMENT = 128  # Columns that the direct kernel advances together: they fit a cache.
+ENTRIES = 2**15  # Numbers of an array that is used again at once: they fit a cache.
+SEGMENT = 512  # Columns that are compared with a row at once.
+TALLIED = 64  # Rows of a tile that are tallied at once; fewer than 128.
 MAX_SPLITS = 2  # How often far-apart groups are split: bounds extra memory.
 
 
@@ -201,8 +200,6 @@ class Tiles:
         """Hits of each row start..stop among the columns first..last, and of each column among the rows."""
         scale, limit = self.ruler.scale, self.ruler.limit
         rows, columns = self.order[start:stop], self.order[first:last]
-        row_hits = np.empty(stop - start, dtype=np.int64)
-        column_hits = np.empty(last - first, dtype=np.int32)
         for single in (True, False):
             # The tile's largest column norm bounds them all; norms are sorted.
             width = band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
@@ -218,9 +215,10 @@ class Tiles:
             surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
             crowd = int(CROWD_FRACTION * products.size)
             bounds = (surely, maybe, column_bias, crowd)
-            if tally(products, *bounds, self.vectors, rows, columns, scale, limit, row_hits, column_hits):
+            hits = tally(products, *bounds, self.vectors, rows, columns, scale, limit)
+            if hits is not None:
                 self.crowds[single] = 0
-                return row_hits, column_hits.astype(np.int64)
+                return hits
             self.crowds[single] = min(self.crowds[single] + 1, MAX_CROWDS)
             self.resting[single] = 2 ** self.crowds[single] - 1
         return self.decide_directly(start, stop, first, last)
@@ -230,10 +228,7 @@ class Tiles:
         columns = self.order[first:last]
 
         def count(rows: NDArray[np.intp]) -> tuple[Counts, Counts]:
-            hits = np.zeros(len(rows), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
-            with np.errstate(all="ignore"):  # a setting of each thread's own
-                count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit, *hits)
-            return hits
+            return count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit)
 
         with ThreadPoolExecutor() as pool:
             parts = list(pool.map(count, np.array_split(self.order[start:stop], os.cpu_count() or 1)))
@@ -274,66 +269,47 @@ def band(norms: Floats, largest: float, dimension: int, limit: float, single: bo
     return width
 
 
-# No kernel of this file may use fastmath: a callee compiled first for a fastmath caller takes over its flags, even
-# in the cache, and the canonical predicate would then depend on who called it first.
-_F = TypeVar("_F", bound=Callable[..., Any])
-compiled: Callable[[_F], _F] = kernel()
+@np.errstate(all="ignore")
+def squared_distances(left: Floats, right: Floats, scale: float) -> Floats:
+    """The canonical squared distance of each row of `left` to that of `right`: float64 terms summed left to right.
 
-
-@compiled
-def _term(a: float, b: float, scale: float) -> float:
-    """One coordinate's fraction of the canonical squared distance: ((a - b) scale)^2.
-
-    Scaling the difference, not the coordinates, keeps duplicates of huge vectors at distance 0.
+    Scaling the difference, not the coordinates, keeps duplicates of huge vectors at distance 0. No operation of numpy
+    on whole arrays is fused with another, so an entry is what the quadratic loop would find.
     """
-    difference = (a - b) * scale
-    return difference * difference
-
-
-@compiled
-def squared_distance(a: Floats, b: Floats, scale: float) -> float:
-    """The canonical squared distance: float64 terms summed left to right."""
-    total = 0.0
-    for coordinate in range(len(a)):
-        total += _term(a[coordinate], b[coordinate], scale)
+    shape = np.broadcast_shapes(left.shape[:-1], right.shape[:-1])
+    total, term = np.zeros(shape), np.empty(shape)
+    for coordinate in range(left.shape[-1]):
+        np.subtract(left[..., coordinate], right[..., coordinate], out=term)
+        term *= scale
+        term *= term
+        total += term
     return total
 
 
-@compiled
+@np.errstate(all="ignore")
 def squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
-    """Squared distances of all rows to the pivot, in scaled units, up to rounding.
-
-    Any order of summation will do here. LANES sums side by side vectorise without fastmath, which a function
-    compiled on behalf of this one would inherit: the canonical predicate among them.
-    """
+    """Squared distances of all rows to the pivot, in scaled units, up to rounding: any order of summation will do."""
     norms = np.empty(len(vectors))
-    lanes = np.empty(LANES)
-    whole = len(pivot) - len(pivot) % LANES
-    for row in range(len(vectors)):
-        vector = vectors[row]
-        lanes[:] = 0.0
-        for first in range(0, whole, LANES):
-            for lane in range(LANES):
-                lanes[lane] += _term(vector[first + lane], pivot[first + lane], scale)
-        total = 0.0
-        for lane in range(LANES):
-            total += lanes[lane]
-        for coordinate in range(whole, len(pivot)):
-            total += _term(vector[coordinate], pivot[coordinate], scale)
-        norms[row] = total
+    for part in _parts(len(vectors), len(pivot)):
+        away = (vectors[part] - pivot) * scale
+        np.einsum("ij,ij->i", away, away, out=norms[part])
     return norms
 
 
-@compiled
+@np.errstate(all="ignore")
 def centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float, centred: NDArray[Any]) -> None:
     """Write (x - pivot) scale for the rows in order, rounded to the type of `centred`."""
-    for row in range(len(order)):
-        source, target = vectors[order[row]], centred[row]
-        for coordinate in range(len(pivot)):
-            target[coordinate] = (source[coordinate] - pivot[coordinate]) * scale
+    for part in _parts(len(order), len(pivot)):
+        centred[part] = (vectors[order[part]] - pivot) * scale
 
 
-@compiled
+def _parts(size: int, width: int) -> Iterator[slice]:
+    """Slices of so many rows that stay in a cache."""
+    step = max(1, ENTRIES // max(1, width))
+    return (slice(first, min(first + step, size)) for first in range(0, size, step))
+
+
+@np.errstate(all="ignore")
 def tally(
     products: NDArray[Any],
     surely: NDArray[Any],
@@ -345,69 +321,47 @@ def tally(
     columns: NDArray[np.intp],
     scale: float,
     limit: float,
-    row_hits: Counts,
-    column_hits: NDArray[np.int32],
-) -> bool:
-    """Count a tile's neighbours from its inner products; False, and no result, if the band holds a crowd.
+) -> tuple[Counts, Counts] | None:
+    """Neighbours of each row and column of a tile by its inner products, used up; None if the band holds a crowd.
 
     close if g - bias_k >= surely_j;  far if g - bias_k < maybe_j;  else the canonical predicate.
     """
-    column_hits[:] = 0
-    unsure = np.zeros(len(rows), dtype=np.int64)
+    row_hits, column_hits = np.zeros(len(rows), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
+    unsure: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
     total = 0
-    for row in range(len(rows)):
-        above, below = surely[row], maybe[row]
-        close, candidates = 0, 0
-        for column in range(len(columns)):
-            value = products[row, column] - bias[column]
-            hit = value >= above
-            close += hit
-            candidates += value >= below
-            column_hits[column] += hit
-        row_hits[row] = close
-        unsure[row] = candidates - close
-        total += unsure[row]
+    for first in range(0, len(rows), TALLIED):
+        part = slice(first, min(first + TALLIED, len(rows)))
+        values = products[part]
+        values -= bias
+        close = values >= surely[part, None]
+        between = values >= maybe[part, None]
+        between ^= close  # what is surely close is maybe close
+        row_hits[part] = [np.count_nonzero(row) for row in close]
+        column_hits += close.view(np.int8).sum(axis=0, dtype=np.int8)
+        found = np.flatnonzero(between)
+        total += len(found)
         if total > crowd:
-            return False
-    for row in range(len(rows)):
-        if unsure[row] > 0:
-            for column in range(len(columns)):
-                value = products[row, column] - bias[column]
-                if maybe[row] <= value < surely[row]:
-                    hit = squared_distance(vectors[rows[row]], vectors[columns[column]], scale) <= limit
-                    row_hits[row] += hit
-                    column_hits[column] += hit
-    return True
+            return None
+        unsure.append((first + found // len(columns), found % len(columns)))
+    pairs = [np.concatenate(each) for each in zip(*unsure, strict=True)] if unsure else [columns[:0]] * 2
+    for part in _parts(total, vectors.shape[1]):
+        some = [each[part] for each in pairs]
+        hit = squared_distances(vectors[rows[some[0]]], vectors[columns[some[1]]], scale) <= limit
+        row_hits += np.bincount(some[0][hit], minlength=len(rows))
+        column_hits += np.bincount(some[1][hit], minlength=len(columns))
+    return row_hits, column_hits
 
 
-@compiled
+@np.errstate(all="ignore")
 def count_directly(
-    vectors: Floats,
-    rows: NDArray[np.intp],
-    columns: NDArray[np.intp],
-    scale: float,
-    limit: float,
-    row_hits: Counts,
-    column_hits: Counts,
-) -> None:
-    """Count a tile's neighbours by the canonical predicate alone.
-
-    Many columns advance together, so that each pair's sum stays in canonical order yet vectorises.
-    """
-    across = np.empty((vectors.shape[1], SEGMENT))
-    totals = np.empty(SEGMENT)
+    vectors: Floats, rows: NDArray[np.intp], columns: NDArray[np.intp], scale: float, limit: float
+) -> tuple[Counts, Counts]:
+    """Neighbours of each row and column of a tile by the canonical predicate alone."""
+    row_hits, column_hits = np.zeros(len(rows), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
     for first in range(0, len(columns), SEGMENT):
-        width = min(SEGMENT, len(columns) - first)
-        for column in range(width):
-            for coordinate in range(vectors.shape[1]):
-                across[coordinate, column] = vectors[columns[first + column], coordinate]
-        for row in range(len(rows)):
-            totals[:] = 0.0
-            for coordinate in range(vectors.shape[1]):
-                value = vectors[rows[row], coordinate]
-                for column in range(width):
-                    totals[column] += _term(value, across[coordinate, column], scale)
-            for column in range(width):
-                hit = totals[column] <= limit
-                row_hits[row] += hit
-                column_hits[first + column] += hit
+        across = np.asfortranarray(vectors[columns[first : first + SEGMENT]])
+        for part in _parts(len(rows), len(across)):
+            hit = squared_distances(vectors[rows[part], None], across, scale) <= limit
+            row_hits[part] += hit.sum(axis=1)
+            column_hits[first : first + SEGMENT] += hit.sum(axis=0)
+    return row_hits, column_hits
