@@ -40,12 +40,20 @@ _HIDDEN = 2.0**-28  # of a row's length, that rounding may hide where K is used
 _KEPT_PRODUCTS = 0.25  # of a row's entries: products K of users with more rows are not kept
 _FEW = 4  # rows of users whose quadratic forms are written out, over all users at once
 _SAFE = 1 - 2.0**-40  # room for what rounds when a row's factor is applied
+_EXTREME = {4: 2.0**50, 8: 2.0**400}  # by bytes of a number: rows so long, or one over that, are not multiplied with others
+_TAME = 2.0**300
 
 
 def rounding(dtype: Any, terms: int) -> float:
     """How far a sum of so many products is off, relative to the sum of their magnitudes."""
     unit = 2.0**-24 if np.dtype(dtype) == np.float32 else 2.0**-53
     return 2 * (terms + 4) * unit
+
+
+def is_tame(basis: np.ndarray) -> bool:
+    """Whether rows may be added up before they are turned: where a row is tame in the basis, its sums do not overflow."""
+    sizes = np.abs(basis) if basis.ndim == 1 else np.abs(basis).max(axis=1)
+    return bool(np.all((sizes >= 1 / _TAME) & (sizes <= _TAME)))
 
 
 class Geometry:
@@ -70,14 +78,15 @@ class Geometry:
 
     def _of_block(self, data: UserData, users: np.ndarray) -> tuple[dict[int, tuple[np.ndarray, np.ndarray]], float]:
         products: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        stretch = 1.0
+        stretch, extreme = 1.0, _EXTREME[data.dtype.itemsize]
         for some in chunks(data, users):
             rows = Rows(data, some)
             along = turned(rows, self.lower, np.float64)
             lengths = np.sqrt(np.einsum("ij,ij->i", along, along))
             self.lengths[rows.place] = lengths
             bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
-            rough = ~(self.row_rounding * bounds <= _HIDDEN * lengths) | ~np.isfinite(self.lengths[rows.place])
+            tame = (lengths > 1 / extreme) & (lengths < extreme)  # so that neither K nor sums of rows over- or underflow
+            rough = ~((self.row_rounding * bounds <= _HIDDEN * lengths) & tame)
             summed = (rows.per_user(rough.astype(np.float32)) > 0) | (rows.counts > self.most_rows)
             self.summed[some] = summed
             ratios = np.where(rough | (lengths == 0), 1.0, bounds / lengths)
@@ -99,9 +108,10 @@ class Geometry:
     def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each user |sum_i r_i y_i|, rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs)."""
         lengths = rows.of_rows(self.lengths)
-        outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
+        # In order of memory: a product of strided numbers, of users beside others alike only, would round otherwise.
+        outputs = [slopes] if slopes.ndim == 1 else list(np.ascontiguousarray(slopes.T))
         sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
-        squares = [size * size for size in sizes] if rows.single else self._squares(rows, outputs, len(sizes[0]))
+        squares = self._squares(rows, outputs, len(sizes[0]))
         # What lengths and products hide, and what adding them up does.
         hidden, unit = _HIDDEN + rounding(lengths.dtype, 0), rounding(lengths.dtype, 2 * self.most_rows)
         norms = [np.sqrt(np.maximum(a, 0) + unit * b * b) + hidden * b for a, b in zip(squares, sizes, strict=True)]
