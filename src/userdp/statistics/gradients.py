@@ -192,7 +192,7 @@ class RowWeights:
     def of(self, rows: Rows) -> np.ndarray:
         """The weights of these rows."""
         lengths = self.lengths(rows)
-        return np.minimum(1.0, self.longest / np.where(lengths > 0, lengths, 1.0), dtype=lengths.dtype)
+        return np.minimum(lengths.dtype.type(self.longest) / lengths, 1.0)  # 1 where a row is 0: it is infinite there
 
 
 # The kinds of gradients that were seen to be finite on generated rows: public, and the same for all data.

@@ -82,9 +82,9 @@ class Geometry:
             self.summed[some] = summed
             ratios = np.where(rough | (lengths == 0), 1.0, bounds / lengths)
             stretch = max(stretch, float(ratios.max(initial=1.0)))
-            for members, places in rows.alike():
+            for members, places in rows.alike(self.most_rows):
                 count = int(rows.counts[members[0]])
-                if not 1 < count <= self.most_rows:
+                if count == 1:
                     continue
                 own = along.reshape(len(members), count, -1) if isinstance(places, slice) else along[places]
                 made = np.matmul(own, own.transpose(0, 2, 1))
@@ -96,24 +96,28 @@ class Geometry:
                     joined[count] = joined[count][0], np.ascontiguousarray(joined[count][1].transpose(1, 2, 0))
         return joined, stretch  # type: ignore[return-value]
 
-    def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each user |sum_i r_i y_i|, rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs)."""
+    def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each user |sum_i r_i y_i|, how much longer it may be, and sum_i |r_i| |y_i|; slopes are (rows, outputs)."""
         lengths = rows.of_rows(self.lengths)
         outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
-        sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
-        squares = [size * size for size in sizes] if rows.single else self._squares(rows, outputs, len(sizes[0]))
+        sizes = [rows.per_user(np.abs(one) * lengths) for one in outputs]
         # What lengths and products hide, and what adding them up does.
-        hidden, unit = _HIDDEN + rounding(lengths.dtype, 0), rounding(lengths.dtype, 2 * self.most_rows)
-        norms = [np.sqrt(np.maximum(a, 0) + unit * b * b) + hidden * b for a, b in zip(squares, sizes, strict=True)]
-        if len(norms) == 1:
-            return norms[0], sizes[0]
-        return np.sqrt(sum(norm * norm for norm in norms)) * (1 + 2.0**-50), sum(sizes)
+        hidden, unit = _HIDDEN + 2 * rounding(lengths.dtype, 4), math.sqrt(rounding(lengths.dtype, 2 * self.most_rows))
+        if rows.single and len(outputs) == 1:
+            return sizes[0], hidden * sizes[0], sizes[0]
+        if rows.single:
+            squares: Any = sum(size * size for size in sizes)
+        else:
+            squares = sum(self._squares(rows, outputs, len(rows.users)))
+            hidden = hidden + unit
+        total = sum(sizes)
+        return np.sqrt(np.maximum(squares, 0.0)), hidden * total, total
 
     def _squares(self, rows: Rows, outputs: list[np.ndarray], n_users: int) -> list[np.ndarray]:
         """r' K r of each user whose K is kept."""
         squares = [np.zeros(n_users) for _ in outputs]
         products = self.products[int(rows.users[0]) // BLOCK_USERS]
-        for members, places in rows.alike():
+        for members, places in rows.alike(self.most_rows):
             count = int(rows.counts[members[0]])
             if count == 1:
                 kept = np.square(rows.of_rows(self.lengths)[places], dtype=np.float64).ravel()
@@ -176,14 +180,18 @@ class Marks(NamedTuple):
     of_affected_size: float
     affected: float
 
-    def counted(self, norms: np.ndarray, affected: np.ndarray, steps: float) -> np.ndarray:
-        """The sum of the marks of users with these norms, NaN for those who do not count, in whole steps."""
-        lost = np.isnan(norms)
+    def counted(self, norms: np.ndarray, lost: np.ndarray | None, affected: np.ndarray, steps: float) -> np.ndarray:
+        """The sum of the marks of users with these norms, but for the `lost`, who do not count, in whole steps."""
+        out, n_affected = np.zeros(self.sizes + 1, dtype=np.int64), 0
         sizes = size_of(norms, self.longest, self.sizes)
-        out = np.zeros(self.sizes + 1, dtype=np.int64)
-        for some, mark in ((~lost & ~affected, self.of_size), (~lost & affected, self.of_affected_size)):
+        parts = [(slice(None), self.of_size)]
+        if lost is not None or affected.any():
+            lost = np.zeros(len(norms), dtype=bool) if lost is None else lost
+            parts = [(~lost & ~affected, self.of_size), (~lost & affected, self.of_affected_size)]
+            n_affected = int(np.count_nonzero(lost | affected))
+        for some, mark in parts:
             out[:-1] += np.bincount(sizes[some], minlength=self.sizes) * math.trunc(mark * steps)
-        out[-1] = int(np.count_nonzero(lost | affected)) * math.trunc(self.affected * steps)
+        out[-1] = n_affected * math.trunc(self.affected * steps)
         return out
 
     def beside(self, norms: np.ndarray, affected: np.ndarray) -> np.ndarray:
@@ -203,9 +211,9 @@ def size_of(norms: np.ndarray, longest: float, n_sizes: int) -> np.ndarray:
     >>> size_of(np.array([9.0, 1.0, 0.51, 0.5, 0.1, 0.0]), 1.0, 3).tolist()
     [0, 0, 0, 1, 2, 2]
     """
-    fraction, exponent = np.frexp(np.nan_to_num(norms / longest, nan=0.0, posinf=1.0))
-    sizes = np.where(fraction == 0.5, 1, 0) - exponent
-    return np.clip(np.where(fraction == 0, n_sizes, sizes), 0, n_sizes - 1)
+    fraction, exponent = np.frexp(norms * (1 / longest))
+    exponent[fraction == 0] = -n_sizes
+    return np.clip((fraction == 0.5) - exponent, 0, n_sizes - 1)
 
 
 @dataclass(frozen=True)
@@ -242,80 +250,79 @@ class GradientTotal:
         marks, error = np.zeros(self.marks.sizes + 1, dtype=np.int64), 0.0
         for some in chunks(data, block):
             rows = Rows(data, some)
-            slopes = self.gradient.row_slopes(rows)
-            if self.directions is not None:
-                part, norms, wrong = self._along(rows, slopes)
-            else:
-                part, norms, wrong = self._turned(rows, slopes, alone)
+            part, norms, lost, wrong = self._along(rows) if self.geometry is None else self._turned(rows, alone)
             total, error = total + part, error + wrong
-            marks += self.marks.counted(norms, data.affected[some], steps)
+            marks += self.marks.counted(norms, lost, data.affected[some], steps)
         finite = bool(np.all(np.isfinite(total)))
         return total, marks, error if finite else math.inf
 
-    def _factors(self, norms: np.ndarray, lost: np.ndarray) -> np.ndarray:
-        """min(1, clip / norm), 0 for users who do not count."""
-        return np.where(lost, 0.0, np.minimum(1.0, self.clip * _SAFE / np.where(norms > 0, norms, 1e-300)))
-
-    def _along(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Along few directions: every user's vector."""
-        assert self.directions is not None
-        vectors = self.gradient.along(rows, slopes, self.directions)
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)) * (1 + 2.0**-40)
+    def _factors(self, rows: Rows, norms: np.ndarray, excess: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """min(1, clip / norm), 0 for users who do not count, and these; None if there are none."""
+        safe = self.clip * (1 - 2 * rounding(norms.dtype, 4))
+        factors = np.minimum(safe / (norms + excess), 1.0)
+        if rows.filled and math.isfinite(norms.sum()):
+            return factors, None
         lost = ~np.isfinite(norms) | (rows.counts == 0)
-        factors = self._factors(norms, lost)
-        total = (np.where(lost[:, None], 0.0, vectors) * factors[:, None]).sum(axis=0)
-        return total, np.where(lost, math.nan, norms), rounding(float, len(norms)) * self.clip * len(norms)
+        return np.where(lost, 0.0, factors), lost
 
-    def _turned(self, rows: Rows, slopes: np.ndarray, alone: bool) -> tuple[np.ndarray, np.ndarray, float]:
+    def _along(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
+        """Along few directions: every user's vector is at hand."""
+        assert self.directions is not None
+        vectors = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        factors, lost = self._factors(rows, norms, 0.0)
+        if lost is not None:
+            vectors = np.where(lost[:, None], 0.0, vectors)
+        return factors @ vectors, norms, lost, rounding(float, len(norms)) * self.clip * len(norms)
+
+    def _turned(self, rows: Rows, alone: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
         geometry = self.geometry
         assert geometry is not None
-        n_features, basis = rows.data.n_features, geometry.basis
+        slopes, n_features, basis = self.gradient.row_slopes(rows), rows.data.n_features, geometry.basis
         summed = geometry.summed[rows.users]
-        norms, sizes = geometry.norms(rows, slopes)
         direct = np.flatnonzero(summed)
         outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
         sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
-        bounds = np.zeros(len(rows.users))
-        if sums:
-            norms[direct], bounds[direct] = self._direct(sums, geometry)
-        lost = ~np.isfinite(norms) | (rows.counts == 0)
-        factors = self._factors(norms, lost)
+        if len(direct) < len(summed):
+            norms, excess, sizes = geometry.norms(rows, slopes)
+            reach = sizes * float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
+            if sums:
+                norms[direct], excess[direct], reach[direct] = self._direct(sums, geometry)
+        else:
+            norms, excess, reach = self._direct(sums, geometry)
+        factors, lost = self._factors(rows, norms, excess)
         unit = rounding(float, n_features + (len(rows.users) if alone else rows.depth))
-        stretch = float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
-        reach = float(factors @ np.where(summed | lost, 0.0, sizes)) * stretch + float(factors @ np.where(lost, 0.0, bounds))
-        error = unit * reach + rounding(float, len(rows.users)) * self.clip * len(rows.users)
-        marked = np.where(lost, math.nan, norms)
+        error = unit * float(factors @ (reach if lost is None else np.where(lost, 0.0, reach)))
         if alone:
-            return self._one_by_one(rows, outputs, sums, direct, factors, lost), marked, error
+            return self._one_by_one(rows, outputs, sums, direct, factors), norms, lost, error
         total = np.zeros((len(outputs), n_features))
-        if not summed.all():
-            of_users = np.where(summed, 0.0, factors)
-            through = np.repeat(of_users, rows.counts) if not rows.single else of_users
+        if len(direct) < len(summed):
+            through = rows.per_row(np.where(summed, 0.0, factors) if sums else factors)
             for line, one in zip(total, outputs, strict=True):
                 line += rows.combined(one * through)
         for line, found in zip(total, sums, strict=False):
-            line += found.T @ factors[direct] if scipy.sparse.issparse(found) else factors[direct] @ found.astype(float)
-        return (total * basis if basis.ndim == 1 else total @ basis).ravel(), marked, error
+            those = factors[direct].astype(np.float64)
+            line += found.T @ those if scipy.sparse.issparse(found) else those @ found.astype(np.float64)
+        return (total * basis if basis.ndim == 1 else total @ basis).ravel(), norms, lost, error
 
-    def _direct(self, sums: list[Any], geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-        """Norms of users' sums in the basis, rounded up, and what rounding is in proportion to."""
+    def _direct(self, sums: list[Any], geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Norms of users' sums in the basis, how much longer they may be, and what rounding is in proportion to."""
         squares: Any = 0.0
         reach: Any = 0.0
         lower = geometry.lower
         for found in sums:
-            found = found.astype(np.float64)
-            bounds = size_bounds(found, False, lower)
+            reach = reach + size_bounds(found, False, lower)
             if scipy.sparse.issparse(found) and lower.ndim == 1:
                 made = found.multiply(lower[None])
-                square = np.asarray(made.multiply(made).sum(axis=1)).ravel()
-            else:
-                dense = found.toarray() if scipy.sparse.issparse(found) else found
-                made = dense * lower if lower.ndim == 1 else np.matmul(dense[:, None, :], lower)[:, 0]
-                square = np.einsum("ij,ij->i", made, made)
-            norm = np.sqrt(square) * (1 + rounding(float, len(lower))) + geometry.row_rounding * bounds
-            squares = squares + norm * norm
-            reach = reach + bounds
-        return np.sqrt(squares) * (1 + 2.0**-50), reach
+                squares = squares + np.asarray(made.multiply(made).sum(axis=1)).ravel()
+                continue
+            dense = found.toarray() if scipy.sparse.issparse(found) else found
+            own = lower.astype(dense.dtype)
+            made = dense * own if lower.ndim == 1 else np.matmul(dense[:, None, :], own)[:, 0]
+            squares = squares + np.einsum("ij,ij->i", made, made)
+        norms = np.sqrt(squares)
+        hidden = rounding(norms.dtype, len(lower))
+        return norms, hidden * norms + (hidden + geometry.row_rounding) * reach, reach
 
     def _one_by_one(
         self,
@@ -324,7 +331,6 @@ class GradientTotal:
         sums: list[Any],
         direct: np.ndarray,
         factors: np.ndarray,
-        lost: np.ndarray,
     ) -> np.ndarray:
         """The sum of users' clipped vectors, each computed by itself and clipped once more by its own norm."""
         assert self.geometry is not None
@@ -339,8 +345,7 @@ class GradientTotal:
                     found[some] = made.toarray() if scipy.sparse.issparse(made) else made
             blocks.append(found * basis if basis.ndim == 1 else np.matmul(found[:, None, :], basis)[:, 0])
         vectors = np.hstack(blocks)
-        vectors[lost | ~np.isfinite(vectors).all(axis=1)] = 0.0
+        vectors[(factors == 0) | ~np.isfinite(vectors).all(axis=1)] = 0.0
         vectors *= factors[:, None]
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        vectors *= np.minimum(1.0, self.clip * _SAFE / np.where(norms > 0, norms, 1e-300))[:, None]
-        return vectors.sum(axis=0)
+        return vectors.T @ np.minimum(self.clip * _SAFE / norms, 1.0)
