@@ -30,7 +30,7 @@ from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.losses import Loss, known, smoothing
 from userdp.statistics.rows import Rows, along, chunks, in_threads
-from userdp.statistics.totals import GradientTotal, Marks, geometry_of
+from userdp.statistics.totals import GradientTotal, Marks, geometry_of, is_tame
 
 N_SIZES = 12
 AFFECTED_SIZE, AFFECTED = 0.8, 0.6  # parts of a mark: 0.8^2 + 0.6^2 = 1
@@ -255,7 +255,7 @@ class MeanGradient(PerUser):
         check_sizes("weights", self.weights, self.loss, self.basis, rows.data.n_features)
         predictions = rows.predictions(self.weights.reshape(self.loss.n_outputs, -1))
         if self.smoothing is not None:
-            predictions = self.smoothing.shifts(predictions, rows)
+            predictions = self.smoothing.shifted(predictions, rows)
         slopes = slopes_of(self.loss, predictions, rows)
         if self.row_weights is None and rows.single:
             return slopes
@@ -466,7 +466,9 @@ class ClippedGradient(PerUser):
             found = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
             found[rows.counts == 0] = math.nan
         sparse = scipy.sparse.issparse(found)
-        squares = np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
+        squares = (
+            np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
+        )
         norms = np.where(np.isfinite(squares), np.sqrt(squares), math.nan)
         factors = np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0))
         marks = self.marks.beside(norms, rows.data.affected[rows.users])
@@ -481,11 +483,14 @@ class ClippedGradient(PerUser):
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-        None where that is not how they are added up: without a basis, or for a radius that would clip marks, too.
+        None where that is not how they are added up: without a basis, for one of extreme numbers, or for a radius that
+        would clip marks, too.
         """
         self._check_directions()
         gradient = self.gradient
         if type(gradient) is not MeanGradient or gradient.basis is None or radius < self.radius * (1 - 1e-12):
+            return None
+        if not is_tame(gradient.basis):
             return None
         if self.directions is None:
             geometry, directions = geometry_of(data, gradient.basis), None

@@ -11,15 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.statistics.gradients import PerUser, RowWeights
 from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
-from userdp.statistics.totals import ALLOWED, blocks_of, rounding
+from userdp.statistics.totals import ALLOWED, blocks_of, is_tame, rounding
 
 _EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
 _ROUGH = 2.0**-10  # by which rounding may lengthen a user's moment before it is computed in float64
-_MOMENT_ENTRIES = 1 << 15  # of rows at a time: products of BLAS are long enough, and sums short
+_LEAF_ROWS = 1024  # whose squares one product of BLAS adds up; sums of leaves follow
 
 
 def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, dtype: Any = None) -> Iterator[Any]:
@@ -36,7 +35,6 @@ def triangle(matrices: np.ndarray) -> np.ndarray:
     """Upper triangles row by row, off-diagonal entries times sqrt(2): vectors as long as the Frobenius norms."""
     first, second = np.triu_indices(matrices.shape[-1])
     return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2)))
-
 
 
 @dataclass(frozen=True)
@@ -115,18 +113,21 @@ class MomentShape(PerUser):
         if not (math.isfinite(self.threshold) and self.threshold >= 0):
             raise ValueError(f"threshold must be finite and >= 0, got {self.threshold}.")
 
-    def of_users(self, rows: Rows) -> Any:
+    def of_users(self, rows: Rows, known: np.ndarray | None = None) -> Any:
+        """The vectors; `known` are the factors that users' sums of squares are multiplied by."""
         if self.basis.ndim == 1:
             squares, lengths = self._diagonals(rows)
             factors = self._factors(lengths, rows.counts)
             if not scipy.sparse.issparse(squares):
                 return np.where(factors[:, None] > 0, squares, 0.0) * factors[:, None]
-            return scipy.sparse.csr_array(squares.multiply(factors[:, None]))
+            squares, each = scipy.sparse.csr_array(squares), np.repeat(factors, np.diff(squares.indptr))
+            squares.data = np.where(each > 0, squares.data, 0.0) * each
+            return squares
         out = np.zeros((len(rows.users), len(self.basis) * (len(self.basis) + 1) // 2))
         for members, squares in square_of(rows, self.basis, dtype=np.float64):
             found = triangle(squares)
             lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
-            factors = self._factors(lengths, rows.counts[members])
+            factors = self._factors(lengths, rows.counts[members]) if known is None else known[members]
             out[members] = np.where(factors[:, None] > 0, found, 0.0) * factors[:, None]
         return out
 
@@ -145,18 +146,21 @@ class MomentShape(PerUser):
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-        None for a radius that would clip vectors. See `statistics.totals` for what privacy rests on.
+        None for a radius that would clip vectors, or a basis of extreme numbers. See `statistics.totals` for what privacy rests on.
         """
         self.check_basis(data.n_features)
-        if radius < 1:
+        if radius < 1 or not is_tame(self.basis):
             return None
         steps, lower = 2.0**bits / radius, self.basis if self.basis.ndim == 1 else triangular(self.basis)
 
         def of_block(block: np.ndarray) -> np.ndarray:
             total, error = self._summed(data, block, lower)
             if not error <= ALLOWED * radius:
-                parts = [self.of_users(Rows(data, some)) for some in chunks(data, block, _MOMENT_ENTRIES)]
-                total = sum(np.asarray(part.sum(axis=0)).ravel() for part in parts)
+                total = 0.0
+                for some in chunks(data, block):
+                    rows = Rows(data, some)
+                    known = None if lower.ndim == 1 else self._rounded_factors(rows, lower)[0]
+                    total = total + np.asarray(self.of_users(rows, known).sum(axis=0)).ravel()
             return np.append(np.trunc(total * steps).astype(np.int64), len(block))
 
         return np.asarray(np.sum(in_threads(of_block, blocks_of(users)), axis=0))
@@ -165,7 +169,7 @@ class MomentShape(PerUser):
         """The sum of a block's vectors, and a bound on how far it is off."""
         d, total, error = data.n_features, 0.0, 0.0
         square: Any = 0.0
-        for some in chunks(data, block, _MOMENT_ENTRIES):
+        for some in chunks(data, block):
             rows = Rows(data, some)
             if lower.ndim == 1:
                 squares, lengths = self._diagonals(rows)
@@ -173,19 +177,27 @@ class MomentShape(PerUser):
                 total = total + (squares.T @ factors if scipy.sparse.issparse(squares) else factors @ squares)
                 error += rounding(float, len(some)) * len(some)
                 continue
-            bounds = size_bounds(rows.held, data.has_intercept, lower).astype(np.float64)
-            lengths, rough = moment_lengths(rows, lower, bounds, data.dtype)
-            if data.dtype != np.float64 and rough.any():
-                lengths = np.where(rough, moment_lengths(rows, lower, bounds, np.float64)[0], lengths)
-            weights = rows.per_row(self._factors(lengths, rows.counts))
+            factors, bounds = self._rounded_factors(rows, lower)
+            weights = rows.per_row(factors)
             held = rows.doubled.toarray() if scipy.sparse.issparse(rows.doubled) else rows.doubled
-            if data.has_intercept:
-                held = np.column_stack([held, np.ones(len(held))])
-            square = square + (held * weights[:, None]).T @ held
-            error += rounding(float, len(rows) + 4 * d) * float(weights @ np.square(bounds))
+            roots = np.sqrt(weights)[:, None]
+            held = np.hstack([held * roots, roots]) if data.has_intercept else held * roots
+            for leaf in range(0, len(held), _LEAF_ROWS):
+                some_rows = held[leaf : leaf + _LEAF_ROWS]
+                square = square + some_rows.T @ some_rows
+            depth = min(len(rows), _LEAF_ROWS) + len(rows) // _LEAF_ROWS
+            error += rounding(float, depth + 4 * d) * float(weights @ np.square(bounds))
         if lower.ndim == 2:
             total = triangle(self.basis.T @ square @ self.basis)
         return np.asarray(total), error if np.all(np.isfinite(total)) else math.inf
+
+    def _rounded_factors(self, rows: Rows, lower: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Factors by lengths that are rounded up, so that no vector is too long, and rows' `size_bounds`."""
+        bounds = size_bounds(rows.held, rows.data.has_intercept, lower).astype(np.float64)
+        lengths, rough = moment_lengths(rows, lower, bounds, rows.data.dtype)
+        if rows.data.dtype != np.float64 and rough.any():
+            lengths = np.where(rough, moment_lengths(rows, lower, bounds, np.float64)[0], lengths)
+        return self._factors(lengths, rows.counts), bounds
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.check_basis(n_features)
@@ -256,7 +268,9 @@ def column_squares(rows: Rows, scales: np.ndarray) -> Any:
     """Sums of (row * scales)^2 over each user's rows: (users, features), sparse where rows are."""
     held, d = rows.doubled, rows.data.rows.shape[1]
     everyone = np.arange(len(rows.users))
-    product = scipy.sparse.csr_array((np.ones(len(rows)), np.arange(len(rows)), rows.bounds), (len(everyone), len(rows)))
+    product = scipy.sparse.csr_array(
+        (np.ones(len(rows)), np.arange(len(rows)), rows.bounds), (len(everyone), len(rows))
+    )
     if scipy.sparse.issparse(held):
         held = held.copy()
         held.sum_duplicates()
@@ -294,5 +308,6 @@ def moment_lengths(rows: Rows, lower: np.ndarray, bounds: np.ndarray, dtype: Any
             terms = (d if count <= d else count) * math.isqrt(4 * min(count, d)) + flat.shape[1]
             found = np.sqrt(np.einsum("ij,ij->i", flat, flat).astype(np.float64)) * (1 + rounding(dtype, terms))
         lengths[members] = found + more[members]
-        rough[members] = ~(more[members] <= _ROUGH * found) | ~np.isfinite(found)
+        # Beyond these sizes squares of single precision's squares over- or underflow.
+        rough[members] = ~((more[members] <= _ROUGH * found) & (found > 2.0**-50) & (found < 2.0**50))
     return lengths, rough

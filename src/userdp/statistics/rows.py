@@ -100,13 +100,13 @@ class Rows:
         """
         least = int(self.counts.min(initial=0 if not len(self.counts) else self.counts[0]))
         if least == int(self.counts.max(initial=0)):
-            if 0 < least and (most is None or least <= most):
+            if least > 0 and (most is None or least <= most):
                 yield np.arange(len(self.users)), slice(None)
             return
         order = np.argsort(self.counts, kind="stable")
         for members in np.split(order, np.flatnonzero(np.diff(self.counts[order])) + 1):
             count = int(self.counts[members[0]])
-            if 0 < count and (most is None or count <= most):
+            if count > 0 and (most is None or count <= most):
                 yield members, self.bounds[members][:, None] + np.arange(count)
 
     def predictions(self, weights: np.ndarray) -> np.ndarray:
@@ -137,7 +137,9 @@ class Rows:
             total = rows.T @ factors
         else:
             full = len(rows) // LEAF_ROWS * LEAF_ROWS
-            leaves = np.matmul(factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1]))
+            leaves = np.matmul(
+                factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1])
+            )
             total = leaves[:, 0].sum(axis=0) + factors[full:] @ rows[full:]
         return np.append(total, factors.sum()) if self.data.has_intercept else np.asarray(total)
 

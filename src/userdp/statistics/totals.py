@@ -40,12 +40,23 @@ _HIDDEN = 2.0**-28  # of a row's length, that rounding may hide where K is used
 _KEPT_PRODUCTS = 0.25  # of a row's entries: products K of users with more rows are not kept
 _FEW = 4  # rows of users whose quadratic forms are written out, over all users at once
 _SAFE = 1 - 2.0**-40  # room for what rounds when a row's factor is applied
+_EXTREME = {
+    4: 2.0**50,
+    8: 2.0**400,
+}  # by bytes of a number: rows so long, or one over that, are not multiplied with others
+_TAME = 2.0**300
 
 
 def rounding(dtype: Any, terms: int) -> float:
     """How far a sum of so many products is off, relative to the sum of their magnitudes."""
     unit = 2.0**-24 if np.dtype(dtype) == np.float32 else 2.0**-53
     return 2 * (terms + 4) * unit
+
+
+def is_tame(basis: np.ndarray) -> bool:
+    """Whether rows may be added up before they are turned: where a row is tame in the basis, sums do not overflow."""
+    sizes = np.abs(basis) if basis.ndim == 1 else np.abs(basis).max(axis=1)
+    return bool(np.all((sizes >= 1 / _TAME) & (sizes <= _TAME)))
 
 
 class Geometry:
@@ -59,7 +70,9 @@ class Geometry:
         self.lower = basis if basis.ndim == 1 else triangular(basis)
         n_features = data.n_features
         # Of row @ lower, relative to `size_bounds`: the triangular form is rounded, too.
-        self.row_rounding = 4 * 2.0**-53 if basis.ndim == 1 else rounding(float, n_features) + 4 * n_features**2 * 2.0**-53
+        self.row_rounding = (
+            4 * 2.0**-53 if basis.ndim == 1 else rounding(float, n_features) + 4 * n_features**2 * 2.0**-53
+        )
         self.lengths = data.scratch((data.n_rows,), data.dtype)  # |row @ basis|
         self.summed = np.zeros(data.n_users, dtype=bool)  # whose gradients are summed, for K is not kept or too rough
         self.most_rows = 1 if isinstance(data.rows, SparseRows) else max(1, int(_KEPT_PRODUCTS * n_features))
@@ -70,14 +83,17 @@ class Geometry:
 
     def _of_block(self, data: UserData, users: np.ndarray) -> tuple[dict[int, tuple[np.ndarray, np.ndarray]], float]:
         products: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        stretch = 1.0
+        stretch, extreme = 1.0, _EXTREME[data.dtype.itemsize]
         for some in chunks(data, users):
             rows = Rows(data, some)
             along = turned(rows, self.lower, np.float64)
             lengths = np.sqrt(np.einsum("ij,ij->i", along, along))
             self.lengths[rows.place] = lengths
             bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
-            rough = ~(self.row_rounding * bounds <= _HIDDEN * lengths) | ~np.isfinite(self.lengths[rows.place])
+            tame = (lengths > 1 / extreme) & (
+                lengths < extreme
+            )  # so that neither K nor sums of rows over- or underflow
+            rough = ~((self.row_rounding * bounds <= _HIDDEN * lengths) & tame)
             summed = (rows.per_user(rough.astype(np.float32)) > 0) | (rows.counts > self.most_rows)
             self.summed[some] = summed
             ratios = np.where(rough | (lengths == 0), 1.0, bounds / lengths)
@@ -97,39 +113,41 @@ class Geometry:
         return joined, stretch  # type: ignore[return-value]
 
     def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each user |sum_i r_i y_i|, how much longer it may be, and sum_i |r_i| |y_i|; slopes are (rows, outputs)."""
-        lengths = rows.of_rows(self.lengths)
-        outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
-        sizes = [rows.per_user(np.abs(one) * lengths) for one in outputs]
-        # What lengths and products hide, and what adding them up does.
-        hidden, unit = _HIDDEN + 2 * rounding(lengths.dtype, 4), math.sqrt(rounding(lengths.dtype, 2 * self.most_rows))
-        if rows.single and len(outputs) == 1:
-            return sizes[0], hidden * sizes[0], sizes[0]
-        if rows.single:
-            squares: Any = sum(size * size for size in sizes)
-        else:
-            squares = sum(self._squares(rows, outputs, len(rows.users)))
-            hidden = hidden + unit
-        total = sum(sizes)
-        return np.sqrt(np.maximum(squares, 0.0)), hidden * total, total
+        """Of each user |sum_i r_i y_i|, the same rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs).
 
-    def _squares(self, rows: Rows, outputs: list[np.ndarray], n_users: int) -> list[np.ndarray]:
+        By the same operations for a user whoever is beside it: those with one row take no other way among their like.
+        """
+        lengths = rows.of_rows(self.lengths)
+        # In order of memory: BLAS could round products of strided numbers otherwise, and whether they are depends on
+        # who else there is.
+        outputs = [slopes] if slopes.ndim == 1 else list(np.ascontiguousarray(slopes.T))
+        sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
+        total = sizes[0] if len(sizes) == 1 else sum(sizes)
+        hidden = _HIDDEN + 2 * rounding(lengths.dtype, 4)  # by the rounding of lengths and products
+        alone = sizes[0] if len(sizes) == 1 else np.sqrt(sum(size * size for size in sizes))
+        if rows.single:
+            return alone, alone * (1 + hidden), total
+        squares = np.maximum(sum(self._squares(rows, outputs)), 0.0)
+        unit = rounding(lengths.dtype, 2 * self.most_rows)  # by adding products up
+        ones = rows.counts == 1
+        norms = np.where(ones, alone, np.sqrt(squares))
+        safe = np.where(ones, alone * (1 + hidden), np.sqrt(squares + unit * total * total) + hidden * total)
+        return norms, safe, total
+
+    def _squares(self, rows: Rows, outputs: list[np.ndarray]) -> list[np.ndarray]:
         """r' K r of each user whose K is kept."""
-        squares = [np.zeros(n_users) for _ in outputs]
+        squares = [np.zeros(len(rows.users)) for _ in outputs]
         products = self.products[int(rows.users[0]) // BLOCK_USERS]
         for members, places in rows.alike(self.most_rows):
             count = int(rows.counts[members[0]])
             if count == 1:
-                kept = np.square(rows.of_rows(self.lengths)[places], dtype=np.float64).ravel()
-            elif count in products:
-                owners, kept = products[count]
-                first = int(np.searchsorted(owners, rows.users[members[0]]))
-                wanted: Any = slice(first, first + len(members))
-                if first + len(members) > len(owners) or owners[first + len(members) - 1] != rows.users[members[-1]]:
-                    wanted = np.searchsorted(owners, rows.users[members])
-                kept = kept[..., wanted] if count <= _FEW else kept[wanted]
-            else:
                 continue
+            owners, kept = products[count]
+            first = int(np.searchsorted(owners, rows.users[members[0]]))
+            wanted: Any = slice(first, first + len(members))
+            if first + len(members) > len(owners) or owners[first + len(members) - 1] != rows.users[members[-1]]:
+                wanted = np.searchsorted(owners, rows.users[members])
+            kept = kept[..., wanted] if count <= _FEW else kept[wanted]
             for square, slopes in zip(squares, outputs, strict=True):
                 own = slopes.reshape(len(members), count) if isinstance(places, slice) else slopes[places]
                 square[members] = _quadratic(kept, own, count)
@@ -137,9 +155,7 @@ class Geometry:
 
 
 def _quadratic(products: np.ndarray, slopes: np.ndarray, count: int) -> np.ndarray:
-    """r' K r of each user; products are (users,), (rows, rows, users) or (users, rows, rows)."""
-    if count == 1:
-        return products * np.square(slopes[:, 0], dtype=np.float64)
+    """r' K r of each user; products are (rows, rows, users) for few rows, else (users, rows, rows)."""
     if count > _FEW:
         turned_slopes = np.matmul(products, slopes[:, :, None])[:, :, 0]
         return np.einsum("ki,ki->k", turned_slopes, slopes)
@@ -256,10 +272,9 @@ class GradientTotal:
         finite = bool(np.all(np.isfinite(total)))
         return total, marks, error if finite else math.inf
 
-    def _factors(self, rows: Rows, norms: np.ndarray, excess: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    def _factors(self, rows: Rows, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """min(1, clip / norm), 0 for users who do not count, and these; None if there are none."""
-        safe = self.clip * (1 - 2 * rounding(norms.dtype, 4))
-        factors = np.minimum(safe / (norms + excess), 1.0)
+        factors = np.minimum(self.clip * _SAFE / norms, 1.0)
         if rows.filled and math.isfinite(norms.sum()):
             return factors, None
         lost = ~np.isfinite(norms) | (rows.counts == 0)
@@ -270,7 +285,7 @@ class GradientTotal:
         assert self.directions is not None
         vectors = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        factors, lost = self._factors(rows, norms, 0.0)
+        factors, lost = self._factors(rows, norms)
         if lost is not None:
             vectors = np.where(lost[:, None], 0.0, vectors)
         return factors @ vectors, norms, lost, rounding(float, len(norms)) * self.clip * len(norms)
@@ -284,13 +299,13 @@ class GradientTotal:
         outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
         sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
         if len(direct) < len(summed):
-            norms, excess, sizes = geometry.norms(rows, slopes)
+            norms, safe, sizes = geometry.norms(rows, slopes)
             reach = sizes * float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
             if sums:
-                norms[direct], excess[direct], reach[direct] = self._direct(sums, geometry)
+                norms[direct], safe[direct], reach[direct] = self._direct(sums, geometry)
         else:
-            norms, excess, reach = self._direct(sums, geometry)
-        factors, lost = self._factors(rows, norms, excess)
+            norms, safe, reach = self._direct(sums, geometry)
+        factors, lost = self._factors(rows, safe)
         unit = rounding(float, n_features + (len(rows.users) if alone else rows.depth))
         error = unit * float(factors @ (reach if lost is None else np.where(lost, 0.0, reach)))
         if alone:
@@ -301,12 +316,12 @@ class GradientTotal:
             for line, one in zip(total, outputs, strict=True):
                 line += rows.combined(one * through)
         for line, found in zip(total, sums, strict=False):
-            those = factors[direct].astype(np.float64)
+            those = factors[direct]
             line += found.T @ those if scipy.sparse.issparse(found) else those @ found.astype(np.float64)
         return (total * basis if basis.ndim == 1 else total @ basis).ravel(), norms, lost, error
 
     def _direct(self, sums: list[Any], geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Norms of users' sums in the basis, how much longer they may be, and what rounding is in proportion to."""
+        """Norms of users' sums in the basis, the same rounded up, and what rounding is in proportion to."""
         squares: Any = 0.0
         reach: Any = 0.0
         lower = geometry.lower
@@ -320,9 +335,9 @@ class GradientTotal:
             own = lower.astype(dense.dtype)
             made = dense * own if lower.ndim == 1 else np.matmul(dense[:, None, :], own)[:, 0]
             squares = squares + np.einsum("ij,ij->i", made, made)
-        norms = np.sqrt(squares)
-        hidden = rounding(norms.dtype, len(lower))
-        return norms, hidden * norms + (hidden + geometry.row_rounding) * reach, reach
+        hidden = rounding(squares.dtype, len(lower))
+        norms, reach = np.sqrt(squares).astype(np.float64), reach.astype(np.float64)
+        return norms, norms + hidden * norms + (hidden + geometry.row_rounding) * reach, reach
 
     def _one_by_one(
         self,
