@@ -192,7 +192,7 @@ class RowWeights:
     def of(self, rows: Rows) -> np.ndarray:
         """The weights of these rows."""
         lengths = self.lengths(rows)
-        return np.minimum(1.0, self.longest / np.where(lengths > 0, lengths, 1.0), dtype=lengths.dtype)
+        return np.minimum(lengths.dtype.type(self.longest) / lengths, 1.0)  # 1 where a row is 0: it is infinite there
 
 
 # The kinds of gradients that were seen to be finite on generated rows: public, and the same for all data.
@@ -466,7 +466,9 @@ class ClippedGradient(PerUser):
             found = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
             found[rows.counts == 0] = math.nan
         sparse = scipy.sparse.issparse(found)
-        squares = np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
+        squares = (
+            np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
+        )
         norms = np.where(np.isfinite(squares), np.sqrt(squares), math.nan)
         factors = np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0))
         marks = self.marks.beside(norms, rows.data.affected[rows.users])

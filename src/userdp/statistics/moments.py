@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.statistics.gradients import PerUser, RowWeights
 from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
@@ -19,7 +18,7 @@ from userdp.statistics.totals import ALLOWED, blocks_of, is_tame, rounding
 
 _EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
 _ROUGH = 2.0**-10  # by which rounding may lengthen a user's moment before it is computed in float64
-_MOMENT_ENTRIES = 1 << 15  # of rows at a time: products of BLAS are long enough, and sums short
+_LEAF_ROWS = 1024  # whose squares one product of BLAS adds up; sums of leaves follow
 
 
 def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, dtype: Any = None) -> Iterator[Any]:
@@ -36,7 +35,6 @@ def triangle(matrices: np.ndarray) -> np.ndarray:
     """Upper triangles row by row, off-diagonal entries times sqrt(2): vectors as long as the Frobenius norms."""
     first, second = np.triu_indices(matrices.shape[-1])
     return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2)))
-
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class MomentShape(PerUser):
             total, error = self._summed(data, block, lower)
             if not error <= ALLOWED * radius:
                 total = 0.0
-                for some in chunks(data, block, _MOMENT_ENTRIES):
+                for some in chunks(data, block):
                     rows = Rows(data, some)
                     known = None if lower.ndim == 1 else self._rounded_factors(rows, lower)[0]
                     total = total + np.asarray(self.of_users(rows, known).sum(axis=0)).ravel()
@@ -171,7 +169,7 @@ class MomentShape(PerUser):
         """The sum of a block's vectors, and a bound on how far it is off."""
         d, total, error = data.n_features, 0.0, 0.0
         square: Any = 0.0
-        for some in chunks(data, block, _MOMENT_ENTRIES):
+        for some in chunks(data, block):
             rows = Rows(data, some)
             if lower.ndim == 1:
                 squares, lengths = self._diagonals(rows)
@@ -182,10 +180,13 @@ class MomentShape(PerUser):
             factors, bounds = self._rounded_factors(rows, lower)
             weights = rows.per_row(factors)
             held = rows.doubled.toarray() if scipy.sparse.issparse(rows.doubled) else rows.doubled
-            if data.has_intercept:
-                held = np.column_stack([held, np.ones(len(held))])
-            square = square + (held * weights[:, None]).T @ held
-            error += rounding(float, len(rows) + 4 * d) * float(weights @ np.square(bounds))
+            roots = np.sqrt(weights)[:, None]
+            held = np.hstack([held * roots, roots]) if data.has_intercept else held * roots
+            for leaf in range(0, len(held), _LEAF_ROWS):
+                some_rows = held[leaf : leaf + _LEAF_ROWS]
+                square = square + some_rows.T @ some_rows
+            depth = min(len(rows), _LEAF_ROWS) + len(rows) // _LEAF_ROWS
+            error += rounding(float, depth + 4 * d) * float(weights @ np.square(bounds))
         if lower.ndim == 2:
             total = triangle(self.basis.T @ square @ self.basis)
         return np.asarray(total), error if np.all(np.isfinite(total)) else math.inf
@@ -267,7 +268,9 @@ def column_squares(rows: Rows, scales: np.ndarray) -> Any:
     """Sums of (row * scales)^2 over each user's rows: (users, features), sparse where rows are."""
     held, d = rows.doubled, rows.data.rows.shape[1]
     everyone = np.arange(len(rows.users))
-    product = scipy.sparse.csr_array((np.ones(len(rows)), np.arange(len(rows)), rows.bounds), (len(everyone), len(rows)))
+    product = scipy.sparse.csr_array(
+        (np.ones(len(rows)), np.arange(len(rows)), rows.bounds), (len(everyone), len(rows))
+    )
     if scipy.sparse.issparse(held):
         held = held.copy()
         held.sum_duplicates()

@@ -25,7 +25,7 @@ from userdp.data.users import UserData
 
 _T = TypeVar("_T")
 
-CHUNK_ENTRIES = 1 << 17  # computed side by side: a megabyte of float64, which the second-level cache holds
+CHUNK_ENTRIES = 1 << 18  # computed side by side: few calls, and a cache holds them
 LEAF_ROWS = 256  # added up by one BLAS call; sums of leaves follow, so that rounding grows with both, not with rows
 
 
@@ -34,17 +34,25 @@ class Rows:
 
     def __init__(self, data: UserData, users: np.ndarray) -> None:
         self.data, self.users = data, users
-        starts = data.offsets[users]
-        self.counts = data.offsets[users + 1] - starts
-        self.bounds = np.concatenate([[0], np.cumsum(self.counts)])
-        together = len(users) > 0 and int(users[-1]) - int(users[0]) + 1 == len(users)
-        first = int(starts[0]) if len(users) else 0
-        self.place: Any = slice(first, first + int(self.bounds[-1]))
-        if not (together and bool(np.all(starts[1:] > starts[:-1]) | np.all(self.counts[:-1] == starts[1:] - starts[:-1]))):
-            self.place = np.repeat(starts - self.bounds[:-1], self.counts) + np.arange(self.bounds[-1])
+        self.starts = data.offsets[users]
+        self.counts = data.offsets[users + 1] - self.starts
+        self.single = bool(np.all(self.counts == 1))  # whether each of these users has one row
+        self.filled = self.single or bool(np.all(self.counts > 0))
 
     def __len__(self) -> int:
-        return int(self.bounds[-1])
+        return len(self.users) if self.single else int(self.bounds[-1])
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """Where users' rows begin, and end, among these rows."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+    @cached_property
+    def place(self) -> Any:
+        """Which rows of the data these are: a slice for users with successive numbers, whose rows lie together."""
+        if len(self.users) and int(self.users[-1]) - int(self.users[0]) + 1 == len(self.users):
+            return slice(int(self.starts[0]), int(self.starts[0]) + len(self))
+        return np.repeat(self.starts - self.bounds[:-1], self.counts) + np.arange(len(self))
 
     @cached_property
     def held(self) -> Any:
@@ -69,37 +77,37 @@ class Rows:
         """The numbers of these rows, of those of all rows."""
         return numbers[self.place]
 
-    def owners(self) -> np.ndarray:
-        """For each row the place of its user in the list."""
-        return np.repeat(np.arange(len(self.users)), self.counts)
-
     def per_row(self, of_users: np.ndarray) -> np.ndarray:
         """A number of each user, for each of its rows."""
         return of_users if self.single else np.repeat(of_users, self.counts)
-
-    @cached_property
-    def single(self) -> bool:
-        """Whether each of these users has one row."""
-        return len(self) == len(self.users) and bool(np.all(self.counts == 1))
 
     def per_user(self, of_rows: np.ndarray) -> np.ndarray:
         """Sums over each user's rows, 0 without rows."""
         if self.single:
             return of_rows
+        if self.filled:
+            return np.asarray(np.add.reduceat(of_rows, self.bounds[:-1], axis=0))
         out = np.zeros((len(self.users), *of_rows.shape[1:]), of_rows.dtype)
         some = self.counts > 0
         if some.any():
             out[some] = np.add.reduceat(of_rows, self.bounds[:-1][some], axis=0)
         return out
 
-    def alike(self) -> Iterator[tuple[np.ndarray, Any]]:
-        """Users with equally many rows, at least one, and where these are: (users, rows each), or all rows as a slice."""
-        for count in np.unique(self.counts):
-            members = np.flatnonzero(self.counts == count)
-            if count > 0:
-                yield members, slice(None) if len(members) == len(self.users) else (
-                    self.bounds[members][:, None] + np.arange(count)
-                )
+    def alike(self, most: int | None = None) -> Iterator[tuple[np.ndarray, Any]]:
+        """Users with equally many rows, from one up to `most`, and where these are: (users, rows each).
+
+        Where they are is a slice if all rows are theirs.
+        """
+        least = int(self.counts.min(initial=0 if not len(self.counts) else self.counts[0]))
+        if least == int(self.counts.max(initial=0)):
+            if least > 0 and (most is None or least <= most):
+                yield np.arange(len(self.users)), slice(None)
+            return
+        order = np.argsort(self.counts, kind="stable")
+        for members in np.split(order, np.flatnonzero(np.diff(self.counts[order])) + 1):
+            count = int(self.counts[members[0]])
+            if count > 0 and (most is None or count <= most):
+                yield members, self.bounds[members][:, None] + np.arange(count)
 
     def predictions(self, weights: np.ndarray) -> np.ndarray:
         """<weights[c], row>, (rows, outputs), or (rows,) for one output; weights (outputs, features)."""
@@ -107,28 +115,31 @@ class Rows:
 
     def sums(self, factors: np.ndarray, users: np.ndarray, dtype: Any) -> Any:
         """Sum of factor * row over the rows of users with these places in the list: (users, features)."""
-        counts = self.counts[users]
-        bounds = np.concatenate([[0], np.cumsum(counts)])
         if len(users) == len(self.users):
-            rows = np.arange(len(self))
+            bounds, rows = self.bounds, np.arange(len(self), dtype=np.int32)
         else:
+            counts = self.counts[users]
+            bounds = np.concatenate([[0], np.cumsum(counts)])
             rows = np.repeat(self.bounds[users] - bounds[:-1], counts) + np.arange(bounds[-1])
-        chosen = factors[rows].astype(dtype, copy=False)
-        product = scipy.sparse.csr_array((chosen, rows, bounds), shape=(len(users), len(self)))
+            factors = factors[rows]
+        parts = factors.astype(dtype, copy=False), rows.astype(np.int32, copy=False), bounds.astype(np.int32)
+        product = scipy.sparse.csr_array(parts, shape=(len(users), len(self)))
         made = product @ (self.doubled if dtype == np.float64 else self.held)
         if not self.data.has_intercept:
             return made
-        ones = np.asarray(product.sum(axis=1), dtype).reshape(-1, 1)
+        ones = product.sum(axis=1, dtype=dtype).reshape(-1, 1)
         return np.hstack([made, ones]) if isinstance(made, np.ndarray) else scipy.sparse.hstack([made, ones], "csr")
 
     def combined(self, factors: np.ndarray) -> np.ndarray:
         """Sum of factor * row over all rows of all these users, in float64; not a function of single users."""
-        rows = self.doubled
+        rows, factors = self.doubled, factors.astype(np.float64, copy=False)
         if scipy.sparse.issparse(rows):
             total = rows.T @ factors
         else:
             full = len(rows) // LEAF_ROWS * LEAF_ROWS
-            leaves = np.matmul(factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1]))
+            leaves = np.matmul(
+                factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1])
+            )
             total = leaves[:, 0].sum(axis=0) + factors[full:] @ rows[full:]
         return np.append(total, factors.sum()) if self.data.has_intercept else np.asarray(total)
 
@@ -221,7 +232,7 @@ def in_threads(work: Callable[[Any], _T], parts: list[Any]) -> list[_T]:
     with _one_blas_thread():
         if n_threads <= 1:
             return [_quietly(work, part) for part in parts]
-        with ThreadPoolExecutor(n_threads) as pool:
+        with ThreadPoolExecutor(n_threads, initializer=limit_threads, initargs=(1,)) as pool:
             return list(pool.map(lambda part: _quietly(work, part), parts))
 
 

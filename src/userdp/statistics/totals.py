@@ -40,7 +40,10 @@ _HIDDEN = 2.0**-28  # of a row's length, that rounding may hide where K is used
 _KEPT_PRODUCTS = 0.25  # of a row's entries: products K of users with more rows are not kept
 _FEW = 4  # rows of users whose quadratic forms are written out, over all users at once
 _SAFE = 1 - 2.0**-40  # room for what rounds when a row's factor is applied
-_EXTREME = {4: 2.0**50, 8: 2.0**400}  # by bytes of a number: rows so long, or one over that, are not multiplied with others
+_EXTREME = {
+    4: 2.0**50,
+    8: 2.0**400,
+}  # by bytes of a number: rows so long, or one over that, are not multiplied with others
 _TAME = 2.0**300
 
 
@@ -51,7 +54,7 @@ def rounding(dtype: Any, terms: int) -> float:
 
 
 def is_tame(basis: np.ndarray) -> bool:
-    """Whether rows may be added up before they are turned: where a row is tame in the basis, its sums do not overflow."""
+    """Whether rows may be added up before they are turned: where a row is tame in the basis, sums do not overflow."""
     sizes = np.abs(basis) if basis.ndim == 1 else np.abs(basis).max(axis=1)
     return bool(np.all((sizes >= 1 / _TAME) & (sizes <= _TAME)))
 
@@ -67,7 +70,9 @@ class Geometry:
         self.lower = basis if basis.ndim == 1 else triangular(basis)
         n_features = data.n_features
         # Of row @ lower, relative to `size_bounds`: the triangular form is rounded, too.
-        self.row_rounding = 4 * 2.0**-53 if basis.ndim == 1 else rounding(float, n_features) + 4 * n_features**2 * 2.0**-53
+        self.row_rounding = (
+            4 * 2.0**-53 if basis.ndim == 1 else rounding(float, n_features) + 4 * n_features**2 * 2.0**-53
+        )
         self.lengths = data.scratch((data.n_rows,), data.dtype)  # |row @ basis|
         self.summed = np.zeros(data.n_users, dtype=bool)  # whose gradients are summed, for K is not kept or too rough
         self.most_rows = 1 if isinstance(data.rows, SparseRows) else max(1, int(_KEPT_PRODUCTS * n_features))
@@ -85,15 +90,17 @@ class Geometry:
             lengths = np.sqrt(np.einsum("ij,ij->i", along, along))
             self.lengths[rows.place] = lengths
             bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
-            tame = (lengths > 1 / extreme) & (lengths < extreme)  # so that neither K nor sums of rows over- or underflow
+            tame = (lengths > 1 / extreme) & (
+                lengths < extreme
+            )  # so that neither K nor sums of rows over- or underflow
             rough = ~((self.row_rounding * bounds <= _HIDDEN * lengths) & tame)
             summed = (rows.per_user(rough.astype(np.float32)) > 0) | (rows.counts > self.most_rows)
             self.summed[some] = summed
             ratios = np.where(rough | (lengths == 0), 1.0, bounds / lengths)
             stretch = max(stretch, float(ratios.max(initial=1.0)))
-            for members, places in rows.alike():
+            for members, places in rows.alike(self.most_rows):
                 count = int(rows.counts[members[0]])
-                if not 1 < count <= self.most_rows:
+                if count == 1:
                     continue
                 own = along.reshape(len(members), count, -1) if isinstance(places, slice) else along[places]
                 made = np.matmul(own, own.transpose(0, 2, 1))
@@ -105,37 +112,42 @@ class Geometry:
                     joined[count] = joined[count][0], np.ascontiguousarray(joined[count][1].transpose(1, 2, 0))
         return joined, stretch  # type: ignore[return-value]
 
-    def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each user |sum_i r_i y_i|, rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs)."""
+    def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each user |sum_i r_i y_i|, the same rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs).
+
+        By the same operations for a user whoever is beside it: those with one row take no other way among their like.
+        """
         lengths = rows.of_rows(self.lengths)
-        # In order of memory: a product of strided numbers, of users beside others alike only, would round otherwise.
+        # In order of memory: BLAS could round products of strided numbers otherwise, and whether they are depends on
+        # who else there is.
         outputs = [slopes] if slopes.ndim == 1 else list(np.ascontiguousarray(slopes.T))
         sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
-        squares = self._squares(rows, outputs, len(sizes[0]))
-        # What lengths and products hide, and what adding them up does.
-        hidden, unit = _HIDDEN + rounding(lengths.dtype, 0), rounding(lengths.dtype, 2 * self.most_rows)
-        norms = [np.sqrt(np.maximum(a, 0) + unit * b * b) + hidden * b for a, b in zip(squares, sizes, strict=True)]
-        if len(norms) == 1:
-            return norms[0], sizes[0]
-        return np.sqrt(sum(norm * norm for norm in norms)) * (1 + 2.0**-50), sum(sizes)
+        total = sizes[0] if len(sizes) == 1 else sum(sizes)
+        hidden = _HIDDEN + 2 * rounding(lengths.dtype, 4)  # by the rounding of lengths and products
+        alone = sizes[0] if len(sizes) == 1 else np.sqrt(sum(size * size for size in sizes))
+        if rows.single:
+            return alone, alone * (1 + hidden), total
+        squares = np.maximum(sum(self._squares(rows, outputs)), 0.0)
+        unit = rounding(lengths.dtype, 2 * self.most_rows)  # by adding products up
+        ones = rows.counts == 1
+        norms = np.where(ones, alone, np.sqrt(squares))
+        safe = np.where(ones, alone * (1 + hidden), np.sqrt(squares + unit * total * total) + hidden * total)
+        return norms, safe, total
 
-    def _squares(self, rows: Rows, outputs: list[np.ndarray], n_users: int) -> list[np.ndarray]:
+    def _squares(self, rows: Rows, outputs: list[np.ndarray]) -> list[np.ndarray]:
         """r' K r of each user whose K is kept."""
-        squares = [np.zeros(n_users) for _ in outputs]
+        squares = [np.zeros(len(rows.users)) for _ in outputs]
         products = self.products[int(rows.users[0]) // BLOCK_USERS]
-        for members, places in rows.alike():
+        for members, places in rows.alike(self.most_rows):
             count = int(rows.counts[members[0]])
             if count == 1:
-                kept = np.square(rows.of_rows(self.lengths)[places], dtype=np.float64).ravel()
-            elif count in products:
-                owners, kept = products[count]
-                first = int(np.searchsorted(owners, rows.users[members[0]]))
-                wanted: Any = slice(first, first + len(members))
-                if first + len(members) > len(owners) or owners[first + len(members) - 1] != rows.users[members[-1]]:
-                    wanted = np.searchsorted(owners, rows.users[members])
-                kept = kept[..., wanted] if count <= _FEW else kept[wanted]
-            else:
                 continue
+            owners, kept = products[count]
+            first = int(np.searchsorted(owners, rows.users[members[0]]))
+            wanted: Any = slice(first, first + len(members))
+            if first + len(members) > len(owners) or owners[first + len(members) - 1] != rows.users[members[-1]]:
+                wanted = np.searchsorted(owners, rows.users[members])
+            kept = kept[..., wanted] if count <= _FEW else kept[wanted]
             for square, slopes in zip(squares, outputs, strict=True):
                 own = slopes.reshape(len(members), count) if isinstance(places, slice) else slopes[places]
                 square[members] = _quadratic(kept, own, count)
@@ -143,9 +155,7 @@ class Geometry:
 
 
 def _quadratic(products: np.ndarray, slopes: np.ndarray, count: int) -> np.ndarray:
-    """r' K r of each user; products are (users,), (rows, rows, users) or (users, rows, rows)."""
-    if count == 1:
-        return products * np.square(slopes[:, 0], dtype=np.float64)
+    """r' K r of each user; products are (rows, rows, users) for few rows, else (users, rows, rows)."""
     if count > _FEW:
         turned_slopes = np.matmul(products, slopes[:, :, None])[:, :, 0]
         return np.einsum("ki,ki->k", turned_slopes, slopes)
@@ -186,14 +196,18 @@ class Marks(NamedTuple):
     of_affected_size: float
     affected: float
 
-    def counted(self, norms: np.ndarray, affected: np.ndarray, steps: float) -> np.ndarray:
-        """The sum of the marks of users with these norms, NaN for those who do not count, in whole steps."""
-        lost = np.isnan(norms)
+    def counted(self, norms: np.ndarray, lost: np.ndarray | None, affected: np.ndarray, steps: float) -> np.ndarray:
+        """The sum of the marks of users with these norms, but for the `lost`, who do not count, in whole steps."""
+        out, n_affected = np.zeros(self.sizes + 1, dtype=np.int64), 0
         sizes = size_of(norms, self.longest, self.sizes)
-        out = np.zeros(self.sizes + 1, dtype=np.int64)
-        for some, mark in ((~lost & ~affected, self.of_size), (~lost & affected, self.of_affected_size)):
+        parts = [(slice(None), self.of_size)]
+        if lost is not None or affected.any():
+            lost = np.zeros(len(norms), dtype=bool) if lost is None else lost
+            parts = [(~lost & ~affected, self.of_size), (~lost & affected, self.of_affected_size)]
+            n_affected = int(np.count_nonzero(lost | affected))
+        for some, mark in parts:
             out[:-1] += np.bincount(sizes[some], minlength=self.sizes) * math.trunc(mark * steps)
-        out[-1] = int(np.count_nonzero(lost | affected)) * math.trunc(self.affected * steps)
+        out[-1] = n_affected * math.trunc(self.affected * steps)
         return out
 
     def beside(self, norms: np.ndarray, affected: np.ndarray) -> np.ndarray:
@@ -213,9 +227,9 @@ def size_of(norms: np.ndarray, longest: float, n_sizes: int) -> np.ndarray:
     >>> size_of(np.array([9.0, 1.0, 0.51, 0.5, 0.1, 0.0]), 1.0, 3).tolist()
     [0, 0, 0, 1, 2, 2]
     """
-    fraction, exponent = np.frexp(np.nan_to_num(norms / longest, nan=0.0, posinf=1.0))
-    sizes = np.where(fraction == 0.5, 1, 0) - exponent
-    return np.clip(np.where(fraction == 0, n_sizes, sizes), 0, n_sizes - 1)
+    fraction, exponent = np.frexp(norms * (1 / longest))
+    exponent[fraction == 0] = -n_sizes
+    return np.clip((fraction == 0.5) - exponent, 0, n_sizes - 1)
 
 
 @dataclass(frozen=True)
@@ -252,80 +266,78 @@ class GradientTotal:
         marks, error = np.zeros(self.marks.sizes + 1, dtype=np.int64), 0.0
         for some in chunks(data, block):
             rows = Rows(data, some)
-            slopes = self.gradient.row_slopes(rows)
-            if self.directions is not None:
-                part, norms, wrong = self._along(rows, slopes)
-            else:
-                part, norms, wrong = self._turned(rows, slopes, alone)
+            part, norms, lost, wrong = self._along(rows) if self.geometry is None else self._turned(rows, alone)
             total, error = total + part, error + wrong
-            marks += self.marks.counted(norms, data.affected[some], steps)
+            marks += self.marks.counted(norms, lost, data.affected[some], steps)
         finite = bool(np.all(np.isfinite(total)))
         return total, marks, error if finite else math.inf
 
-    def _factors(self, norms: np.ndarray, lost: np.ndarray) -> np.ndarray:
-        """min(1, clip / norm), 0 for users who do not count."""
-        return np.where(lost, 0.0, np.minimum(1.0, self.clip * _SAFE / np.where(norms > 0, norms, 1e-300)))
-
-    def _along(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Along few directions: every user's vector."""
-        assert self.directions is not None
-        vectors = self.gradient.along(rows, slopes, self.directions)
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)) * (1 + 2.0**-40)
+    def _factors(self, rows: Rows, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """min(1, clip / norm), 0 for users who do not count, and these; None if there are none."""
+        factors = np.minimum(self.clip * _SAFE / norms, 1.0)
+        if rows.filled and math.isfinite(norms.sum()):
+            return factors, None
         lost = ~np.isfinite(norms) | (rows.counts == 0)
-        factors = self._factors(norms, lost)
-        total = (np.where(lost[:, None], 0.0, vectors) * factors[:, None]).sum(axis=0)
-        return total, np.where(lost, math.nan, norms), rounding(float, len(norms)) * self.clip * len(norms)
+        return np.where(lost, 0.0, factors), lost
 
-    def _turned(self, rows: Rows, slopes: np.ndarray, alone: bool) -> tuple[np.ndarray, np.ndarray, float]:
+    def _along(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
+        """Along few directions: every user's vector is at hand."""
+        assert self.directions is not None
+        vectors = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        factors, lost = self._factors(rows, norms)
+        if lost is not None:
+            vectors = np.where(lost[:, None], 0.0, vectors)
+        return factors @ vectors, norms, lost, rounding(float, len(norms)) * self.clip * len(norms)
+
+    def _turned(self, rows: Rows, alone: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
         geometry = self.geometry
         assert geometry is not None
-        n_features, basis = rows.data.n_features, geometry.basis
+        slopes, n_features, basis = self.gradient.row_slopes(rows), rows.data.n_features, geometry.basis
         summed = geometry.summed[rows.users]
-        norms, sizes = geometry.norms(rows, slopes)
         direct = np.flatnonzero(summed)
         outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
         sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
-        bounds = np.zeros(len(rows.users))
-        if sums:
-            norms[direct], bounds[direct] = self._direct(sums, geometry)
-        lost = ~np.isfinite(norms) | (rows.counts == 0)
-        factors = self._factors(norms, lost)
+        if len(direct) < len(summed):
+            norms, safe, sizes = geometry.norms(rows, slopes)
+            reach = sizes * float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
+            if sums:
+                norms[direct], safe[direct], reach[direct] = self._direct(sums, geometry)
+        else:
+            norms, safe, reach = self._direct(sums, geometry)
+        factors, lost = self._factors(rows, safe)
         unit = rounding(float, n_features + (len(rows.users) if alone else rows.depth))
-        stretch = float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
-        reach = float(factors @ np.where(summed | lost, 0.0, sizes)) * stretch + float(factors @ np.where(lost, 0.0, bounds))
-        error = unit * reach + rounding(float, len(rows.users)) * self.clip * len(rows.users)
-        marked = np.where(lost, math.nan, norms)
+        error = unit * float(factors @ (reach if lost is None else np.where(lost, 0.0, reach)))
         if alone:
-            return self._one_by_one(rows, outputs, sums, direct, factors, lost), marked, error
+            return self._one_by_one(rows, outputs, sums, direct, factors), norms, lost, error
         total = np.zeros((len(outputs), n_features))
-        if not summed.all():
-            of_users = np.where(summed, 0.0, factors)
-            through = np.repeat(of_users, rows.counts) if not rows.single else of_users
+        if len(direct) < len(summed):
+            through = rows.per_row(np.where(summed, 0.0, factors) if sums else factors)
             for line, one in zip(total, outputs, strict=True):
                 line += rows.combined(one * through)
         for line, found in zip(total, sums, strict=False):
-            line += found.T @ factors[direct] if scipy.sparse.issparse(found) else factors[direct] @ found.astype(float)
-        return (total * basis if basis.ndim == 1 else total @ basis).ravel(), marked, error
+            those = factors[direct]
+            line += found.T @ those if scipy.sparse.issparse(found) else those @ found.astype(np.float64)
+        return (total * basis if basis.ndim == 1 else total @ basis).ravel(), norms, lost, error
 
-    def _direct(self, sums: list[Any], geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-        """Norms of users' sums in the basis, rounded up, and what rounding is in proportion to."""
+    def _direct(self, sums: list[Any], geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Norms of users' sums in the basis, the same rounded up, and what rounding is in proportion to."""
         squares: Any = 0.0
         reach: Any = 0.0
         lower = geometry.lower
         for found in sums:
-            found = found.astype(np.float64)
-            bounds = size_bounds(found, False, lower)
+            reach = reach + size_bounds(found, False, lower)
             if scipy.sparse.issparse(found) and lower.ndim == 1:
                 made = found.multiply(lower[None])
-                square = np.asarray(made.multiply(made).sum(axis=1)).ravel()
-            else:
-                dense = found.toarray() if scipy.sparse.issparse(found) else found
-                made = dense * lower if lower.ndim == 1 else np.matmul(dense[:, None, :], lower)[:, 0]
-                square = np.einsum("ij,ij->i", made, made)
-            norm = np.sqrt(square) * (1 + rounding(float, len(lower))) + geometry.row_rounding * bounds
-            squares = squares + norm * norm
-            reach = reach + bounds
-        return np.sqrt(squares) * (1 + 2.0**-50), reach
+                squares = squares + np.asarray(made.multiply(made).sum(axis=1)).ravel()
+                continue
+            dense = found.toarray() if scipy.sparse.issparse(found) else found
+            own = lower.astype(dense.dtype)
+            made = dense * own if lower.ndim == 1 else np.matmul(dense[:, None, :], own)[:, 0]
+            squares = squares + np.einsum("ij,ij->i", made, made)
+        hidden = rounding(squares.dtype, len(lower))
+        norms, reach = np.sqrt(squares).astype(np.float64), reach.astype(np.float64)
+        return norms, norms + hidden * norms + (hidden + geometry.row_rounding) * reach, reach
 
     def _one_by_one(
         self,
@@ -334,7 +346,6 @@ class GradientTotal:
         sums: list[Any],
         direct: np.ndarray,
         factors: np.ndarray,
-        lost: np.ndarray,
     ) -> np.ndarray:
         """The sum of users' clipped vectors, each computed by itself and clipped once more by its own norm."""
         assert self.geometry is not None
@@ -349,8 +360,7 @@ class GradientTotal:
                     found[some] = made.toarray() if scipy.sparse.issparse(made) else made
             blocks.append(found * basis if basis.ndim == 1 else np.matmul(found[:, None, :], basis)[:, 0])
         vectors = np.hstack(blocks)
-        vectors[lost | ~np.isfinite(vectors).all(axis=1)] = 0.0
+        vectors[(factors == 0) | ~np.isfinite(vectors).all(axis=1)] = 0.0
         vectors *= factors[:, None]
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        vectors *= np.minimum(1.0, self.clip * _SAFE / np.where(norms > 0, norms, 1e-300))[:, None]
-        return vectors.sum(axis=0)
+        return vectors.T @ np.minimum(self.clip * _SAFE / norms, 1.0)
