@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 
-import numba
 import numpy as np
 import pytest
 from cases import (
@@ -14,7 +13,6 @@ from cases import (
     MULTINOMIAL,
     ONE_VS_REST,
     SCALAR_LOSSES,
-    compiled_custom,
     name,
     python_custom,
 )
@@ -22,13 +20,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from userdp import losses
-from userdp.losses.standard import _exp_of_negative
+from userdp.losses.smoothing import shifts
 from userdp.losses.weighing import pack_classes, pack_numbers
-from userdp.statistics import kernels
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of overflows and NaN, which are meant
 
 scalar = pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=name)
 number = st.floats(-4.0, 4.0)
 label = st.sampled_from([-1.0, 1.0])
+ABSOLUTE = losses.absolute.value
 vector = st.lists(st.floats(-30.0, 30.0), min_size=4, max_size=4).map(np.array)
 
 
@@ -72,7 +72,7 @@ def test_constants_bound_slope_and_curvature(loss, p, q, t, s):
 def test_constants_are_tight(loss):
     predictions = np.arange(-4096, 4097) / 1024.0
     targets = [-1.0, 1.0] if loss in CLASSIFICATION else [-4.0, 0.0, 4.0]
-    slopes = np.array([[loss.slope(p, t) for p in predictions] for t in targets])
+    slopes = np.array([loss.slope(predictions, np.full(len(predictions), t)) for t in targets])
     bound = loss.lipschitz(1.0, target_bound=4.0, weight_norm=4.0)
     assert 0.98 * bound <= np.abs(slopes).max() <= bound
     if loss.smooth:
@@ -177,27 +177,176 @@ def test_values_at_known_points():
     assert losses.logistic.slope(0.0, 1.0) == -0.5
 
 
-def test_own_exponential_is_accurate_to_the_last_bits():
-    for x in np.concatenate([np.linspace(-50, 0, 4001), -np.logspace(1.7, 2.849, 200)]):
-        assert _exp_of_negative(x) == pytest.approx(math.exp(x), rel=5e-16)
-    assert 0.0 <= _exp_of_negative(-1e300) < 1e-300
-    assert math.isnan(_exp_of_negative(math.nan))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logistic_slopes_are_accurate_in_both_tails(dtype):
+    z = np.linspace(-80, 80, 4001).astype(dtype)
+    for target, sign in ((1.0, 1), (0.0, -1)):
+        expected = [-sign / (1 + math.exp(sign * p)) for p in z.tolist()]
+        found = losses.logistic.slope(z, np.full(len(z), target))
+        np.testing.assert_allclose(found, expected, rtol=8 * np.finfo(dtype).eps)
 
 
-def test_custom_is_compiled_when_possible_and_kept_otherwise():
-    assert compiled_custom.compiled
-    assert not python_custom.compiled
-    assert python_custom.slope(0.5, 0.0) == compiled_custom.slope(0.5, 0.0)
-    grows = losses.custom("cube", abs, lambda p, t: p * p, lipschitz=lambda p, t: p * p)
+# ---------------------------------------------------------------- arrays
+
+
+EXTREMES = np.array(
+    [-math.inf, -1.7e308, -1e308, -800.0, -88.8, -1.5, -1.0, -5e-324, -0.0, 0.0, 5e-324, 2e-38, 0.3, 1.0, 40.0]
+    + [709.9, 1e300, math.inf, math.nan]
+)
+OWN = [loss for loss in ALL_LOSSES if not loss.may_raise]
+OWN += [losses.multinomial(11), losses.smoothed(losses.hinge, 0.1), losses.smoothed(losses.quantile(0.8), 0.1)]
+OWN += [losses.weighted(loss) for loss in (losses.logistic, losses.squared, MULTINOMIAL, losses.smoothed_hinge(0.3))]
+OWN += [losses.poisson_of_exposure(4.0, 12.0), losses.poisson(8.0)]
+own = pytest.mark.parametrize("loss", OWN, ids=name)
+floating = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def rows_of(loss, dtype, n_rows=500, seed=0):
+    """Predictions and targets: usual ones, and each extreme prediction with each extreme target."""
+    rng = np.random.default_rng(seed)
+    first, second = (grid.ravel() for grid in np.meshgrid(EXTREMES, EXTREMES))
+    shape = (n_rows,) if loss.n_outputs == 1 else (n_rows, loss.n_outputs)
+    extreme = np.repeat(first, int(np.prod(shape[1:]))).reshape(-1, *shape[1:])
+    if loss.n_outputs > 1:
+        extreme[:, 1:] = rng.choice(EXTREMES, extreme[:, 1:].shape)
+    targets = rng.integers(-1, 4, n_rows).astype(float)
+    if loss.unweighted is not None:
+        targets += 0.25 * rng.random(n_rows)
+        targets *= 1 if loss.classifies else 2**23
+    with np.errstate(over="ignore"):
+        predictions = np.concatenate([5 * rng.normal(size=shape), extreme]).astype(dtype)
+    order = rng.permutation(len(predictions))
+    return predictions[order], np.concatenate([targets, second])[order]
+
+
+def same(one, other):
+    """To the last bit, but for the signs of NaN."""
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(np.signbit(one[~np.isnan(one)]), np.signbit(other[~np.isnan(other)]))
+
+
+@own
+@floating
+def test_a_row_s_result_is_of_that_row_alone_to_the_last_bit(loss, dtype):
+    predictions, targets = rows_of(loss, dtype)
+    order = np.random.default_rng(1).permutation(len(targets))
+    for function in (loss.value, loss.slope):
+        whole = function(predictions, targets)
+        same(function(predictions[order], targets[order]), whole[order])
+        for size in (1, 2, 3, 7, 33):
+            parts = [
+                function(predictions[start : start + size], targets[start : start + size])
+                for start in range(0, len(targets), size)
+            ]
+            same(np.concatenate(parts), whole)
+
+
+@own
+@floating
+def test_results_have_the_predictions_type_and_shape(loss, dtype):
+    predictions, targets = rows_of(loss, dtype)
+    value, slope = loss.value(predictions, targets), loss.slope(predictions, targets)
+    assert (value.dtype, slope.dtype) == (dtype, dtype)
+    assert (value.shape, slope.shape) == (targets.shape, predictions.shape)
+    assert slope.flags.c_contiguous
+    for i in range(5):
+        np.testing.assert_array_equal(loss.value(predictions[i], targets[i]), value[i])
+        np.testing.assert_array_equal(loss.slope(predictions[i], targets[i]), slope[i])
+
+
+@own
+def test_single_precision_gives_the_same_but_for_its_rounding(loss):
+    rng = np.random.default_rng(0)
+    shape = (1000,) if loss.n_outputs == 1 else (1000, loss.n_outputs)
+    predictions, targets = (3 * rng.normal(size=shape)).astype(np.float32), rng.integers(0, 2, 1000).astype(float)
+    if loss.unweighted is not None:
+        pack = pack_classes if loss.classifies else pack_numbers
+        targets = pack(targets, rng.random(1000))
+    for function in (loss.value, loss.slope):
+        single, double = function(predictions, targets), function(predictions.astype(np.float64), targets)
+        np.testing.assert_allclose(single, double, rtol=2e-6, atol=2e-6)
+        assert np.all(np.isfinite(double))
+
+
+@own
+@floating
+def test_slopes_of_any_numbers_are_bounded_or_nan(loss, dtype):
+    predictions, targets = rows_of(loss, dtype)
+    slopes = np.linalg.norm(loss.slope(predictions, targets).reshape(len(targets), -1).astype(np.float64), axis=1)
+    nowhere = np.isnan(predictions).reshape(len(targets), -1).any(axis=1) | np.isnan(targets)
+    assert np.all(np.isnan(slopes[nowhere]))
+    assert np.any(np.isfinite(slopes))
+    # What packs numbers is given targets beyond [-1, 1] here, and smoothing subtracts values that may be large.
+    if (
+        not callable(loss.slope_bound)
+        and (loss.unweighted is None or loss.classifies)
+        and ", smoothed" not in loss.name
+    ):
+        assert np.nanmax(slopes) <= loss.slope_bound * (1 + 8 * loss.n_outputs * np.finfo(dtype).eps)
+
+
+# ---------------------------------------------------------------- custom losses
+
+
+def test_a_custom_loss_takes_arrays_and_its_bound_may_grow():
+    np.testing.assert_allclose(python_custom.slope(np.array([0.5, 2.0]), np.ones(2)), np.tanh([-0.5, 1.0]))
+    assert python_custom.may_raise
+    assert losses.known(python_custom) is None
+    grows = losses.custom("cube", ABSOLUTE, lambda p, t: p * p, lipschitz=lambda p, t: p * p)
     assert grows.lipschitz(2.0, target_bound=1.0, weight_norm=1.5) == 2.0 * 9.0
     assert not grows.smooth
+
+
+def branching(prediction, target):
+    return prediction if prediction > target else -prediction
+
+
+def scalar_only(prediction, target):
+    return math.tanh(prediction - target)
+
+
+def writing(predictions, targets):
+    predictions -= targets
+    return predictions
+
+
+@pytest.mark.parametrize(
+    ("slope", "message"),
+    [
+        (branching, r"the slope of the odd loss to work on arrays .* raised ValueError.* Use np\.where in place of if"),
+        (scalar_only, r"raised TypeError.* np\.exp and the like in place of math\.exp; or, slower, np\.vectorize"),
+        (writing, r"raised ValueError: .*read-only"),
+        (lambda p: p, r"raised TypeError"),
+        (lambda p, t: 1.0, r"an array of 5 numbers.* got 1\.0: return one number for each row"),
+        (lambda p, t: p[:3], r"an array of 5 numbers"),
+        (lambda p, t: np.array(["a"] * 5)[: len(p)], r"an array of 5 numbers"),
+        (lambda p, t: p / 0.0, r"finite or NaN"),
+        (lambda p, t: p - p.mean(), r"computed of each row by itself"),
+    ],
+)
+def test_functions_that_do_not_take_arrays_are_refused_with_a_remedy(slope, message):
+    with pytest.raises(ValueError, match=message):
+        losses.custom("odd", ABSOLUTE, slope, lipschitz=1.0)
+    with pytest.raises(ValueError, match=message.replace("slope", "value")):
+        losses.custom("odd", slope, ABSOLUTE, lipschitz=1.0)
+
+
+def test_the_remedies_help():
+    for slope in (np.vectorize(branching), np.vectorize(scalar_only), lambda p, t: np.where(p > t, p, -p)):
+        loss = losses.custom("odd", ABSOLUTE, slope, lipschitz=1.0)
+        assert loss.slope(np.array([0.3, -2.0]), np.zeros(2)).shape == (2,)
+
+
+def test_a_custom_loss_may_give_nan():
+    loss = losses.custom("nothing", ABSOLUTE, lambda p, t: p * math.nan, lipschitz=1.0)
+    assert not loss.classifies
 
 
 @pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
 def test_losses_survive_pickling(loss):
     again = pickle.loads(pickle.dumps(loss))
-    prediction = 0.3 if loss.n_outputs == 1 else np.linspace(-1, 1, loss.n_outputs)
-    np.testing.assert_array_equal(again.slope(prediction, 1.0), loss.slope(prediction, 1.0))
+    predictions = np.linspace(-1, 1, 3 * loss.n_outputs).reshape(3, -1).squeeze()
+    np.testing.assert_array_equal(again.slope(predictions, np.ones(3)), loss.slope(predictions, np.ones(3)))
     assert (again.name, again.curvature) == (loss.name, loss.curvature)
 
 
@@ -223,8 +372,8 @@ def test_registry():
         (lambda: losses.logistic.lipschitz(0.0), r"row_norm=0.0 > 0"),
         (lambda: losses.logistic.smoothness(math.inf), r"row_norm=inf > 0"),
         (lambda: losses.squared.lipschitz(1.0), r"target_bound=None and weight_norm=None"),
-        (lambda: losses.custom("c", abs, abs, lipschitz=-1.0), r"lipschitz=-1.0 > 0"),
-        (lambda: losses.custom("c", abs, abs, lipschitz=1.0, smoothness=0.0), r"smoothness=0.0 > 0"),
+        (lambda: losses.custom("c", ABSOLUTE, ABSOLUTE, lipschitz=-1.0), r"lipschitz=-1.0 > 0"),
+        (lambda: losses.custom("c", ABSOLUTE, ABSOLUTE, lipschitz=1.0, smoothness=0.0), r"smoothness=0.0 > 0"),
     ],
 )
 def test_errors_name_the_value_and_the_bound(make, message):
@@ -234,7 +383,7 @@ def test_errors_name_the_value_and_the_bound(make, message):
 
 def test_custom_needs_functions():
     with pytest.raises(TypeError, match="to be functions"):
-        losses.custom("c", 1.0, abs, lipschitz=1.0)
+        losses.custom("c", 1.0, ABSOLUTE, lipschitz=1.0)
 
 
 @pytest.mark.parametrize("loss", [losses.hinge, losses.absolute, losses.quantile(0.8), losses.huber(0.5)], ids=name)
@@ -244,44 +393,24 @@ def test_smoothing_averages_slopes_and_stays_close(loss, width):
     inner = np.linspace(-width, width, 20_001)
     for target in (0.0, 1.0):
         for prediction in (-2.0, -0.95, 0.0, 0.03, 0.97, 1.5):
-            averaged = np.mean([loss.slope(prediction + s, target) for s in inner])
+            averaged = np.mean(loss.slope(prediction + inner, np.full(len(inner), target)))
             assert smooth.slope(prediction, target) == pytest.approx(averaged, abs=2e-4)
             gap = smooth.value(prediction, target) - loss.value(prediction, target)
             assert -1e-12 <= gap <= loss.slope_bound * width / 2 * (4 / 3) + 1e-12
             step = 1e-6
             change = smooth.slope(prediction + step, target) - smooth.slope(prediction, target)
             assert change / step <= smooth.curvature * (1 + 1e-6) + 1e-6
-    assert smooth.compiled
+    assert not smooth.may_raise
     assert smooth.slope_bound == loss.slope_bound
     assert smooth is losses.smoothed(loss, width)
+    again = pickle.loads(pickle.dumps(smooth))
+    assert again.slope(0.97, 1.0) == smooth.slope(0.97, 1.0)
 
 
 @pytest.mark.parametrize("loss", [losses.squared, losses.multinomial(3)], ids=name)
 def test_losses_that_need_no_smoothing_say_so(loss):
     with pytest.raises(ValueError, match="it needs no smoothing"):
         losses.smoothed(loss, 0.1)
-
-
-OWN = [loss for loss in SCALAR_LOSSES if not loss.may_raise]
-
-
-@pytest.mark.parametrize("loss", [*OWN, losses.smoothed(losses.hinge, 0.1)], ids=name)
-def test_machine_code_computes_what_python_does(loss):
-    """Python calls the package's losses as they are written; fits run what numba made of them."""
-    numbers, targets = (
-        [-1e308, -800.0, -1.5, -1.0, -0.0, 0.0, 0.3, 1.0, 40.0, math.inf],
-        [-1.0, 0.0, 0.5, 1.0, math.nan],
-    )
-    pairs = [(p, t) for p in numbers for t in targets]
-    slopes, wanted = np.array([p for p, _ in pairs]), np.array([t for _, t in pairs])
-    _run_block(kernels.block_slopes(loss.slope, 1, loss.may_raise), slopes, wanted)
-    with np.errstate(all="ignore"):
-        np.testing.assert_allclose(slopes, [loss.slope(p, t) for p, t in pairs], rtol=1e-15, atol=1e-300)
-
-
-@numba.njit
-def _run_block(made, slopes, targets):
-    made(slopes, targets, len(slopes))
 
 
 @given(p=vector, q=vector, target=st.integers(0, 3))
@@ -356,15 +485,48 @@ def test_counts_of_an_exposure(p, count, exposure):
 
 
 def test_only_losses_of_userdp_are_weighted():
-    for loss in (compiled_custom, losses.weighted(losses.logistic)):
+    for loss in (python_custom, losses.weighted(losses.logistic)):
         with pytest.raises(ValueError, match="a loss of userdp without weights"):
             losses.weighted(loss)
 
 
-def test_a_kernel_of_a_module_is_pickled_by_its_name_alone():
-    """A key of numba's cache, by which other processes find what was compiled."""
-    slope = losses.logistic.slope
-    assert slope.named
-    assert len(pickle.dumps(slope)) < 120
-    assert pickle.loads(pickle.dumps(slope)) is slope
-    assert not losses.loss("huber", threshold=0.5).slope.named
+# ---------------------------------------------------------------- draws of randomised smoothing
+
+
+def word(number):
+    bits = int(np.float64(np.float32(number)).view(np.uint64))
+    return 0 if bits == 1 << 63 else bits
+
+
+def moved(prediction, square, target, place, radius, seed, quantiles):
+    """One row's, in whole numbers of Python."""
+    mixed, most = word(prediction), 2**64 - 1
+    for part in (seed, place, word(square), word(target)):
+        mixed = ((mixed ^ part) + 0x9E3779B97F4A7C15) & most
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & most
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & most
+        mixed ^= mixed >> 31
+    level = (mixed >> 11) * 2.0**-53
+    return prediction + radius * math.sqrt(square) * np.interp(level, np.linspace(0, 1, len(quantiles)), quantiles)
+
+
+@pytest.mark.parametrize("seed", [0, 12345, 2**63 - 1])
+def test_shifts_are_made_of_splitmix64_of_a_row(seed):
+    rng, quantiles = np.random.default_rng(0), np.linspace(-0.9, 0.8, 257) ** 3
+    predictions, squares, targets = rng.normal(size=500), rng.random(500) * 9, rng.integers(-1, 2, 500) * 1.0
+    predictions[:3], targets[:3], squares[3] = (-0.0, 0.0, 1e-60), (-0.0, 0.0, 0.0), 0.0
+    numbers = np.arange(500) % 7
+    found = shifts(predictions, squares, targets, numbers, 0.7, seed, quantiles)
+    rows = zip(predictions.tolist(), squares.tolist(), targets.tolist(), numbers.tolist(), strict=True)
+    np.testing.assert_allclose(found, [moved(*row, 0.7, seed, quantiles) for row in rows], rtol=1e-12, atol=1e-14)
+    part = slice(100, 101)
+    alone = shifts(predictions[part], squares[part], targets[part], numbers[part], 0.7, seed, quantiles)
+    np.testing.assert_array_equal(alone, found[part])
+
+
+def test_shifts_of_rows_that_are_no_numbers_harm_nobody():
+    predictions, squares = np.array([math.nan, 0.3, math.inf, 0.3]), np.array([1.0, math.nan, 1e300, 1.0])
+    found = shifts(predictions, squares, np.zeros(4), np.zeros(4, np.int64), 1.0, 3, np.linspace(-1, 1, 9))
+    alone = shifts(predictions[3:], squares[3:], np.zeros(1), np.zeros(1, np.int64), 1.0, 3, np.linspace(-1, 1, 9))
+    np.testing.assert_array_equal(found[3], alone[0])
+    assert np.isnan(found[:2]).all()

@@ -230,7 +230,7 @@ def test_long_rows_count_as_if_they_were_so_long(loss, basis):
     for user in (0, 1, 4):
         X, y = rows_of(data, user), data.targets[data.offsets[user] : data.offsets[user + 1]]
         predictions = X @ weights.T
-        slopes = [loss.slope(p if loss.n_outputs > 1 else p[0], t) for p, t in zip(predictions, y, strict=True)]
+        slopes = loss.slope(predictions if loss.n_outputs > 1 else predictions[:, 0], y)
         slopes = np.reshape(slopes, (len(X), -1)) * np.minimum(1, 2 / np.linalg.norm(X @ matrix, axis=1))[:, None]
         np.testing.assert_allclose(found[user], (slopes.T @ X @ matrix).ravel() / len(X), rtol=1e-5, atol=1e-12)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-from numba.extending import is_jitted
 from scipy.optimize import minimize
 
 from userdp.data.users import UserData
@@ -28,36 +26,13 @@ def make_users(n_users=3000, n_features=4, rows=(3, 12), seed=0, dtype=np.float6
     return UserData(X.astype(dtype), y, np.concatenate([[0], np.cumsum(counts)]))
 
 
-@numba.njit
-def _values(function, predictions, targets):
-    out = np.empty(len(targets))
-    for i in range(len(targets)):
-        out[i] = function(predictions[i], targets[i])
-    return out
-
-
-@numba.njit
-def _vectors(function, predictions, targets):
-    out = np.empty(predictions.shape)
-    for i in range(len(targets)):
-        out[i] = function(predictions[i], targets[i])
-    return out
-
-
-def each(function, predictions, targets, loop=_values):
-    """The function of each prediction and target, in machine code if it is compiled."""
-    machine_code = getattr(function, "compiled", function)
-    if is_jitted(machine_code):
-        return loop(machine_code, np.ascontiguousarray(predictions), targets)
-    return np.array([function(p, t) for p, t in zip(predictions, targets, strict=True)])
-
-
 def values_and_slopes(loss, X, y, w):
     """Of each row: the loss, and its slope in each output (rows, outputs)."""
     predictions = X @ w.reshape(loss.n_outputs, -1).T
     if loss.n_outputs == 1:
-        return each(loss.value, predictions[:, 0], y), each(loss.slope, predictions[:, 0], y)[:, None]
-    return each(loss.value, predictions, y), each(loss.slope, predictions, y, _vectors)
+        predictions = predictions[:, 0]
+    with np.errstate(all="ignore"):
+        return loss.value(predictions, y), loss.slope(predictions, y).reshape(len(y), -1)
 
 
 def risk(loss, data, w):

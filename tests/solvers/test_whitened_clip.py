@@ -349,7 +349,7 @@ def test_quantiles_cover_their_fraction(level):
 
 @pytest.mark.parametrize("loss", [losses.squared, losses.huber(1.0), losses.absolute, python_custom])
 def test_regression(loss):
-    data = make_users(1500 if loss is python_custom else 4000, 3, kind="numbers")
+    data = make_users(4000, 3, kind="numbers")
     w = fit(data, 4.0, 3, loss=loss, target_bound=8.0).weights
     assert excess(loss, data, w) < 0.01 * risk(loss, data, np.zeros(4))
 

@@ -182,7 +182,9 @@ def _check_function(what: str, function: Function) -> None:
             f"{found.tolist()!r}: return one number for each row, and use np.where in place of if."
         )
     if not np.allclose(first, found[:2], equal_nan=True):
-        raise ValueError(f"Expected {what} to be computed of each row by itself: it changed as other rows were left out.")
+        raise ValueError(
+            f"Expected {what} to be computed of each row by itself: it changed as other rows were left out."
+        )
 
 
 def floats(predictions: npt.ArrayLike) -> np.ndarray:
