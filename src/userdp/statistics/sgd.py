@@ -100,7 +100,7 @@ class OnePassSGD:
             return np.array([self._slowly(data, group) for group in groups])
         sizes = np.array([np.sum(data.offsets[group + 1] - data.offsets[group]) for group in groups])
         longest_first = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
-        out, rows = np.full((n_groups, self.start.size), math.nan), _Rows(data, self.basis)
+        out, rows = np.full((n_groups, self.start.size), math.nan), GatheredRows(data, self.basis)
         lanes = max(1, _LANE_ENTRIES // self.start.size)
         with np.errstate(all="ignore"):
             for first in range(0, len(longest_first), lanes):
@@ -108,7 +108,7 @@ class OnePassSGD:
                 out[some] = self._iterates(rows, [groups[j] for j in some])
         return out
 
-    def _iterates(self, rows: _Rows, groups: list[np.ndarray]) -> np.ndarray:
+    def _iterates(self, rows: GatheredRows, groups: list[np.ndarray]) -> np.ndarray:
         """The iterates, less the start, of groups that have rows, those with the most rows first."""
         orders: dict[int, np.ndarray] = {}
         visits = [rows.visits(group, orders) for group in groups]
@@ -182,7 +182,7 @@ class OnePassSGD:
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                rows = _Rows(data, self.basis)
+                rows = GatheredRows(data, self.basis)
                 visits = rows.visits(group, {})
                 n_left_out = left_out(self.average_from, len(visits))
                 for t, row in enumerate(visits):
@@ -203,7 +203,7 @@ class OnePassSGD:
             return np.full(self.start.size, math.nan)
 
 
-class _Rows:
+class GatheredRows:
     """Rows in a basis, and the order in which groups visit them."""
 
     def __init__(self, data: UserData, basis: np.ndarray | None) -> None:
@@ -250,7 +250,9 @@ def mixing_order(n_rows: int) -> np.ndarray:
     states = powers * np.uint64(0x9E3779B97F4A7C15) + sums * np.uint64(1442695040888963407)
     places = np.arange(n_rows - 1, 0, -1)
     order = list(range(n_rows))
-    for i, j in zip(places.tolist(), ((states >> np.uint64(33)) % (places + 1).astype(np.uint64)).tolist(), strict=True):
+    for i, j in zip(
+        places.tolist(), ((states >> np.uint64(33)) % (places + 1).astype(np.uint64)).tolist(), strict=True
+    ):
         order[i], order[j] = order[j], order[i]
     return np.array(order, dtype=np.int64)
 
