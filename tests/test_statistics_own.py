@@ -22,6 +22,11 @@ from userdp.statistics.moments import UserMean
 PRICES = np.array([1.0, 5.0])
 
 
+def own(slope, name="own"):
+    """A loss from outside that was not tried first."""
+    return losses.Loss(name, slope, slope, slope_bound=5.0, curvature=1.0)
+
+
 def raising_slope(predictions, targets):
     if np.any(predictions > 1.0):
         raise ValueError("a message that must not leave")
@@ -42,7 +47,7 @@ def too_many_slope(predictions, targets):
 
 
 def test_an_exception_in_a_custom_slope_stays_with_its_user(capfd):
-    loss = losses.custom("raising", abs, raising_slope, lipschitz=1.0)
+    loss = own(raising_slope)
     calm = with_user(with_user(data_of(), 4, rows=1.0), 0, rows=0.0)
     result = vectors(MeanGradient(loss, np.ones(N_FEATURES)), calm)
     assert np.all(np.isnan(result[4]))
@@ -54,7 +59,7 @@ def test_an_exception_in_a_custom_slope_stays_with_its_user(capfd):
 @pytest.mark.parametrize("target", [7.0, 1e12, math.nan, 0.0])
 def test_a_loss_from_outside_sees_one_users_rows_at_a_time(slope, target):
     """Whatever it does with them: indices beyond an array, sums over rows, another number of slopes."""
-    loss = losses.custom("own", priced_slope, slope, lipschitz=5.0)
+    loss = own(slope)
     data = with_user(data_of(), 4, targets=target)
     for statistic in (MeanGradient(loss, np.ones(N_FEATURES)), MeanGradient(loss, np.ones(N_FEATURES), np.eye(N_FEATURES))):
         together, before = vectors(statistic, data), vectors(statistic, data_of())
@@ -116,9 +121,9 @@ def too_short(weights, rows, targets):
         (UserGradients(too_short, np.zeros(7)), r"too_short .* shape \(7,\) .* got shape \(6,\)"),
         (MeanGradient(losses.logistic, np.zeros(6)), r"weights of length 7 for the logistic loss .* got 6"),
         (MeanGradient(MULTINOMIAL, np.zeros(7)), r"weights of length 28"),
-        (MeanGradient(losses.custom("typo", abs, broken, lipschitz=1.0), np.zeros(7)), r"typo loss .* it raised"),
+        (MeanGradient(own(broken, "typo"), np.zeros(7)), r"typo loss .* it raised"),
         (
-            MeanGradient(losses.custom("nan", abs, lambda p, t: p * math.nan, lipschitz=1.0), np.zeros(7)),
+            MeanGradient(own(lambda p, t: p * math.nan, "nan"), np.zeros(7)),
             r"finite gradients of the nan loss",
         ),
     ],
