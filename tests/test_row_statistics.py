@@ -77,7 +77,7 @@ def plain_loss(fails_at=None):
     def slope(prediction, target):
         if fails_at is not None and target == fails_at:
             raise ValueError("a message that must not leave")
-        return math.tanh(prediction - target)
+        return np.tanh(prediction - target)
 
     return losses.Loss("plain", value, slope, 1.0, 1.0)
 

@@ -44,7 +44,7 @@ MUTANTS = [
     ),
     Mutant(
         "entries clipped by their squares where 1-norms are paid for",
-        "clip.clipped_total",
+        "clip._add_sparse",
         "np.abs(entries) if laplace else entries * entries",
         "entries * entries",
         _LAPLACE + "test_totals_of_entries_are_those_of_the_vectors " + _LAPLACE + "test_nor_does_one_of_entries",

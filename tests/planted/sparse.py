@@ -10,18 +10,18 @@ _COLUMNS = _CLIP + "test_entries_of_one_column_are_added_up_before_they_are_clip
 
 MUTANTS = [
     Mutant(
-        "entries of one column are clipped one by one", "clip.clipped_total", "rows.sum_duplicates()", "pass", _COLUMNS
+        "entries of one column are clipped one by one", "clip._add_sparse", "rows.sum_duplicates()", "pass", _COLUMNS
     ),
     Mutant(
         "sums of a column's entries are written to what was given",
-        "clip.clipped_total",
+        "clip._add_sparse",
         "else vectors.copy()",
         "else vectors",
         _COLUMNS,
     ),
     Mutant(
         "columns that there are not are added",
-        "clip.clipped_total",
+        "clip._add_sparse",
         "rows.check_format()",
         "pass",
         _CLIP + "test_columns_that_there_are_not_are_refused",

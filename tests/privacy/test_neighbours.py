@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.privacy.mechanisms import capped_counts, neighbours
+from userdp.privacy.mechanisms import neighbours
 from userdp.privacy.mechanisms.neighbours import _Blocks, _counts, neighbour_counts
 
 examples = settings(deadline=None)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from userdp.data.users import UserData
-from userdp.statistics import kernels
 from userdp.statistics.gradients import MeanGradient, PerUser, check_sizes
+
+_BLOCK_ROWS = 256  # of a user at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,90 +50,42 @@ class ClippedRowGradients(PerUser):
             kept = np.ones((users.size, int(np.diff(data.offsets).max(initial=0))), dtype=bool)
         if len(kept) != users.size:
             raise ValueError(f"Expected kept rows of {users.size} users, got those of {len(kept)}.")
-        if not loss.compiled:
-            return np.array([self._slowly(data, user, line) for user, line in zip(users, kept, strict=True)])
-        slopes = kernels.block_slopes(loss.slope, loss.n_outputs, loss.may_raise)
-        arrays, out = kernels.arrays_of(data), np.zeros((users.size, weights.size))
-        users, kept, matrix = map(kernels.read_only, (users, kept, weights.reshape(loss.n_outputs, -1)))
-
-        def run(chunk: slice) -> None:
-            _clipped_sums(arrays, users[chunk], kept[chunk], matrix, slopes, self.clip, out[chunk])
-
-        kernels.over_chunks(run, users.size, int(np.count_nonzero(kept)) * weights.size)
+        compute = self._row_by_row if loss.may_raise else self._of_rows
+        out = np.zeros((users.size, weights.size))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for total, user, line in zip(out, users, kept, strict=True):
+                first = int(data.offsets[user])
+                numbers = np.flatnonzero(line[: int(data.offsets[user + 1]) - first])
+                for begin in range(0, len(numbers), _BLOCK_ROWS):
+                    some = numbers[begin : begin + _BLOCK_ROWS]
+                    block = slice(first + int(some[0]), first + int(some[-1]) + 1)
+                    x = data.dense(block)[some - some[0]].astype(np.float64)
+                    slopes = compute(x, data.targets[block][some - some[0]])
+                    lengths = np.sqrt(np.einsum("ij,ij->i", x, x)) * np.sqrt(np.einsum("ij,ij->i", slopes, slopes))
+                    counted = lengths < math.inf  # neither NaN nor infinite
+                    factors = self.clip / np.maximum(lengths[counted], self.clip)
+                    total += np.einsum("ij,ik->jk", slopes[counted] * factors[:, None], x[counted]).ravel()
         return out
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
 
-    def _slowly(self, data: UserData, user: int, kept: npt.NDArray[np.bool_]) -> np.ndarray:
-        """The same for one user and a slope in plain Python; a row for which it raises counts as 0."""
-        total = np.zeros(self.gradient.weights.size)
-        rows, targets = data.rows_of(user)
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            for row in np.flatnonzero(kept[: len(rows)]):
-                x = rows[row].astype(np.float64)
-                try:
-                    vector = float(self.gradient.loss.slope(float(x @ self.gradient.weights), float(targets[row]))) * x
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt from None
-                except BaseException:  # it may depend on the user's data, so it must not leave
-                    continue
-                length = float(np.linalg.norm(vector))
-                if math.isfinite(length):
-                    total += vector * (self.clip / max(length, self.clip))
-        return total
+    def _of_rows(self, x: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """The slopes of one user's rows, (rows, outputs)."""
+        loss = self.gradient.loss
+        predictions = np.einsum("ij,cj->ic", x, self.gradient.weights.reshape(loss.n_outputs, -1))
+        given = predictions if loss.n_outputs > 1 else predictions[:, 0]
+        return np.asarray(loss.slope(given, targets), dtype=np.float64).reshape(predictions.shape)
 
-
-@kernels.compiled
-def _clipped_sums(
-    data: kernels.Arrays,
-    users: np.ndarray,
-    kept: np.ndarray,
-    weights: np.ndarray,
-    slopes: Any,
-    clip: float,
-    out: np.ndarray,
-) -> None:
-    """Kept rows are gathered in blocks, because a loss turns blocks of predictions into slopes."""
-    rows, targets, offsets = data
-    n_outputs, n_features = weights.shape
-    gathered, block_targets = np.empty((kernels.BLOCK_ROWS, n_features)), np.empty(kernels.BLOCK_ROWS)
-    predictions = np.empty(kernels.BLOCK_ROWS * n_outputs)
-    for j in range(users.shape[0]):
-        first = offsets[users[j]]
-        n_rows = min(offsets[users[j] + 1] - first, kept.shape[1])
-        i = 0
-        while i < n_rows:
-            filled = 0
-            while i < n_rows and filled < kernels.BLOCK_ROWS:
-                if kept[j, i]:
-                    kernels.copy_row(rows, first + i, gathered[filled])
-                    block_targets[filled] = targets[first + i]
-                    filled += 1
-                i += 1
-            _predict(gathered, filled, weights, predictions)
-            slopes(predictions, block_targets, filled)
-            for one in range(filled):
-                _add_clipped(gathered[one], predictions[one * n_outputs : (one + 1) * n_outputs], clip, out[j])
-
-
-@kernels.compiled
-def _predict(rows: np.ndarray, n_rows: int, weights: np.ndarray, predictions: np.ndarray) -> None:
-    """Row by row, whatever rows stand around it."""
-    n_outputs = len(weights)
-    for i in range(n_rows):
-        for c in range(n_outputs):
-            predictions[i * n_outputs + c] = kernels.dot(weights[c], rows[i])
-
-
-@kernels.compiled
-def _add_clipped(row: np.ndarray, slopes: np.ndarray, clip: float, out: np.ndarray) -> None:
-    """Add a row's gradient, clipped, unless it is not finite."""
-    length = kernels.norm(row) * kernels.norm(slopes)
-    if length < math.inf:  # neither NaN nor infinite
-        factor = clip / max(length, clip)
-        for c in range(len(slopes)):
-            slope = factor * slopes[c]
-            for k in range(len(row)):
-                out[c * len(row) + k] += slope * row[k]
+    def _row_by_row(self, x: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """The same by a function from outside; NaN for a row for which it raises."""
+        slopes = np.full((len(x), self.gradient.loss.n_outputs), math.nan)
+        for i in range(len(x)):
+            try:
+                slopes[i] = self._of_rows(x[i : i + 1], targets[i : i + 1])[0]
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt from None
+            except BaseException:  # it may depend on the user's data, so it must not leave
+                continue
+        return slopes

@@ -4,19 +4,18 @@ Other statistics leave it to a private mean to cope with outliers. These go thro
 one vector, to which `Perturbation` adds noise: privacy rests on what is computed here. Three things make it hold for
 any data. Every row is made safe first, so that its pull is bounded. Every user has a fixed place, so that replacing a
 user changes a known number of steps. And every step is along the gradient of a convex function, short enough not to
-drive two trajectories apart. Kernels are compiled without any licence to reorder, and how far they may be off is part
-of the sensitivity. Proofs, rounding included: docs/proofs.md, section 17.
+drive two trajectories apart. How far rounding may lead is part of the sensitivity, for sums in any order. Proofs,
+rounding included: docs/proofs.md, section 17.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from itertools import pairwise
+from typing import ClassVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -24,15 +23,14 @@ from userdp import losses
 from userdp.data.users import UserData
 from userdp.domains import Ball, Box, Domain
 from userdp.losses import Loss, smoothed
-from userdp.statistics import kernels
 from userdp.statistics.gradients import check_sizes, checked_users, weights_vector
-from userdp.statistics.sgd import Region, mixing_order, region_of
+from userdp.statistics.sgd import GatheredRows, mixing_order
 
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100  # beyond, squares or their products might over- or underflow
 _MOST_STEPS = 2**40
 _UNIT = 2.0**-50  # eight units in the last place: room for a few operations
 
-Bounds = tuple[int, float, float, int]  # rows per user, and `longest`, `largest_target` and `labels` of `safe_row`
+_BLOCK = 1 << 18  # entries of rows, or of gradients, that are read ahead
 
 
 @dataclass(frozen=True)
@@ -163,17 +161,30 @@ class _SafePass:
         self.check(data.n_features)
         labels = 0 if not self.loss.classifies else self.loss.n_outputs
         longest = self.rows.norm * (1 - _UNIT * (data.n_features + 8))
-        bounds = (self.rows.per_user, longest, self.rows.target_bound or 0.0, labels)
-        slopes = kernels.block_slopes(self._smooth_loss.slope, self.loss.n_outputs, may_raise=False)
-        start, region = kernels.read_only(self.start), region_of(self.domain, self.start.size)
-        arrays = kernels.arrays_of(data), kernels.read_only(users)
-        kernel, *more = self._kernel()
-        average: np.ndarray = kernel(*arrays, bounds, region, start, self.step_size, slopes, *more)
-        return average[None]
+        bounds = longest, self.rows.target_bound or 0.0, labels
+        with np.errstate(all="ignore"):
+            return self._average(_Slots(data, users, self.rows.per_user, bounds))[None]
 
-    def _kernel(self) -> tuple[Any, ...]:
-        """What computes the average iterate, less the start, and what it takes beside what all passes give it."""
+    def _average(self, slots: _Slots) -> np.ndarray:
+        """The average iterate, less the start."""
         raise NotImplementedError
+
+    def _slopes(self, w: np.ndarray, x: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """The loss's slopes of rows in each output's prediction: (rows, outputs)."""
+        predictions = np.einsum("ij,cj->ic", x, w.reshape(self.loss.n_outputs, -1))  # of each row alone
+        given = predictions if self.loss.n_outputs > 1 else predictions[:, 0]
+        return np.asarray(self._smooth_loss.slope(given, targets)).reshape(predictions.shape)
+
+    def _project(self, w: np.ndarray) -> np.ndarray:
+        if isinstance(self.domain, Box):
+            return np.clip(w, self.domain.low, self.domain.high)
+        assert isinstance(self.domain, Ball)
+        off = w if self.domain.center is None else w - self.domain.center
+        square = float(off @ off)
+        if square <= self.domain.radius**2:
+            return w
+        off = off * (self.domain.radius / math.sqrt(square))
+        return off if self.domain.center is None else self.domain.center + off
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         """Only the size can be wrong: losses of userdp run on all rows."""
@@ -196,8 +207,23 @@ class SafeRowPass(_SafePass):
         moved = 2 * self.rows.per_user * self.step_size * self.lipschitz
         return self.rounded_up(moved, self.n_users * self.rows.per_user, terms=1)
 
-    def _kernel(self) -> tuple[Any, ...]:
-        return _average_over_rows, mixing_order(self.n_users * self.rows.per_user)
+    def _average(self, slots: _Slots) -> np.ndarray:
+        """One step per row over the slots in mixed order; without such a row the iterate stays."""
+        w, total = self.start, np.zeros(self.start.size)
+        order = mixing_order(self.n_users * self.rows.per_user)
+        ahead = max(1, _BLOCK // slots.n_features)
+        for first in range(0, len(order), ahead):
+            some = order[first : first + ahead]
+            held, x, targets = slots.rows(some // slots.per_user, some % slots.per_user)
+            row = 0
+            for there in held:
+                if there:
+                    one = slice(row, row + 1)
+                    slopes = self._slopes(w, x[one], targets[one])
+                    w = self._project(w - self.step_size * np.outer(slopes, x[row]).ravel())
+                    row += 1
+                total += w
+        return np.asarray(total / len(order) - self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,185 +272,83 @@ class SafeBatchPass(_SafePass):
             difference = min(difference, 2 * (near + self.smoothness * away))
         return self.rounded_up(self.step_size / batch * difference, self.n_steps, terms)
 
-    def _kernel(self) -> tuple[Any, ...]:
-        edges = np.arange(self.n_steps + 1) * self.n_users // self.n_steps
+    def _average(self, slots: _Slots) -> np.ndarray:
+        """One step per batch along the mean of its users' mean gradients.
+
+        A user without rows, or whose gradient at the start is farther than `reach` from `usual`, counts as `usual` at
+        every point; an infinite `reach` tests nobody.
+        """
         assert self.usual is not None  # set when made
-        return _average_over_batches, edges, kernels.read_only(self.usual), self.reach
+        w, total = self.start, np.zeros(self.start.size)
+        edges = np.arange(self.n_steps + 1) * self.n_users // self.n_steps
+        ahead = max(1, _BLOCK // (self.start.size * slots.per_user))
+        for begin, end in pairwise(edges.tolist()):
+            pull = np.zeros(self.start.size)
+            for first in range(begin, end, ahead):
+                members = np.arange(first, min(first + ahead, end))
+                pulls = np.tile(self.usual, (len(members), 1))
+                held, x, targets = slots.rows(
+                    np.repeat(members, slots.per_user), np.tile(np.arange(slots.per_user), len(members))
+                )
+                counts = held.reshape(len(members), -1).sum(axis=1)
+                near = counts > 0
+                own = self._mean_gradients(w, x, targets, counts[near])
+                if self.reach < math.inf:
+                    off = self._mean_gradients(self.start, x, targets, counts[near]) - self.usual
+                    close = np.einsum("ij,ij->i", off, off) <= self.reach * self.reach
+                    near[near], own = close, own[close]
+                pulls[near] = own
+                pull += pulls.sum(axis=0)
+            w = self._project(w - self.step_size * (pull / (end - begin)))
+            total += w
+        return np.asarray(total / self.n_steps - self.start)
+
+    def _mean_gradients(self, w: np.ndarray, x: np.ndarray, targets: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Users' mean gradients over so many rows each, at least one."""
+        if not len(counts):
+            return np.empty((0, w.size))
+        slopes = self._slopes(w, x, targets) / np.repeat(counts, counts)[:, None]
+        gradients = (slopes[:, :, None] * x[:, None]).reshape(len(x), -1)
+        return np.asarray(np.add.reduceat(gradients, np.cumsum(counts) - counts, axis=0))
 
 
-# --- kernels ----------------------------------------------------------------------------------------------------------
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-_strict: Callable[[_F], _F] = numba.njit(cache=True, nogil=True, error_model="numpy")
+# --- safe rows --------------------------------------------------------------------------------------------------------
 
 
-@_strict
-def safe_row(
-    row: np.ndarray, target: float, longest: float, largest_target: float, labels: int, out: np.ndarray
-) -> float:
-    """Copy a row to `out`, no longer than `longest`, and return its target; zeros and 0 if either is unusable.
+class _Slots:
+    """Every user's first rows, made safe; `bounds` are the last three arguments of `safe_rows`."""
+
+    def __init__(self, data: UserData, users: np.ndarray, per_user: int, bounds: tuple[float, float, int]) -> None:
+        self.data, self.users, self.per_user, self.bounds = data, users, per_user, bounds
+        self.n_features, self._rows = data.n_features, GatheredRows(data, None)
+
+    def rows(self, members: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which of these users' slots hold a row; these rows, and their targets."""
+        rows = self.data.offsets[self.users[members]] + numbers
+        held = rows < self.data.offsets[self.users[members] + 1]
+        return held, *safe_rows(*self._rows.gathered(rows[held]), *self.bounds)
+
+
+def safe_rows(
+    rows: np.ndarray, targets: np.ndarray, longest: float, largest_target: float, labels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A copy of rows, no longer than `longest`, and of their targets; zeros and 0 where either is unusable.
 
     `labels` says what targets are usable: 0 any finite number, which is clipped to `largest_target`; 1 the classes -1,
     0 and 1; k > 1 the classes 0 .. k-1. Rows are divided by their largest entry first: squares may overflow.
     """
-    usable = math.isfinite(target)
+    usable = np.isfinite(targets)
     if labels == 1:
-        usable = target == -1.0 or target == 0.0 or target == 1.0
+        usable &= np.isin(targets, (-1.0, 0.0, 1.0))
     elif labels > 1:
-        usable = target >= 0.0 and target < labels and target == math.floor(target)
-    largest = 0.0
-    for k in range(len(row)):
-        out[k] = row[k]
-        usable = usable and math.isfinite(out[k])
-        largest = max(largest, abs(out[k]))
-    if not usable:
-        out[:] = 0.0
-        return 0.0
-    if largest * len(row) > longest:
-        square = 0.0
-        for k in range(len(row)):
-            square += (out[k] / largest) * (out[k] / largest)
-        most = longest / math.sqrt(square)
-        if largest > most:
-            for k in range(len(row)):
-                out[k] = out[k] / largest * most
-    return target if labels > 0 else min(max(target, -largest_target), largest_target)
-
-
-@_strict
-def _slope(w: np.ndarray, x: np.ndarray, target: float, slopes: Any, predictions: np.ndarray, one: np.ndarray) -> None:
-    """The loss's slope in each output's prediction, left in `predictions`."""
-    for c in range(len(predictions)):
-        total = 0.0
-        for k in range(len(x)):
-            total += w[c * len(x) + k] * x[k]
-        predictions[c] = total
-    one[0] = target
-    slopes(predictions, one, 1)
-
-
-@_strict
-def _project(w: np.ndarray, region: Region) -> None:
-    """Onto the ball around `center`, or for a negative radius onto the box."""
-    center, radius, low, high = region
-    if radius < 0.0:
-        for k in range(len(w)):
-            w[k] = min(max(w[k], low[k]), high[k])
-        return
-    square = 0.0
-    for k in range(len(w)):
-        square += (w[k] - center[k]) * (w[k] - center[k])
-    if square > radius * radius:
-        shrink = radius / math.sqrt(square)
-        for k in range(len(w)):
-            w[k] = center[k] + shrink * (w[k] - center[k])
-
-
-@_strict
-def _average_over_rows(
-    data: kernels.Arrays,
-    users: np.ndarray,
-    bounds: Bounds,
-    region: Region,
-    start: np.ndarray,
-    step: float,
-    slopes: Any,
-    slots: np.ndarray,
-) -> np.ndarray:
-    """Average iterate, less the start, of one step per row over `slots`, in that order.
-
-    Slot s is row s % m of user s // m, m the slots per user (`bounds[0]`); without such a row the iterate stays.
-    """
-    rows, targets, offsets = data
-    slots_per_user, longest, largest_target, labels = bounds
-    n_features = rows.shape[1]
-    line, x = np.empty(n_features, kernels.kind(rows)), np.empty(n_features)
-    predictions, one = np.empty(len(start) // n_features), np.empty(1)
-    w, total = start.copy(), np.zeros(len(start))
-    for slot in slots:
-        user = users[slot // slots_per_user]
-        row = offsets[user] + slot % slots_per_user
-        if row < offsets[user + 1]:
-            kernels.copy_row(rows, row, line)
-            target = safe_row(line, targets[row], longest, largest_target, labels, x)
-            _slope(w, x, target, slopes, predictions, one)
-            for c in range(len(predictions)):
-                for k in range(n_features):
-                    w[c * n_features + k] -= step * predictions[c] * x[k]
-            _project(w, region)
-        total += w
-    total /= len(slots)
-    total -= start
-    return total
-
-
-@_strict
-def _mean_gradient(
-    data: kernels.Arrays,
-    first: int,
-    last: int,
-    bounds: Bounds,
-    w: np.ndarray,
-    slopes: Any,
-    predictions: np.ndarray,
-    x: np.ndarray,
-    gradient: np.ndarray,
-) -> None:
-    """The mean gradient over the safe rows `first` .. `last` - 1, of which there is at least one."""
-    rows, targets, _ = data
-    _, longest, largest_target, labels = bounds
-    one, n_features = np.empty(1), len(x)
-    line = np.empty(n_features, kernels.kind(rows))
-    gradient[:] = 0.0
-    for row in range(first, last):
-        kernels.copy_row(rows, row, line)
-        target = safe_row(line, targets[row], longest, largest_target, labels, x)
-        _slope(w, x, target, slopes, predictions, one)
-        for c in range(len(predictions)):
-            for k in range(n_features):
-                gradient[c * n_features + k] += predictions[c] / (last - first) * x[k]
-
-
-@_strict
-def _average_over_batches(
-    data: kernels.Arrays,
-    users: np.ndarray,
-    bounds: Bounds,
-    region: Region,
-    start: np.ndarray,
-    step: float,
-    slopes: Any,
-    edges: np.ndarray,
-    usual: np.ndarray,
-    reach: float,
-) -> np.ndarray:
-    """Average iterate, less the start, of one step per batch along the mean of its users' mean gradients.
-
-    Batch t has the users edges[t] .. edges[t+1]. One without rows, or whose gradient at the start is farther than
-    `reach` from `usual`, counts as `usual` at every point; an infinite `reach` tests nobody.
-    """
-    rows, _, offsets = data
-    x, predictions = np.empty(rows.shape[1]), np.empty(len(start) // rows.shape[1])
-    w, total, pull, own = start.copy(), np.zeros(len(start)), np.empty(len(start)), np.empty(len(start))
-    for t in range(len(edges) - 1):
-        pull[:] = 0.0
-        for user in users[edges[t] : edges[t + 1]]:
-            first, last = offsets[user], min(offsets[user + 1], offsets[user] + bounds[0])
-            near = last > first
-            if near and reach < math.inf:
-                _mean_gradient(data, first, last, bounds, start, slopes, predictions, x, own)
-                square = 0.0
-                for k in range(len(own)):
-                    square += (own[k] - usual[k]) * (own[k] - usual[k])
-                near = square <= reach * reach
-            if near:
-                _mean_gradient(data, first, last, bounds, w, slopes, predictions, x, own)
-                pull += own
-            else:
-                pull += usual
-        w -= step * (pull / (edges[t + 1] - edges[t]))
-        _project(w, region)
-        total += w
-    total /= len(edges) - 1
-    total -= start
-    return total
+        usable &= np.isin(targets, np.arange(labels))
+    safe = rows.astype(np.float64)
+    usable &= np.isfinite(safe).all(axis=1)
+    safe[~usable] = 0.0
+    largest = np.abs(safe).max(axis=1, initial=0.0)
+    units = safe / np.where(largest > 0, largest, 1.0)[:, None]
+    most = longest / np.sqrt(np.einsum("ij,ij->i", units, units))
+    long = (largest * rows.shape[1] > longest) & (largest > most)
+    safe[long] = units[long] * most[long, None]
+    bounded = targets if labels > 0 else np.clip(targets, -largest_target, largest_target)
+    return safe, np.where(usable, bounded, 0.0)

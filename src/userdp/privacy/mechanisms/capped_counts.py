@@ -125,7 +125,9 @@ def _capped(vectors: Floats, radius: float, enough: int, whole: int, pivot: Floa
     counts = np.full(len(vectors), min(1, enough), dtype=np.int64)
     size, near = len(batch.order), batch.near
     tested, weighed = min(enough, size), min(whole, enough, size)
-    sure = np.searchsorted(batch.upper, near - batch.upper, side="right")  # how many, the innermost, are certainly close
+    sure = np.searchsorted(
+        batch.upper, near - batch.upper, side="right"
+    )  # how many, the innermost, are certainly close
     start = int(sure[-1])  # those before are close to all
     inner = int(np.count_nonzero(sure >= tested))
     counts[batch.order[:inner]] = tested

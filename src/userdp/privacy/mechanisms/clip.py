@@ -264,34 +264,36 @@ def clipped_total(
     array([ 384, 1152,   -1])
     """
     total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
-    lengths = np.broadcast_to(np.asarray(lengths, dtype=np.float64), vectors.shape[:1])
-    n_short = 0
+    limits = np.broadcast_to(np.asarray(lengths, dtype=np.float64), vectors.shape[:1])
     with np.errstate(all="ignore"):
         if sp.issparse(vectors):
-            rows = vectors if vectors.has_canonical_format else vectors.copy()
-            rows.sum_duplicates()
-            rows.check_format()
-            owners = np.repeat(np.arange(len(lengths)), np.diff(rows.indptr))
-
-            def size_of(entries: Vectors) -> Vectors:  # added up one after the other
-                parts = np.abs(entries) if laplace else entries * entries
-                return np.bincount(owners, weights=parts, minlength=len(lengths))
-
-            data = rows.data.astype(np.float64, copy=False)
-            steps, short = _clipped(data, lambda x: x[owners], size_of, radius, bits, lengths, laplace)
-            np.add.at(total, rows.indices, steps)
-            n_short = np.count_nonzero(short)
-        else:
-            block = max(1, _ENTRIES // max(1, vectors.shape[1]))
-            size_of = _sizes_1 if laplace else _squares
-            for first in range(0, len(vectors), block):
-                part = slice(first, first + block)
-                rows = np.ascontiguousarray(vectors[part], dtype=np.float64)
-                steps, short = _clipped(rows, lambda x: x[:, None], size_of, radius, bits, lengths[part], laplace)
-                total[:-1] += steps.sum(axis=0)
-                n_short += np.count_nonzero(short)
-    total[-1] = 2 * n_short - len(lengths)
+            _add_sparse(vectors, radius, bits, limits, laplace, total)
+            return total
+        size_of, block = _sizes_1 if laplace else _squares, max(1, _ENTRIES // max(1, vectors.shape[1]))
+        for first in range(0, len(vectors), block):
+            part = slice(first, first + block)
+            rows = np.ascontiguousarray(vectors[part], dtype=np.float64)
+            steps, short = _clipped(rows, lambda x: x[:, None], size_of, radius, bits, limits[part], laplace)
+            total[:-1] += steps.sum(axis=0)
+            total[-1] += 2 * np.count_nonzero(short) - len(rows)
     return total
+
+
+def _add_sparse(vectors: Any, radius: float, bits: int, lengths: Vectors, laplace: bool, total: Integers) -> None:
+    """Add what the rows of a CSR matrix contribute to the total."""
+    rows = vectors if vectors.has_canonical_format else vectors.copy()
+    rows.sum_duplicates()
+    rows.check_format()
+    owners = np.repeat(np.arange(len(lengths)), np.diff(rows.indptr))
+
+    def size_of(entries: Vectors) -> Vectors:  # added up one after the other
+        parts = np.abs(entries) if laplace else entries * entries
+        return np.bincount(owners, parts, len(lengths)).astype(np.float64)  # whole numbers, if there are no entries
+
+    data = rows.data.astype(np.float64, copy=False)
+    steps, short = _clipped(data, lambda x: x[owners], size_of, radius, bits, lengths, laplace)
+    np.add.at(total, rows.indices, steps)
+    total[-1] += 2 * np.count_nonzero(short) - len(lengths)
 
 
 def _squares(rows: Vectors) -> Vectors:
@@ -304,7 +306,7 @@ def _sizes_1(rows: Vectors) -> Vectors:
 
 def _clipped(
     entries: Vectors,
-    spread: Callable[[Vectors], Vectors],
+    spread: Callable[[Any], Any],
     size_of: Callable[[Vectors], Vectors],
     radius: float,
     bits: int,
