@@ -175,7 +175,7 @@ def _huber_value(threshold: float, predictions: npt.ArrayLike, targets: npt.Arra
 
 
 def _huber_slope(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
-    return np.maximum(np.minimum(_error(predictions, targets), threshold), -threshold)
+    return np.asarray(np.maximum(np.minimum(_error(predictions, targets), threshold), -threshold))
 
 
 @functools.cache
