@@ -245,7 +245,7 @@ def quantile(level: float = 0.5) -> Loss:
 
 
 def _by_class(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A copy of predictions with a line for each class, which rows are of it (1 or 0), and 1 for any class, else NaN."""
+    """A copy of predictions with a line for each class, which rows are of it (1 or 0), and 1 for any class or NaN."""
     lines = np.moveaxis(floats(predictions), -1, 0).copy()
     classes = np.arange(float(len(lines))).reshape(-1, *[1] * (lines.ndim - 1))
     members = np.equal(targets, classes).astype(lines.dtype)
