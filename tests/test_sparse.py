@@ -13,12 +13,12 @@ from cases import ALL_LOSSES, name
 from support_estimators import CLASSIFIERS, REGRESSORS, ready
 from support_estimators import made as people
 from support_sparse import both, close, made
+from userdp.statistics.entries import EntryVectors, gives_entries
 
 from userdp import Ball, Box, PublicScaler, UserData, losses, private_mean
 from userdp.data.sparse import SparseRows
 from userdp.models.fitting import minimize
 from userdp.solvers.registry import SOLVERS
-from userdp.statistics.entries import EntryVectors, gives_entries
 from userdp.statistics.gradients import (
     BallSmoothing,
     ClippedGradient,
