@@ -178,7 +178,7 @@ class _SafePass:
 
     def _project(self, w: np.ndarray) -> np.ndarray:
         if isinstance(self.domain, Box):
-            return np.clip(w, self.domain.low, self.domain.high)
+            return np.asarray(np.clip(w, self.domain.low, self.domain.high))
         assert isinstance(self.domain, Ball)
         off = w if self.domain.center is None else w - self.domain.center
         square = float(off @ off)
