@@ -146,8 +146,8 @@ MUTANTS = [
     Mutant(
         "whole numbers are rounded up",
         "clip._clipped",
-        "(scaled * spread(factors))",
-        "np.ceil(scaled * spread(factors))",
+        "scaled.astype",
+        "np.ceil(scaled).astype",
         _ALL + "test_whole_numbers_are_rounded_towards_0_exactly",
     ),
     Mutant(
