@@ -17,6 +17,7 @@ import numpy as np
 from common import run_parts
 from rich.console import Console
 from rich.table import Table
+from userdp.statistics.kernels import limit_threads
 
 from userdp.data.users import UserData
 from userdp.losses import logistic
@@ -26,7 +27,6 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
-from userdp.statistics.kernels import limit_threads
 from userdp.statistics.moments import MomentShape, SecondMomentShape
 
 ENTRIES = 40_000_000  # of X

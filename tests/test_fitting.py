@@ -8,7 +8,6 @@ from scipy import optimize
 from support_solvers import make_users
 
 from userdp import Affine, Ball, Budget, BudgetExceeded, Ledger, Simplex, UserData
-from userdp.compiling import kernel
 from userdp.models import fitting
 from userdp.models.fitting import minimize
 
@@ -60,17 +59,6 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
     assert capsys.readouterr() == ("", "")
     minimize("logistic", data, Ball(5.0), 3.0, 5e-6, progress=True, **ARGUMENTS)
     assert "burn-in" in capsys.readouterr().err
-
-
-def test_the_bar_says_that_the_compiler_works(capsys):
-    with fitting.bar(True) as tell:
-        tell("burn-in", 0, 1)
-        kernel(cache=False)(lambda x: x + 1)(1)
-    assert "compiling, once" in capsys.readouterr().err
-    with fitting.bar(None) as tell:
-        assert tell is None
-        kernel(cache=False)(lambda x: x + 2)(1)
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ SOURCE = Path(userdp.__file__).parent
 
 # From the bottom up. A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["compiling"],
     ["losses", "domains"],
     ["data"],
-    ["vectors"],
+    ["statistics"],
     ["engines"],
     ["privacy"],
     ["solvers"],

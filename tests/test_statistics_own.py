@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 import runpy
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import ALL_LOSSES, MULTINOMIAL, name
+from cases import ALL_LOSSES, MULTINOMIAL, name, python_custom
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import losses
 from userdp.data.users import UserData
+from userdp.domains import Ball
 from userdp.engines import LocalEngine
 from userdp.statistics.gradients import MeanGradient, UserGradients
 from userdp.statistics.moments import UserMean
-
-
-PRICES = np.array([1.0, 5.0])
-
-
-def own(slope, name="own"):
-    """A loss from outside that was not tried first."""
-    return losses.Loss(name, slope, slope, slope_bound=5.0, curvature=1.0)
+from userdp.statistics.sgd import OnePassSGD
 
 
 def raising_slope(predictions, targets):
@@ -33,8 +28,53 @@ def raising_slope(predictions, targets):
     return predictions
 
 
+def test_an_exception_in_a_custom_slope_stays_with_its_user(capfd):
+    loss = losses.custom("raising", losses.absolute.value, raising_slope, lipschitz=1.0)
+    data = with_user(data_of(), 4, rows=1.0)
+    calm = with_user(data, 0, rows=0.0)
+    result = vectors(MeanGradient(loss, np.ones(N_FEATURES)), calm)
+    assert np.all(np.isnan(result[4]))
+    np.testing.assert_array_equal(result[0], 0.0)
+    assert capfd.readouterr() == ("", "")
+
+
+PRICES = np.array([1.0, 5.0])
+
+
 def priced_slope(predictions, targets):
     return PRICES[targets.astype(int)] * predictions
+
+
+def margin(predictions, targets):
+    return np.repeat(predictions[np.arange(len(targets)), targets.astype(int)][:, None], 3, axis=1)
+
+
+@pytest.mark.parametrize("target", [2.0, 1e12, math.nan, -3.0, 4e9])
+def test_a_loss_that_reads_beyond_an_array_makes_its_user_nan(target):
+    loss = losses.custom("priced", priced_slope, priced_slope, lipschitz=5.0)
+    for statistic in (
+        MeanGradient(loss, np.ones(N_FEATURES)),
+        MeanGradient(losses.smoothed(loss, 0.1), np.ones(N_FEATURES)),
+        OnePassSGD(loss, np.zeros(N_FEATURES), Ball(1.0), 0.1),
+    ):
+        result = vectors(statistic, with_user(data_of(), 4, targets=target))
+        assert np.all(np.isnan(result[4]))
+        assert np.all(np.isfinite(result[5]))
+
+
+def test_a_loss_of_several_outputs_that_reads_beyond_them_makes_its_user_nan():
+    loss = losses.Loss("margin", margin, margin, slope_bound=2.0, curvature=1.0, n_outputs=3)
+    weights = np.ones(3 * N_FEATURES)
+    for statistic in (MeanGradient(loss, weights), OnePassSGD(loss, weights, Ball(10.0), 0.1)):
+        for target in (3.0, -4.0):
+            result = vectors(statistic, with_user(data_of(), 4, targets=target))
+            assert np.all(np.isnan(result[4]))
+            assert np.all(np.isfinite(result[5]))
+
+
+def own(slope):
+    """A loss from outside that was not tried first."""
+    return losses.Loss("own", slope, slope, slope_bound=5.0, curvature=1.0)
 
 
 def mixing_slope(predictions, targets):
@@ -42,32 +82,21 @@ def mixing_slope(predictions, targets):
     return predictions - predictions.mean() + len(predictions)
 
 
-def too_many_slope(predictions, targets):
+def too_many_slopes(predictions, targets):
     return np.ones(len(predictions) + (targets[0] == 7))
 
 
-def test_an_exception_in_a_custom_slope_stays_with_its_user(capfd):
-    loss = own(raising_slope)
-    calm = with_user(with_user(data_of(), 4, rows=1.0), 0, rows=0.0)
-    result = vectors(MeanGradient(loss, np.ones(N_FEATURES)), calm)
-    assert np.all(np.isnan(result[4]))
-    np.testing.assert_array_equal(result[0], 0.0)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("slope", [priced_slope, mixing_slope, too_many_slope, raising_slope])
-@pytest.mark.parametrize("target", [7.0, 1e12, math.nan, 0.0])
+@pytest.mark.parametrize("slope", [priced_slope, mixing_slope, too_many_slopes, raising_slope])
+@pytest.mark.parametrize("target", [7.0, math.nan])
 def test_a_loss_from_outside_sees_one_users_rows_at_a_time(slope, target):
-    """Whatever it does with them: indices beyond an array, sums over rows, another number of slopes."""
-    loss = own(slope)
+    """Whatever it does with them: sums over rows, another number of slopes."""
     data = with_user(data_of(), 4, targets=target)
-    for statistic in (MeanGradient(loss, np.ones(N_FEATURES)), MeanGradient(loss, np.ones(N_FEATURES), np.eye(N_FEATURES))):
+    for basis in (None, np.eye(N_FEATURES)):
+        statistic = MeanGradient(own(slope), np.ones(N_FEATURES), basis)
         together, before = vectors(statistic, data), vectors(statistic, data_of())
         np.testing.assert_array_equal(np.delete(together, 4, axis=0), np.delete(before, 4, axis=0))
         alone = np.vstack([vectors(statistic, data, [user]) for user in range(data.n_users)])
         np.testing.assert_array_equal(together, alone)
-        if slope is priced_slope and target:
-            assert np.all(np.isnan(together[4]))
 
 
 def misbehaving(weights, rows, targets):
@@ -121,11 +150,8 @@ def too_short(weights, rows, targets):
         (UserGradients(too_short, np.zeros(7)), r"too_short .* shape \(7,\) .* got shape \(6,\)"),
         (MeanGradient(losses.logistic, np.zeros(6)), r"weights of length 7 for the logistic loss .* got 6"),
         (MeanGradient(MULTINOMIAL, np.zeros(7)), r"weights of length 28"),
-        (MeanGradient(own(broken, "typo"), np.zeros(7)), r"typo loss .* it raised"),
-        (
-            MeanGradient(own(lambda p, t: p * math.nan, "nan"), np.zeros(7)),
-            r"finite gradients of the nan loss",
-        ),
+        (MeanGradient(replace(python_custom, slope=broken), np.zeros(7)), r"log_cosh loss .* it raised"),
+        (MeanGradient(replace(python_custom, slope=lambda p, t: p * math.nan), np.zeros(7)), r"finite gradients of"),
     ],
 )
 def test_check_finds_programming_errors_without_data(statistic, message):
@@ -154,7 +180,7 @@ def test_errors_are_clear(call, message):
         call(data_of())
 
 
-def test_gradients_by_jax_agree_with_numpys():
+def test_gradients_by_jax_agree_with_the_compiled_ones():
     pytest.importorskip("jax")
     example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "custom_loss_jax.py"))
     data, weights = data_of(), weights_of(losses.logistic)

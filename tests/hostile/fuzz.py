@@ -10,7 +10,15 @@ import sys
 
 # Compiled modules cannot be instrumented: the branches of all others guide it.
 COMPILED = [
-    *("domains", "losses", "losses.base", "losses.standard", "statistics.gradients", "vectors.kernels", "statistics.sgd"),
+    *(
+        "domains",
+        "losses",
+        "losses.base",
+        "losses.standard",
+        "statistics.gradients",
+        "vectors.kernels",
+        "statistics.sgd",
+    ),
     *("baselines.rotation", "baselines.row_statistics", "baselines.stable_sgd"),
     *("privacy.mechanisms.neighbours", "bench.references"),
 ]

@@ -99,7 +99,7 @@ MUTANTS = [
         "any loss will do",
         "stable_sgd.check_loss",
         "losses.known(loss)",
-        "loss if loss.compiled else None",
+        "None if loss.may_raise else loss",
         "test_stable_sgd_limits.py::test_losses_whose_slopes_are_not_known_are_refused",
     ),
     Mutant(

@@ -6,7 +6,7 @@ import pickle
 import numba
 import numpy as np
 import pytest
-from cases import compiled_custom, python_custom
+from cases import python_custom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_acute import neighbouring_users
@@ -159,24 +159,18 @@ def test_what_travels_to_other_machines_is_public_and_small():
     assert len(pickle.dumps(LIMIT)) < 200
 
 
-def test_slopes_of_a_loss_from_outside_are_computed_of_one_user_alone(monkeypatch):
-    """A compiler may have two versions of tanh that round differently, one of them for several numbers at a time.
+def test_slopes_of_a_loss_from_outside_are_computed_of_one_user_alone():
+    """Here the slope is another one in each place of a block."""
 
-    So here the slope is another one in each place of a block.
-    """
+    def by_place(predictions, targets):
+        return 1.0 + np.arange(len(predictions))
 
-    @numba.cfunc(kernels._SLOPES_SIGNATURE, nopython=True)
-    def by_place(predictions, targets, n_rows):
-        for i in range(n_rows):
-            predictions[i] = 1.0 + i
-
-    monkeypatch.setattr(kernels, "block_slopes", lambda *_: by_place)
     data = data_of(np.float64, rows_of_users=MANY)
-    statistic = MeanGradient(compiled_custom, weights_of(compiled_custom))
+    loss = losses.Loss("by place", by_place, by_place, slope_bound=1.0, curvature=1.0)
+    statistic = MeanGradient(loss, weights_of(loss))
     together, everyone = vectors(statistic, data), np.arange(data.n_users)
     alone = np.vstack([statistic(data, everyone[j : j + 1], 1) for j in everyone])
     np.testing.assert_array_equal(together, alone)
-    assert (compiled_custom.may_raise, losses.logistic.may_raise) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ class _SafePass:
         longest = self.rows.norm * (1 - _UNIT * (data.n_features + 8))
         bounds = longest, self.rows.target_bound or 0.0, labels
         with np.errstate(all="ignore"):
-            return self._average(_Slots(data, users, self.rows.per_user, bounds))[None]
+            average = self._average(_Slots(data, users, self.rows.per_user, bounds))
+        return average.reshape(1, -1)
 
     def _average(self, slots: _Slots) -> np.ndarray:
         """The average iterate, less the start."""
@@ -177,7 +178,7 @@ class _SafePass:
 
     def _project(self, w: np.ndarray) -> np.ndarray:
         if isinstance(self.domain, Box):
-            return np.clip(w, self.domain.low, self.domain.high)
+            return np.asarray(np.clip(w, self.domain.low, self.domain.high))
         assert isinstance(self.domain, Ball)
         off = w if self.domain.center is None else w - self.domain.center
         square = float(off @ off)
@@ -326,7 +327,8 @@ class _Slots:
         """Which of these users' slots hold a row; these rows, and their targets."""
         rows = self.data.offsets[self.users[members]] + numbers
         held = rows < self.data.offsets[self.users[members] + 1]
-        return held, *safe_rows(*self._rows.gathered(rows[held]), *self.bounds)
+        longest, largest_target, labels = self.bounds
+        return held, *safe_rows(*self._rows.gathered(rows[held]), longest, largest_target, labels)
 
 
 def safe_rows(

@@ -121,8 +121,8 @@ class LocalEngine:
         """
         users = np.sort(users)
         clipped = contribution.clips_to
-        if type(statistic) in _ADDED_UP and clipped is not None:
-            found: np.ndarray | None = statistic.total(data, users, *clipped)
+        if isinstance(statistic, _ADDED_UP) and type(statistic) in _ADDED_UP and clipped is not None:
+            found = statistic.total(data, users, *clipped)
             if found is not None:
                 return found
         sparse = type(statistic) in _SPARSE and isinstance(data.rows, SparseRows)

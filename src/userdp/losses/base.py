@@ -215,15 +215,15 @@ def smoothed(loss: Loss, width: float) -> Loss:
     return replace(loss, name=f"{loss.name}, smoothed({width:g})", curvature=curvature, **functions)
 
 
-def _smoothed_value(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _smoothed_value(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     given = floats(predictions)
     p = given.astype(np.float64)
     found = (value(p - width, targets) + value(p, targets) + value(p + width, targets)) / 3
-    return np.asarray(found.astype(given.dtype))
+    return found.astype(given.dtype)
 
 
-def _smoothed_slope(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _smoothed_slope(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     given = floats(predictions)
     p = given.astype(np.float64)
     found = (value(p + width, targets) - value(p - width, targets)) / (2 * width)
-    return np.asarray(found.astype(given.dtype))
+    return found.astype(given.dtype)

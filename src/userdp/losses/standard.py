@@ -44,16 +44,17 @@ def _loss(name: str, value: Any, slope: Any, slope_bound: SlopeBound, curvature:
     return register(Loss(name, value, slope, slope_bound, curvature, may_raise=False, **more), _named, name)
 
 
-def _error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     """How far predictions are above their targets."""
     p = floats(predictions)
-    return np.asarray(p - np.asarray(targets).astype(p.dtype, copy=False))
+    return p - np.asarray(targets).astype(p.dtype, copy=False)
 
 
-def _signs(targets: npt.ArrayLike, dtype: np.dtype) -> np.ndarray:
+def _signs(targets: npt.ArrayLike, dtype: np.dtype) -> Any:
     """Classes of targets: +1 for 1, -1 for 0 and for -1, so that {-1, +1} and {0, 1} mean the same; else NaN."""
     positive, negative = np.equal(targets, 1.0), np.equal(targets, 0.0) | np.equal(targets, -1.0)
-    return np.asarray((positive.astype(dtype) - negative.astype(dtype)) / (positive | negative).astype(dtype))
+    signs = (positive.view(np.int8) - negative.view(np.int8)).astype(dtype)
+    return signs / np.abs(signs)
 
 
 def _gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -63,17 +64,17 @@ def _gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarra
     return signs, np.maximum(1.0 - signs * p, 0.0)
 
 
-def _logistic_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _logistic_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     p = floats(predictions)
     z = _signs(targets, p.dtype) * p
-    return np.asarray(np.log1p(np.exp(-np.abs(z))) - np.minimum(z, 0.0))
+    return np.log1p(np.exp(-np.abs(z))) - np.minimum(z, 0.0)
 
 
-def _logistic_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _logistic_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     """Exact to the last digits in both tails: nothing is subtracted. Where exp(z) is infinite it is 0."""
     p = floats(predictions)
     signs = _signs(targets, p.dtype)
-    return np.asarray(-signs / (1.0 + np.exp(signs * p)))
+    return -signs / (1.0 + np.exp(signs * p))
 
 
 def _logistic_mean(predictions: np.ndarray) -> np.ndarray:
@@ -92,9 +93,9 @@ Constants: 0 < s < 1, so |slope| <= 1; s' = s (1 - s) <= 1/4, reached at 0.
 """
 
 
-def _squared_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _squared_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     error = _error(predictions, targets)
-    return np.asarray(0.5 * error * error)
+    return 0.5 * error * error
 
 
 def _squared_slope_bound(largest_prediction: float, largest_target: float) -> float:
@@ -109,13 +110,13 @@ Constants: |slope| <= |prediction| + |target| <= row_norm * weight_norm + target
 """
 
 
-def _hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     return _gaps(predictions, targets)[1]
 
 
-def _hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     signs, gaps = _gaps(predictions, targets)
-    return np.asarray(-signs * np.sign(gaps))
+    return -signs * np.sign(gaps)
 
 
 hinge = _loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, typical_prediction=1.0)
@@ -126,14 +127,14 @@ Constants: |slope| is 0 or 1; the slope jumps at z = 1, so no smoothness.
 """
 
 
-def _pinball_value(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _pinball_value(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     error = _error(predictions, targets)
-    return np.asarray(np.maximum(above * error, -below * error))
+    return np.maximum(above * error, -below * error)
 
 
-def _pinball_slope(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _pinball_slope(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     side = np.sign(_error(predictions, targets))
-    return np.asarray(above * np.maximum(side, 0.0) + below * np.minimum(side, 0.0))
+    return above * np.maximum(side, 0.0) + below * np.minimum(side, 0.0)
 
 
 def _pinball(name: str, above: float, below: float) -> Loss:
@@ -168,13 +169,13 @@ def huber(threshold: float = 1.0) -> Loss:
     return register(made, huber, threshold)
 
 
-def _huber_value(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _huber_value(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     size = np.abs(_error(predictions, targets))
     near = np.minimum(size, threshold)
-    return np.asarray(near * (size - 0.5 * near))
+    return near * (size - 0.5 * near)
 
 
-def _huber_slope(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _huber_slope(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     return np.maximum(np.minimum(_error(predictions, targets), threshold), -threshold)
 
 
@@ -194,25 +195,25 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
     return register(made, smoothed_hinge, width)
 
 
-def _smoothed_hinge_value(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _smoothed_hinge_value(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     gaps = _gaps(predictions, targets)[1]
     near = np.minimum(gaps, width)
-    return np.asarray(near / width * (gaps - 0.5 * near))
+    return near / width * (gaps - 0.5 * near)
 
 
-def _smoothed_hinge_slope(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _smoothed_hinge_slope(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     signs, gaps = _gaps(predictions, targets)
-    return np.asarray(-signs * np.minimum(gaps / width, 1.0))
+    return -signs * np.minimum(gaps / width, 1.0)
 
 
-def _squared_hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _squared_hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     gaps = _gaps(predictions, targets)[1]
-    return np.asarray(0.5 * gaps * gaps)
+    return 0.5 * gaps * gaps
 
 
-def _squared_hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _squared_hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     signs, gaps = _gaps(predictions, targets)
-    return np.asarray(-signs * gaps)
+    return -signs * gaps
 
 
 def _squared_hinge_bound(largest_prediction: float, largest_target: float) -> float:
@@ -244,34 +245,38 @@ def quantile(level: float = 0.5) -> Loss:
 
 
 def _by_class(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Predictions with a line for each class, which rows are of it (1 or 0), and 1 for rows of any class, else NaN."""
-    lines = np.ascontiguousarray(np.moveaxis(floats(predictions), -1, 0))
+    """A copy of predictions with a line for each class, which rows are of it (1 or 0), and 1 for any class or NaN."""
+    lines = np.moveaxis(floats(predictions), -1, 0).copy()
     classes = np.arange(float(len(lines))).reshape(-1, *[1] * (lines.ndim - 1))
     members = np.equal(targets, classes).astype(lines.dtype)
     any_class = _sum(members)
     return lines, members, np.asarray(any_class / any_class)
 
 
-def _sum(lines: np.ndarray) -> np.ndarray:
+def _sum(lines: np.ndarray) -> Any:
     """Line after line: numpy would add those of a single row in another order than those of many."""
-    return np.asarray(functools.reduce(np.add, lines))
+    return functools.reduce(np.add, lines)
 
 
-def _by_row(lines: np.ndarray) -> np.ndarray:
+def _by_row(lines: np.ndarray) -> Any:
     return np.ascontiguousarray(np.moveaxis(lines, 0, -1))
 
 
-def _multinomial_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _multinomial_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     """Softmax minus the target's unit vector; NaN when the target is not a class."""
     lines, members, usable = _by_class(predictions, targets)
-    powers = np.exp(lines - functools.reduce(np.maximum, lines))
-    return _by_row((powers / _sum(powers) - members) * usable)
+    lines -= functools.reduce(np.maximum, lines)
+    slopes = np.exp(lines)
+    slopes /= _sum(slopes)
+    slopes -= members
+    slopes *= usable
+    return _by_row(slopes)
 
 
-def _multinomial_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _multinomial_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     lines, members, usable = _by_class(predictions, targets)
-    below = functools.reduce(np.maximum, lines) - lines
-    return np.asarray((np.log(_sum(np.exp(-below))) + _sum(np.where(members > 0.0, below, members))) * usable)
+    lines -= functools.reduce(np.maximum, lines)
+    return (np.log(_sum(np.exp(lines))) - _sum(np.where(members > 0.0, lines, 0.0 * members))) * usable
 
 
 def _check_classes(n_classes: int) -> None:
@@ -316,40 +321,45 @@ def one_vs_rest(n_classes: int) -> Loss:
 
 def _one_vs_rest_gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """As `_gaps`, with a line for each class."""
-    lines, members, usable = _by_class(predictions, targets)
-    signs = (2.0 * members - 1.0) * usable
-    return signs, np.maximum(1.0 - signs * lines, 0.0)
+    gaps, signs, usable = _by_class(predictions, targets)
+    signs *= 2.0
+    signs -= 1.0
+    signs *= usable
+    gaps *= -signs
+    gaps += 1.0
+    return signs, np.maximum(gaps, 0.0, out=gaps)
 
 
-def _one_vs_rest_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _one_vs_rest_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     """NaN when the target is not a class."""
     signs, gaps = _one_vs_rest_gaps(predictions, targets)
-    return _by_row(-signs * gaps)
+    gaps *= -signs
+    return _by_row(gaps)
 
 
-def _one_vs_rest_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _one_vs_rest_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     gaps = _one_vs_rest_gaps(predictions, targets)[1]
-    return np.asarray(0.5 * _sum(gaps * gaps))
+    return 0.5 * _sum(gaps * gaps)
 
 
-def _started(z: np.ndarray) -> np.ndarray:
+def _started(z: np.ndarray) -> Any:
     """exp(z) up to 0, which goes on as 1 + z."""
-    return np.asarray(np.exp(np.minimum(z, 0.0)) + np.maximum(z, 0.0))
+    return np.exp(np.minimum(z, 0.0)) + np.maximum(z, 0.0)
 
 
-def _fraction(targets: npt.ArrayLike, dtype: np.dtype) -> np.ndarray:
+def _fraction(targets: npt.ArrayLike, dtype: np.dtype) -> Any:
     return np.minimum(np.maximum(targets, 0.0), 1.0).astype(dtype)
 
 
-def _poisson_value(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _poisson_value(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
     y = _fraction(targets, z.dtype)
-    return np.asarray(_started(z) - y * z + (y * np.log(np.where(y > 0.0, y, np.ones_like(y))) - y))
+    return _started(z) - y * z + (y * np.log(np.where(y > 0.0, y, np.ones_like(y))) - y)
 
 
-def _poisson_slope(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> np.ndarray:
+def _poisson_slope(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
-    return np.asarray(np.exp(np.minimum(z, 0.0)) - _fraction(targets, z.dtype))
+    return np.exp(np.minimum(z, 0.0)) - _fraction(targets, z.dtype)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,20 +36,20 @@ def pack_numbers(targets: npt.ArrayLike, weights: npt.ArrayLike) -> np.ndarray:
     return np.asarray(np.rint((np.asarray(targets, np.float64) + 1) * _STEPS) + 0.25 * np.asarray(weights, np.float64))
 
 
-def _weights(packed: npt.ArrayLike) -> np.ndarray:
+def _weights(packed: npt.ArrayLike) -> Any:
     wide = np.asarray(packed, np.float64)
-    return np.asarray(4.0 * (wide - np.floor(wide)))
+    return 4.0 * (wide - np.floor(wide))
 
 
-def _classes(packed: npt.ArrayLike) -> np.ndarray:
+def _classes(packed: npt.ArrayLike) -> Any:
     """The classes, NaN for what is no packed one."""
     wide = np.asarray(packed, np.float64)
     whole = np.floor(wide)
     return np.where(wide - whole <= 0.25, whole, np.nan)
 
 
-def _numbers(packed: npt.ArrayLike) -> np.ndarray:
-    return np.asarray(np.floor(np.asarray(packed, np.float64)) / _STEPS - 1.0)
+def _numbers(packed: npt.ArrayLike) -> Any:
+    return np.floor(np.asarray(packed, np.float64)) / _STEPS - 1.0
 
 
 @functools.lru_cache(maxsize=256)
@@ -71,11 +72,11 @@ def _weighted(
     target_of: Callable[[npt.ArrayLike], np.ndarray],
     predictions: npt.ArrayLike,
     packed: npt.ArrayLike,
-) -> np.ndarray:
+) -> Any:
     found, weights = function(predictions, target_of(packed)), _weights(packed)
     if found.ndim > weights.ndim:  # one slope for each output
         weights = weights[..., None]
-    return np.asarray(weights.astype(found.dtype) * found)
+    return weights.astype(found.dtype) * found
 
 
 @functools.cache
@@ -93,13 +94,13 @@ def poisson_of_exposure(largest: float, largest_count: float) -> Loss:
     return register(made, poisson_of_exposure, largest, largest_count)
 
 
-def _exposed_value(shift: float, predictions: npt.ArrayLike, packed: npt.ArrayLike) -> np.ndarray:
+def _exposed_value(shift: float, predictions: npt.ArrayLike, packed: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
     weights, counts = _weights(packed).astype(z.dtype), _numbers(packed).astype(z.dtype)
-    return np.asarray(weights * standard._started(z) - counts * z)
+    return weights * standard._started(z) - counts * z
 
 
-def _exposed_slope(shift: float, predictions: npt.ArrayLike, packed: npt.ArrayLike) -> np.ndarray:
+def _exposed_slope(shift: float, predictions: npt.ArrayLike, packed: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
     weights, counts = _weights(packed).astype(z.dtype), _numbers(packed).astype(z.dtype)
-    return np.asarray(weights * np.exp(np.minimum(z, 0.0)) - counts)
+    return weights * np.exp(np.minimum(z, 0.0)) - counts

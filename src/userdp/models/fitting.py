@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from userdp.compiling import noticed
 from userdp.data.schema import matrix
 from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
@@ -38,7 +37,6 @@ from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 
-_COMPILING = "compiling, once"
 # Noise of most coefficients, in units of what a typical residual moves predictions by. Of 72 fits of 300 to 3,000
 # generated users, with four stages of whitening, 22 explained less than a quarter of what could be: 20 of these were
 # warned of, and 21 of the others.
@@ -238,7 +236,7 @@ def bar(wanted: bool | None) -> AbstractContextManager[solvers.Progress | None]:
 
 
 class _Bar(AbstractContextManager[solvers.Progress]):
-    """A progress bar that is told which step begins, and says so where people wait for the compiler."""
+    """A progress bar that is told which step begins."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -253,7 +251,6 @@ class _Bar(AbstractContextManager[solvers.Progress]):
             new = label != self._progress.tasks[task].description  # shown at once, however short the step is
             self._progress.update(task, description=label, completed=done, total=total, refresh=new)
 
-        self._until.enter_context(noticed(lambda: self._progress.update(task, description=_COMPILING, refresh=True)))
         return tell
 
     def __exit__(self, *_: object) -> None:

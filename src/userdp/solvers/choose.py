@@ -226,7 +226,7 @@ def two_digits(count: float) -> int:
 
 
 def _seconds(problem: Problem, plan: SolverPlan) -> float:
-    """About how long training takes on two cores; reading, planning and compiling take some seconds more."""
+    """About how long training takes on two cores; reading and planning take some seconds more."""
     return _seconds_of_gradients(problem, plan) + _seconds_of_releases(problem, plan)
 
 

@@ -28,9 +28,9 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
-from userdp.statistics.rows import triangular
 from userdp.statistics.gradients import RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
+from userdp.statistics.rows import triangular
 
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more

@@ -84,10 +84,10 @@ class PerUser:
         if n_groups != indices.size:
             raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector per user here.")
         found = self.vectors(data, indices)
-        return found.toarray() if scipy.sparse.issparse(found) else found
+        return np.asarray(found.toarray() if scipy.sparse.issparse(found) else found)
 
     def vectors(self, data: UserData, users: np.ndarray) -> Any:
-        """One vector for each user: an array, or a CSR matrix where the statistic's vectors of sparse rows are sparse."""
+        """One vector for each user: an array, or a CSR matrix where vectors of sparse rows are sparse."""
         parts = in_threads(lambda some: self.of_users(Rows(data, some)), list(chunks(data, users)) or [users])
         return scipy.sparse.vstack(parts, "csr") if scipy.sparse.issparse(parts[0]) else np.concatenate(parts)
 
@@ -186,13 +186,14 @@ class RowWeights:
         """|x @ basis| of these rows, in their own type."""
         if not self.thin:
             return rows.of_rows(geometry_of(rows.data, self.basis).lengths)
-        found = along(rows.held, rows.data.has_intercept, self.basis.T).reshape(len(rows), -1)
+        found = along(rows.held, rows.data.has_intercept, self.basis.T).reshape(len(rows), self.basis.shape[1])
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", found, found)))
 
     def of(self, rows: Rows) -> np.ndarray:
         """The weights of these rows."""
         lengths = self.lengths(rows)
-        return np.minimum(lengths.dtype.type(self.longest) / lengths, 1.0)  # 1 where a row is 0: it is infinite there
+        # 1 where a row is 0: it is infinite there.
+        return np.asarray(np.minimum(lengths.dtype.type(self.longest) / lengths, 1.0))
 
 
 # The kinds of gradients that were seen to be finite on generated rows: public, and the same for all data.
@@ -244,7 +245,8 @@ class MeanGradient(PerUser):
     def _in_basis(self, gradients: np.ndarray) -> np.ndarray:
         if self.basis is None:
             return gradients
-        return gradients * self.basis if self.basis.ndim == 1 else np.matmul(gradients[:, None, :], self.basis)[:, 0]
+        diagonal = self.basis.ndim == 1
+        return np.asarray(gradients * self.basis if diagonal else np.matmul(gradients[:, None, :], self.basis)[:, 0])
 
     def sparse_of(self, data: UserData) -> bool:
         """Whether vectors of this data are sparse."""
@@ -262,7 +264,7 @@ class MeanGradient(PerUser):
         factors = np.ones(len(rows), slopes.dtype) if self.row_weights is None else self.row_weights.of(rows)
         if not rows.single:
             factors = factors * np.repeat((1 / np.maximum(rows.counts, 1)).astype(slopes.dtype), rows.counts)
-        return slopes * (factors if slopes.ndim == 1 else factors[:, None])
+        return np.asarray(slopes * (factors if slopes.ndim == 1 else factors[:, None]))
 
     def along(self, rows: Rows, slopes: np.ndarray, directions: np.ndarray) -> np.ndarray:
         """Of each user the gradient @ directions, (outputs * features, few)."""
@@ -271,7 +273,7 @@ class MeanGradient(PerUser):
         for one, block in zip(outputs, directions.reshape(len(outputs), rows.data.n_features, -1), strict=True):
             if self.basis is not None:
                 block = self.basis[:, None] * block if self.basis.ndim == 1 else self.basis @ block
-            lines = along(rows.held, rows.data.has_intercept, block.T).reshape(len(rows), -1)
+            lines = along(rows.held, rows.data.has_intercept, block.T).reshape(len(rows), block.shape[1])
             out = out + rows.per_user(lines.astype(np.float64) * one[:, None])
         return np.asarray(out)
 
@@ -533,7 +535,7 @@ class MeanCurvature(PerUser):
         if weighing is None:
             raise ValueError("Expected a gradient with row_weights.")
         predictions = rows.predictions(gradient.weights.reshape(gradient.loss.n_outputs, -1)).astype(np.float64)
-        here = slopes_of(gradient.loss, predictions, rows).reshape(len(rows), -1)
+        here = slopes_of(gradient.loss, predictions, rows).reshape(len(rows), gradient.loss.n_outputs)
         sizes = np.sqrt(np.einsum("ij,ij->i", here, here))
         along_slope = np.where(sizes[:, None] > 0, here / np.where(sizes > 0, sizes, 1.0)[:, None], 0.0)
         along_slope[sizes == 0, 0] = 1.0  # along the first output where there is no slope

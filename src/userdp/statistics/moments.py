@@ -146,7 +146,8 @@ class MomentShape(PerUser):
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-        None for a radius that would clip vectors, or a basis of extreme numbers. See `statistics.totals` for what privacy rests on.
+        None for a radius that would clip vectors, or a basis of extreme numbers. `statistics.totals` says what privacy
+        rests on.
         """
         self.check_basis(data.n_features)
         if radius < 1 or not is_tame(self.basis):
@@ -156,7 +157,7 @@ class MomentShape(PerUser):
         def of_block(block: np.ndarray) -> np.ndarray:
             total, error = self._summed(data, block, lower)
             if not error <= ALLOWED * radius:
-                total = 0.0
+                total = np.zeros(1)
                 for some in chunks(data, block):
                     rows = Rows(data, some)
                     known = None if lower.ndim == 1 else self._rounded_factors(rows, lower)[0]
@@ -167,7 +168,8 @@ class MomentShape(PerUser):
 
     def _summed(self, data: UserData, block: np.ndarray, lower: np.ndarray) -> tuple[np.ndarray, float]:
         """The sum of a block's vectors, and a bound on how far it is off."""
-        d, total, error = data.n_features, 0.0, 0.0
+        d, error = data.n_features, 0.0
+        total: Any = 0.0
         square: Any = 0.0
         for some in chunks(data, block):
             rows = Rows(data, some)

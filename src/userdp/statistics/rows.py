@@ -71,11 +71,11 @@ class Rows:
 
     @property
     def targets(self) -> np.ndarray:
-        return self.data.targets[self.place]
+        return np.asarray(self.data.targets[self.place])
 
     def of_rows(self, numbers: np.ndarray) -> np.ndarray:
         """The numbers of these rows, of those of all rows."""
-        return numbers[self.place]
+        return np.asarray(numbers[self.place])
 
     def per_row(self, of_users: np.ndarray) -> np.ndarray:
         """A number of each user, for each of its rows."""

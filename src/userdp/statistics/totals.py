@@ -122,12 +122,12 @@ class Geometry:
         # who else there is.
         outputs = [slopes] if slopes.ndim == 1 else list(np.ascontiguousarray(slopes.T))
         sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
-        total = sizes[0] if len(sizes) == 1 else sum(sizes)
+        total = np.sum(sizes, axis=0) if len(sizes) > 1 else sizes[0]
         hidden = _HIDDEN + 2 * rounding(lengths.dtype, 4)  # by the rounding of lengths and products
-        alone = sizes[0] if len(sizes) == 1 else np.sqrt(sum(size * size for size in sizes))
+        alone: np.ndarray = sizes[0] if len(sizes) == 1 else np.sqrt(np.sum(np.square(sizes), axis=0))
         if rows.single:
             return alone, alone * (1 + hidden), total
-        squares = np.maximum(sum(self._squares(rows, outputs)), 0.0)
+        squares = np.maximum(np.sum(self._squares(rows, outputs), axis=0), 0.0)
         unit = rounding(lengths.dtype, 2 * self.most_rows)  # by adding products up
         ones = rows.counts == 1
         norms = np.where(ones, alone, np.sqrt(squares))
@@ -158,7 +158,7 @@ def _quadratic(products: np.ndarray, slopes: np.ndarray, count: int) -> np.ndarr
     """r' K r of each user; products are (rows, rows, users) for few rows, else (users, rows, rows)."""
     if count > _FEW:
         turned_slopes = np.matmul(products, slopes[:, :, None])[:, :, 0]
-        return np.einsum("ki,ki->k", turned_slopes, slopes)
+        return np.asarray(np.einsum("ki,ki->k", turned_slopes, slopes))
     columns = np.ascontiguousarray(slopes.T)
     total = np.zeros(len(slopes), slopes.dtype)
     for i in range(count):
@@ -229,7 +229,7 @@ def size_of(norms: np.ndarray, longest: float, n_sizes: int) -> np.ndarray:
     """
     fraction, exponent = np.frexp(norms * (1 / longest))
     exponent[fraction == 0] = -n_sizes
-    return np.clip((fraction == 0.5) - exponent, 0, n_sizes - 1)
+    return np.asarray(np.clip((fraction == 0.5) - exponent, 0, n_sizes - 1))
 
 
 @dataclass(frozen=True)
@@ -363,4 +363,4 @@ class GradientTotal:
         vectors[(factors == 0) | ~np.isfinite(vectors).all(axis=1)] = 0.0
         vectors *= factors[:, None]
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        return vectors.T @ np.minimum(self.clip * _SAFE / norms, 1.0)
+        return np.asarray(vectors.T @ np.minimum(self.clip * _SAFE / norms, 1.0))

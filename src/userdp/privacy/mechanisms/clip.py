@@ -328,7 +328,8 @@ def _clipped(
         lost = ~(sizes < np.inf)
         scaled, sizes = np.where(spread(lost), 0.0, scaled), np.where(lost, 1.0, sizes)
     factors = np.where(short, 1.0, lengths / (sizes if laplace else np.sqrt(sizes))) * 2.0**bits
-    return (scaled * spread(factors)).astype(np.int64), short  # which rounds towards 0
+    scaled *= spread(factors)
+    return scaled.astype(np.int64), short  # which rounds towards 0
 
 
 def mean_of(total: Integers, radius: float, bits: int, divisor: float) -> Vectors:
