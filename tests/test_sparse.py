@@ -187,6 +187,17 @@ def test_users_without_rows_or_entries():
     assert np.isnan(gradient(data, everyone, 4)).any(axis=1).tolist() == [True, False, False, True]
 
 
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_nobody_and_users_without_any_rows_raise_nothing(statistic):
+    """They may be alone in a chunk, beside others in another."""
+    none = UserData(np.zeros((0, D)), np.zeros(0), np.zeros(3, int), has_intercept=True)
+    found = statistic(none, np.arange(2), 2)
+    assert statistic(none, np.arange(0), 0).shape == (0, found.shape[1])
+    if isinstance(statistic, ClippedGradient | MomentShape):
+        total = statistic.total(none, np.arange(2), 2.0, 40)
+        assert total is None or total[-1] == 2
+
+
 def test_missing_numbers_of_one_user_stay_out_of_moments():
     X = made(40, 3, entries=3, seed=3, repeated=False)
     X.data[X.indptr[8]] = np.nan

@@ -170,7 +170,7 @@ class MomentShape(PerUser):
         """The sum of a block's vectors, and a bound on how far it is off."""
         d, error = data.n_features, 0.0
         total: Any = 0.0
-        square: Any = 0.0
+        square = np.zeros((d, d))
         for some in chunks(data, block):
             rows = Rows(data, some)
             if lower.ndim == 1:
@@ -257,7 +257,7 @@ class ColumnScales(PerUser):
         out = np.zeros((len(rows.users), d, width))
         users, columns = np.nonzero(known)
         out[users, columns, sizes[known]] = 1 / math.sqrt(d)
-        return out.reshape(len(rows.users), -1)
+        return out.reshape(len(rows.users), d * width)
 
     def _sizes(self, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of the sizes squares are nearest to, 0 where they are 0 or not finite, and where they are not."""
