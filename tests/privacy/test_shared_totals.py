@@ -284,7 +284,7 @@ def test_thousands_who_stand_at_a_tie_do_not_move_when_one_gets_more_rows(dtype)
             x, y = user(n_rows, 4, d)
             weights = 0.1 * weights_for(loss, d)
             plain = MeanGradient(loss, weights, np.eye(d))
-            length = np.linalg.norm(plain(Case(d=d).data([(x, y)], dtype), [0], 1))
+            length = np.linalg.norm(plain(Case(d=d).data([(x, y)] * 2, dtype), [0], 1))
             for nudge in np.linspace(-1, 1, 21) * (2.0**-23 if dtype == np.float32 else 2.0**-52):
                 longest = 2 * length * (1 + nudge)
                 statistic = ClippedGradient(plain, 0.9 * length, longest, 0.1 * length)
@@ -320,7 +320,7 @@ def test_lengths_are_rounded_up(dtype, n_rows, outputs):
         data = Case(d=d).data(users, dtype)
         held = rows.Rows(data, np.arange(40))
         slopes = statistic.row_slopes(held)
-        norms, sizes = totals.Geometry(data, np.eye(d)).norms(held, slopes)
+        _, norms, sizes = totals.Geometry(data, np.eye(d)).norms(held, slopes)
         products = (slopes.reshape(len(held), -1, 1).astype(np.longdouble)) * held.held[:, None, :].astype(np.longdouble)
         exact = np.add.reduceat(products, held.bounds[:-1], axis=0)
         exact = np.sqrt(np.square(exact).sum(axis=(1, 2)))
@@ -338,8 +338,9 @@ def test_a_total_is_that_of_users_vectors(case, dtype):
     for statistic in case.statistics():
         found, _ = split(statistic, total(statistic, data))
         vectors = statistic(data, np.arange(data.n_users), data.n_users)[:, : len(found)] / radius_of(statistic)
-        # Lengths are rounded up; in single precision by more.
-        room = data.n_users * (2.0**-10 if dtype == np.float32 else 2.0**-26)
+        # Lengths are rounded up; in single precision by more, and most where columns nearly cancel.
+        rounded = 2.0**-3 if case.units == "years" else 2.0**-10
+        room = data.n_users * (rounded if dtype == np.float32 else 2.0**-26)
         assert np.linalg.norm(found - vectors.sum(axis=0)) <= totals.ALLOWED + room
         assert np.linalg.norm(vectors.sum(axis=0)) > 0.1
 
@@ -357,11 +358,11 @@ def test_one_user_with_a_missing_number_makes_no_difference_to_others(case, dtyp
 
 def test_bases_of_extreme_numbers_are_left_to_vectors():
     """A sum of rows may overflow before it is turned, by what stands beside it."""
-    data = Case(d=2).data([user(2, 0, 2)], np.float64)
+    data = Case(d=2).data([user(2, 0, 2)] * 2, np.float64)
     for entry in (0.0, 1e-200, 1e200):
         basis = np.array([entry, 1.0])
         for statistic in hostile_statistics((0.3, 0.3), basis):
-            assert statistic.total(data, np.arange(1), radius_of(statistic), BITS) is None
+            assert statistic.total(data, np.arange(2), radius_of(statistic), BITS) is None
 
 
 # --- (e), (f) blocks and threads --------------------------------------------------------------------------------------
