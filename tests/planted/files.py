@@ -10,11 +10,4 @@ MUTANTS = [
         "False",
         "hostile/test_fuzz.py::test_what_was_found",
     ),
-    Mutant(
-        "statistics: users see how much others hold",
-        "MeanGradient.run",
-        "self.weights.reshape(n_outputs, data.n_features)",
-        "self.weights.reshape(n_outputs, data.n_features) * (1 + 1e-9 * len(data.rows))",
-        "hostile/test_hostile_solvers.py::test_one_user_moves_releases_by_what_is_paid_for_and_nothing_else",
-    ),
 ]

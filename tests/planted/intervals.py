@@ -25,41 +25,6 @@ _REFUSED = "test_inference.py::test_what_was_not_measured_to_cover_is_refused_be
 
 MUTANTS = [
     Mutant(
-        "squares of gradients are of other signs",
-        "GradientSquare.vectors",
-        "gradients[:, a] * gradients[:, b]",
-        "gradients[:, a] * np.abs(gradients[:, b])",
-        _APART,
-    ),
-    Mutant(
-        "matrices of curvature that are less the identity",
-        "curvature_matrices",
-        "square[a, k] * scale",
-        "(square[a, k] - (a == k)) * scale",
-        _APART,
-    ),
-    Mutant(
-        "matrices that are not finite are kept",
-        "curvature_matrices",
-        "usable = trace > 2.0**-400 and trace < 2.0**400",
-        "usable = True",
-        _APART,
-    ),
-    Mutant(
-        "a user's curvature goes on from the user before",
-        "curvature_matrices",
-        "square[:] = 0.0",
-        "pass",
-        _NUMPY,
-    ),
-    Mutant(
-        "rounding of curvatures of very many rows not looked at",
-        "curvature_matrices",
-        "last - first > most_rows",
-        "False",
-        _MANY,
-    ),
-    Mutant(
         "standard errors that the plan does not pay for",
         "with_intervals",
         "gaussian=(1 - fraction) * _mu_squared(budget)",
@@ -109,20 +74,6 @@ MUTANTS = [
         _REFUSED,
     ),
     Mutant(
-        "squares of means keep their sign",
-        "CentredSquares.vectors",
-        "np.square(self.mean.vectors(data, users))",
-        "np.sign(self.mean.vectors(data, users)) * np.square(self.mean.vectors(data, users))",
-        _SQUARES,
-    ),
-    Mutant(
-        "users' means are centred at their own mean",
-        "CentredMean.vectors",
-        "(means - self.centre)",
-        "(means - self.centre - np.nanmean(means, axis=0))",
-        _SQUARES,
-    ),
-    Mutant(
         "half of the noise of squares of means",
         "MeanSteps.of",
         "1 / math.sqrt(fraction * mu_squared)",
@@ -158,39 +109,11 @@ MUTANTS = [
         _MEAN_PLAN,
     ),
     Mutant(
-        "sizes of means are in an order that the users share",
-        "CentredSize.vectors",
-        "np.searchsorted(np.square(self.edges), squares)",
-        "np.searchsorted(np.square(self.edges), squares - np.nanmedian(squares))",
-        _SIZES,
-    ),
-    Mutant(
-        "sizes of means are as large as their place",
-        "CentredSize.vectors",
-        "np.searchsorted(np.square(self.edges), squares)] = 1.0",
-        "np.searchsorted(np.square(self.edges), squares)] = 1.0 + np.searchsorted(np.square(self.edges), squares)",
-        _SIZES,
-    ),
-    Mutant(
-        "sizes of means point apart",
-        "CentredSize.vectors",
-        "out = np.zeros(",
-        "out = -0.2 + np.zeros(",
-        _SIZES,
-    ),
-    Mutant(
         "half of the noise of a mean around a location",
         "MeanSteps.of",
         "1 / math.sqrt(mu_squared)",
         "0.5 / math.sqrt(mu_squared)",
         "test_private_mean.py::test_a_plan_fits_its_budget_in_full",
-    ),
-    Mutant(
-        "how far is too far depends on the others",
-        "CentredMean.vectors",
-        "self.farthest**2",
-        "np.nanmax(_squares(out)) / 2",
-        "privacy/test_spreads.py::test_means_that_are_too_far_count_as_the_centre",
     ),
     Mutant(
         "the farthest are not left out",

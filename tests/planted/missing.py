@@ -30,27 +30,6 @@ MUTANTS = [
         "test_missing.py::test_rows_are_left_out_and_not_their_owners",
     ),
     Mutant(
-        "an affected user's marks are longer than one mark",
-        "fused._mark",
-        "vectors[j, n_kept + size] = AFFECTED_SIZE * mark",
-        "vectors[j, n_kept + size] = mark",
-        _MARKS,
-    ),
-    Mutant(
-        "the indicator is that of another user",
-        "fused._mark",
-        "affected[users[first + j]]",
-        "affected[users[first]]",
-        _MARKS,
-    ),
-    Mutant(
-        "the indicator of sparse rows is that of another user",
-        "entries._add_sizes",
-        "affected[users[j]]",
-        "affected[users[0]]",
-        _MARKS,
-    ),
-    Mutant(
         "a part of the users has others' flags",
         "UserData.part",
         "self.affected[first:last]",

@@ -96,11 +96,4 @@ MUTANTS = [
         "",
         "privacy/test_concentration.py::test_factors_that_are_not_positive_and_increasing_are_refused",
     ),
-    Mutant(
-        "the constant is read from the next row",
-        "lanes._steps",
-        "_below(builder, feature, rows.width, rows.bytes)",
-        "_below(builder, feature, width, rows.bytes)",
-        "test_intercept.py::test_gradients_of_any_number_of_features_are_those_of_a_column_of_ones",
-    ),
 ]
