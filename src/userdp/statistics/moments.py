@@ -34,7 +34,10 @@ def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, 
 def triangle(matrices: np.ndarray) -> np.ndarray:
     """Upper triangles row by row, off-diagonal entries times sqrt(2): vectors as long as the Frobenius norms."""
     first, second = np.triu_indices(matrices.shape[-1])
-    return np.asarray(matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2)))
+    found = matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2))
+    return np.ascontiguousarray(
+        found
+    )  # so that the order in which a row is added up does not depend on how many there are
 
 
 @dataclass(frozen=True)
