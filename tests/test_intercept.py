@@ -42,6 +42,8 @@ def same(found, expected, dtype):
 @TYPES
 @pytest.mark.parametrize("hostile", [False, True], ids=["plain", "hostile"])
 def test_every_statistic_is_that_of_a_column_of_ones(statistic, dtype, hostile):
+    if dtype == np.float32 and getattr(statistic, "smoothing", None):
+        pytest.skip("draws are made of predictions' last digits")
     with np.errstate(all="ignore"):
         found, expected = (
             statistic(data, np.arange(data.n_users), data.n_users) for data in held_and_written(dtype, hostile=hostile)
