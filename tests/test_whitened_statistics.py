@@ -14,7 +14,8 @@ from support_acute import all_of, neighbouring_users
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import UserData, losses
-from userdp.statistics import fused, gradients, kernels
+from userdp.statistics import rows as chosen
+from userdp.statistics import totals
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
 from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
@@ -81,18 +82,6 @@ def test_it_is_the_same_in_any_order_and_in_any_block(statistic):
         np.testing.assert_array_equal(vectors(statistic, data, users), before[np.asarray(users)])
 
 
-@EVERY
-def test_it_is_the_same_on_any_number_of_threads(statistic, monkeypatch):
-    data = data_of(rows_of_users=20 * ROWS_OF_USERS)
-    monkeypatch.setattr(kernels, "_THREADING_PAYS", 1)
-    seen = []
-    for threads in (1, 2):
-        monkeypatch.setattr(kernels, "number_of_threads", lambda threads=threads: threads)
-        gradients._KEPT.clear()
-        seen.append(vectors(statistic, data))
-    np.testing.assert_array_equal(*seen)
-
-
 @given(drawn=neighbouring_users())
 def test_hostile_neighbours_change_nothing(drawn):
     data, other, basis, replaced = drawn
@@ -100,30 +89,6 @@ def test_hostile_neighbours_change_nothing(drawn):
     inner = MeanGradient(losses.logistic, np.full(data.n_features, 0.3), basis, row_weights=RowWeights(basis, 2.0))
     for statistic in (MomentShape(basis), RowScale(inner.row_weights), ClippedGradient(inner, 0.5, 2.0, 0.2)):
         np.testing.assert_array_equal(all_of(statistic, data)[rest], all_of(statistic, other)[rest])
-
-
-def marked(gradients, directions, marking):
-    """Mean gradients in these directions, clipped and marked."""
-    width = (gradients if directions is None else directions).shape[1] + marking[3] + 1
-    users, nobody = np.arange(len(gradients)), np.zeros(len(gradients), dtype=bool)
-    turning = fused.turning_of(None, directions, 1)
-    return fused.finished(gradients, kernels.read_only(users), width, turning, (*marking, kernels.read_only(nobody)))
-
-
-@pytest.mark.parametrize("width", [1, 3, 8, 33, 9000])
-@pytest.mark.parametrize("directions", [None, 1, 4])
-def test_a_gradient_between_two_sizes_has_the_same_size_wherever_it_stands(width, directions):
-    """One more user in a sample moves all others up: none of them may change its mark by that."""
-    rng = np.random.default_rng(width)
-    some = rng.normal(size=(5, width))
-    turned = None if directions is None else rng.normal(size=(width, directions))
-    lengths = np.linalg.norm(some if turned is None else some @ turned, axis=1)
-    for one, length in zip(some, lengths, strict=True):
-        marking = (1.0, 2 * length, 0.5, 4)
-        standing = [marked(np.tile(one, (n, 1)), turned, marking) for n in (1, 2, 3, 7, 64)]
-        standing.append(marked(np.vstack([some, one[None]]), turned, marking)[5:])
-        for place in np.concatenate(standing):
-            np.testing.assert_array_equal(place, standing[0][0])
 
 
 def test_gradients_of_many_features_are_turned_alike_wherever_they_stand():
@@ -140,6 +105,10 @@ def test_gradients_of_many_features_are_turned_alike_wherever_they_stand():
 
 
 # --- against numpy ----------------------------------------------------------------------------------------------------
+
+
+def all_rows(data):
+    return chosen.Rows(data, np.arange(data.n_users))
 
 
 def rows_of(data, user):
@@ -202,22 +171,9 @@ def test_of_curvature_and_rows_the_second_is_one_over_their_number():
 def test_row_lengths_are_norms(basis, dtype):
     data = data_of(dtype)
     turned = data.rows.astype(float) @ (np.diag(basis) if basis.ndim == 1 else basis)
-    np.testing.assert_allclose(kernels.row_lengths(data.rows, basis), np.linalg.norm(turned, axis=1), rtol=1e-6)
-    weights = RowWeights(basis, 2.0).of(data.rows)
+    np.testing.assert_allclose(RowWeights(basis, 2.0).lengths(all_rows(data)), np.linalg.norm(turned, axis=1), rtol=1e-6)
+    weights = RowWeights(basis, 2.0).of(all_rows(data))
     np.testing.assert_allclose(weights, np.minimum(1, 2 / np.linalg.norm(turned, axis=1)), rtol=1e-6)
-
-
-def test_lengths_of_a_single_feature_in_several_directions_are_of_that_feature_alone():
-    """A basis of one row is no diagonal here; read as one, it would reach into the next users' rows."""
-    rows = np.array([[1.0], [2.0], [np.nan], [3.0]])
-    lengths = kernels.row_lengths(rows, np.array([[3.0, 4.0, 12.0]]))
-    np.testing.assert_allclose(lengths, [13.0, 26.0, np.nan, 39.0])
-
-
-@pytest.mark.parametrize("basis", [np.eye(3), np.ones(3), np.ones((1, 4))])
-def test_lengths_in_a_basis_of_other_features_are_refused(basis):
-    with pytest.raises(ValueError, match="Expected a basis of 4 features"):
-        kernels.row_lengths(np.ones((5, 4)), basis)
 
 
 @pytest.mark.parametrize("loss", [*SMOOTH, python_custom], ids=name)
@@ -281,9 +237,7 @@ def test_users_without_a_finite_gradient_are_marked_as_such(rows):
 
 @pytest.mark.parametrize(("norm", "size"), [(9.0, 0), (1.1, 0), (1.0, 1), (0.6, 1), (0.5, 2), (1e-9, 11), (0.0, 11)])
 def test_sizes_halve(norm, size):
-    vector = marked(np.array([[norm, 0.0]]), None, (0.3, 2.0, 1.0, N_SIZES))[0]
-    assert np.argmax(vector[2:]) == size
-    np.testing.assert_allclose(vector[:2], [min(norm, 0.3), 0.0])
+    assert totals.size_of(np.array([norm]), 2.0, N_SIZES)[0] == size
 
 
 def test_directions_of_other_vectors_are_refused():
@@ -346,25 +300,23 @@ def test_curvature_takes_gradients_with_row_weights_only():
 # --- row weights hold nothing of the data -----------------------------------------------------------------------------
 
 
-def test_lengths_are_kept_with_the_data_and_go_with_it():
+def test_lengths_go_with_the_data():
     weights, data = RowWeights(BASIS, 2.0), data_of()
-    first = weights.lengths(data)
-    assert weights.lengths(data) is first
-    other = RowWeights(DIAGONAL, 2.0)
-    np.testing.assert_array_equal(other.lengths(data), kernels.row_lengths(data.rows, DIAGONAL))
-    np.testing.assert_array_equal(weights.lengths(data), first)
+    weights.lengths(all_rows(data))
     assert set(vars(weights)) == {"basis", "longest"}
     watched = weakref.ref(data)
     del data
     gc.collect()
     assert watched() is None, "weights do not keep data alive"
-    assert all(kept[0] is not weights for kept in gradients._KEPT.values())
 
 
 def test_lengths_of_other_data_of_the_same_shape_are_its_own():
-    weights, one, other = RowWeights(BASIS, 2.0), data_of(seed=0), data_of(seed=1)
-    for data in (one, other, one):
-        np.testing.assert_array_equal(weights.lengths(data), kernels.row_lengths(data.rows, BASIS))
+    one, other = data_of(seed=0), data_of(seed=1)
+    for basis in (BASIS, DIAGONAL):
+        for data in (one, other, one):
+            turned = data.rows @ (np.diag(basis) if basis.ndim == 1 else basis)
+            found = RowWeights(basis, 2.0).lengths(all_rows(data))
+            np.testing.assert_allclose(found, np.linalg.norm(turned, axis=1), rtol=1e-12)
 
 
 @EVERY

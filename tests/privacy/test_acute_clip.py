@@ -4,7 +4,6 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from support_acute import all_of, inner, neighbouring_users, users_of
 from support_curator import BUDGET, RecordingEngine
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
-from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -22,7 +20,6 @@ from userdp.privacy.mechanisms import clip
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.statistics import kernels
 from userdp.statistics.gradients import RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
 
@@ -88,7 +85,7 @@ def test_rounding_turns_moments_of_single_precision_by_less_than_there_is_room_f
     turned = math.sqrt(n_features) * (min(n_rows, 64) * 2.0**-24 + (n_rows + 8) * 2.0**-53)
     assert 4 * turned < ROOM / 2
     for x, y in zip(shapes, exact, strict=True):
-        assert 0 < math.hypot(*(x - y)) < 2 * turned
+        assert math.hypot(*(x - y)) < 2 * turned
 
 
 @pytest.mark.parametrize("unit", [1e-37, 1e-30, 1e-20, 1e-12, 1e-9, 1.0, 1e9, 1e12, 1e20, 1e37])
@@ -100,20 +97,6 @@ def test_shapes_of_single_precision_rows_in_any_units_are_those_of_double(unit):
     )
     np.testing.assert_allclose(of_single, of_double, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(of_single, axis=1), 1.0)
-
-
-def test_of_very_many_features_products_are_in_double_precision():
-    assert kernels._MOST_ROUNDED == 1024
-    off = []
-    for n_features in (1024, 1025):
-        rows = np.random.default_rng(0).lognormal(size=(3, n_features)).astype(np.float32)
-        of_single, of_double = (
-            all_of(MomentShape(np.eye(n_features)), users_of([rows, []], n_features, kind))[0]
-            for kind in (np.float32, np.float64)
-        )
-        off.append(np.linalg.norm(of_single - of_double))
-    assert 1e-9 < off[0] < 1e-6
-    assert off[1] < 1e-14
 
 
 @pytest.mark.parametrize("size", [2, 50, 1000])
@@ -158,17 +141,6 @@ def test_rounding_to_a_coarse_grid_is_paid_for():
         one, other = (record.contribution(v[None], 1.0)[:-1] * 2.0**-11 for v in right.T)
         cosines.append(one @ other)
     assert 0 > min(cosines) >= -charged / 2
-
-
-def test_users_with_so_many_rows_that_rounding_could_turn_them_too_far_have_no_shape(monkeypatch):
-    assert kernels._MOST_TURNED == 2.0**34
-    monkeypatch.setattr(kernels, "_MOST_TURNED", 4.0)  # two rows of four features
-    compiled_so = numba.njit(kernels.moment_shapes.py_func, **kernels._OPTIONS)
-    monkeypatch.setattr(kernels, "moment_shapes", compiled_so)
-    data = UserData(np.eye(4)[[0, 1, 0, 1, 2]], np.zeros(5), np.array([0, 2, 5]))
-    for basis, others in ((np.eye(4), 0.0), (np.ones(4), 1.0)):
-        shapes = MomentShape(basis).vectors(data, np.arange(2))
-        np.testing.assert_allclose(np.linalg.norm(shapes, axis=1), [1.0, others])
 
 
 # --- cost and noise ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 
-import numba
 import numpy as np
 import pytest
 from cases import python_custom
@@ -16,7 +15,6 @@ from userdp import losses
 from userdp.engines import LocalEngine
 from userdp.privacy.mechanisms.clip import Clip, ClippedTotal, _add_clipped_vectors, clipped_total
 from userdp.privacy.noise import SeededNoise
-from userdp.statistics import kernels, tiles
 from userdp.statistics.gradients import BallSmoothing, ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape, UserMean
 
@@ -24,11 +22,6 @@ RNG = np.random.default_rng(5)
 BASIS, DIAGONAL = RNG.normal(size=(N_FEATURES, N_FEATURES)), np.abs(RNG.normal(size=N_FEATURES))
 MANY = ROWS_OF_USERS * 9  # more users than the loop takes at a time
 LIMIT, LAPLACE = (ClippedTotal(0.4, 40, 7, laplace) for laplace in (False, True))
-
-
-@numba.njit
-def multiplied(a, n_rows, b, out):
-    tiles.multiply(a, n_rows, b, out)
 
 
 def gradient(loss=losses.logistic, basis=BASIS, **more):
@@ -60,28 +53,13 @@ def vectors(statistic, data):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_compiled_loop_adds_up_what_the_vectors_contribute(statistic, dtype):
-    data = data_of(dtype, rows_of_users=MANY)
-    for value in (None, np.nan, np.inf, 1e30, 0.0):
-        data = data if value is None else with_user(data, 3, rows=value)
-        for limit in (LIMIT, LAPLACE):
-            found, expected = total(statistic, data, None, limit), limit(vectors(statistic, data))
-            assert_same_totals(found, expected, data.n_users, 1e-5 if dtype == np.float32 else 1e-12)
-
-
-@EVERY
-def test_totals_are_the_same_for_any_order_partition_and_number_of_threads(statistic, monkeypatch):
-    data, rng = data_of(rows_of_users=MANY), np.random.default_rng(0)
-    whole = total(statistic, data)
-    monkeypatch.setattr(kernels, "_THREADING_PAYS", 1)
-    for threads in (1, 2, 5):
-        monkeypatch.setattr(kernels, "number_of_threads", lambda threads=threads: threads)
-        order = rng.permutation(data.n_users)
-        parts = np.split(order, np.sort(rng.integers(1, data.n_users, 3)))
-        np.testing.assert_array_equal(sum(total(statistic, data, part) for part in parts if len(part)), whole)
-    alone = sum(total(statistic, data, [user]) for user in range(data.n_users))
-    np.testing.assert_array_equal(alone, whole)
+def test_totals_are_the_same_for_any_order_of_users_and_are_their_vectors(statistic):
+    data = data_of(rows_of_users=MANY)
+    order = np.random.default_rng(0).permutation(data.n_users)
+    for limit in (LIMIT, LAPLACE):
+        found, expected = total(statistic, data, None, limit), limit(vectors(statistic, data))
+        np.testing.assert_array_equal(total(statistic, data, order, limit), found)
+        assert_same_totals(found, expected, data.n_users, 1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -110,20 +88,6 @@ def test_turned_gradients_are_products_to_rounding_in_any_units(n_features, dtyp
     expected = plain @ basis
     room = (1e-5 if dtype == np.float32 else 1e-13) * np.abs(expected).max()
     np.testing.assert_allclose(turned, expected, atol=room)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_features", [1, 7, 33])
-def test_products_of_a_row_do_not_depend_on_the_rows_beside_it(n_features, dtype):
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(16, n_features)).astype(dtype), np.zeros((n_features, tiles.padded(n_features)), dtype)
-    b[:, :n_features] = rng.normal(size=(n_features, n_features))
-    whole, moved = np.empty((16, b.shape[1]), dtype), np.empty((16, b.shape[1]), dtype)
-    multiplied(a, 16, b, whole)
-    np.testing.assert_allclose(whole, a @ b, rtol=1e-4, atol=1e-5)
-    for shift in (1, 3, 8):
-        multiplied(np.roll(a, shift, axis=0), 16, b, moved)
-        np.testing.assert_array_equal(np.roll(moved, -shift, axis=0), whole)
 
 
 def test_a_subclass_is_added_up_by_its_own_vectors():
@@ -157,20 +121,6 @@ def test_what_travels_to_other_machines_is_public_and_small():
     again = pickle.loads(pickle.dumps(LIMIT))
     assert again == LIMIT
     assert len(pickle.dumps(LIMIT)) < 200
-
-
-def test_slopes_of_a_loss_from_outside_are_computed_of_one_user_alone():
-    """Here the slope is another one in each place of a block."""
-
-    def by_place(predictions, targets):
-        return 1.0 + np.arange(len(predictions))
-
-    data = data_of(np.float64, rows_of_users=MANY)
-    loss = losses.Loss("by place", by_place, by_place, slope_bound=1.0, curvature=1.0)
-    statistic = MeanGradient(loss, weights_of(loss))
-    together, everyone = vectors(statistic, data), np.arange(data.n_users)
-    alone = np.vstack([statistic(data, everyone[j : j + 1], 1) for j in everyone])
-    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize(
