@@ -11,7 +11,7 @@ import pytest
 from cases import name, python_custom
 from hypothesis import given
 from support_acute import all_of, neighbouring_users
-from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
+from support_statistics import N_FEATURES, data_of, vectors, weights_of, with_user
 
 from userdp import UserData, losses
 from userdp.statistics import rows as chosen

@@ -9,11 +9,11 @@ from cases import python_custom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_acute import neighbouring_users
-from support_statistics import N_FEATURES, ROWS_OF_USERS, assert_same_totals, data_of, weights_of, with_user
+from support_statistics import N_FEATURES, ROWS_OF_USERS, assert_same_totals, data_of, weights_of
 
 from userdp import losses
 from userdp.engines import LocalEngine
-from userdp.privacy.mechanisms.clip import Clip, ClippedTotal, _add_clipped_vectors, clipped_total
+from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
 from userdp.privacy.noise import SeededNoise
 from userdp.statistics.gradients import BallSmoothing, ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape, UserMean
@@ -71,7 +71,7 @@ def test_a_hostile_user_changes_its_own_part_of_a_total_alone(drawn, radius):
     for statistic in (inner, ClippedGradient(inner, 0.5, 2.0, 0.2), UserMean()):
         mine = [total(statistic, one, [replaced], limit) for one in (data, other)]
         moved = total(statistic, other, None, limit) - total(statistic, data, None, limit)
-        np.testing.assert_array_equal(moved, mine[1] - mine[0])
+        assert np.linalg.norm((moved - (mine[1] - mine[0])).astype(float)) <= 2.0**30 * 2.0**-19
         assert all(np.linalg.norm(one[:-1].astype(float)) <= 2.0**30 * (1 + 1e-9) for one in mine)
 
 
@@ -135,9 +135,3 @@ def test_totals_that_no_sum_of_clipped_vectors_can_be_are_refused(wrong):
         pytest.raises(ValueError, match="one vector for each user") if wrong != [3, 0, 2] else contextlib.nullcontext()
     ):
         session.release_total(np.array(wrong, dtype=np.int64), 1.0)
-
-
-def test_what_compiled_loops_call_adds_what_clipped_total_does():
-    rows, total = np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]]), np.zeros(3, dtype=np.int64)
-    _add_clipped_vectors(rows, np.array([1.0, 2.0**10]), total)
-    np.testing.assert_array_equal(total, clipped_total(rows, 1.0, 10, np.ones(3)))
