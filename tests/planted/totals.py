@@ -4,11 +4,11 @@ from planted.mutant import Mutant
 
 _SHARED = "privacy/test_shared_totals.py::"
 _TIE = _SHARED + "test_thousands_who_stand_at_a_tie_do_not_move_when_one_gets_more_rows"
-_ALONE = _SHARED + "test_a_total_is_the_sum_of_users_by_themselves"
+_ALONE = _SHARED + "test_a_total_is_the_sum_of_users_by_themselves[float32-full]"
 _LENGTHS = _SHARED + "test_lengths_are_rounded_up"
-_MISSING = _SHARED + "test_one_user_with_a_missing_number_makes_no_difference_to_others"
-_LONGER = _SHARED + "test_no_hostile_user_is_longer_than_the_radius"
-_BLOCKS = _SHARED + "test_blocks_are_rounded_by_themselves"
+_MISSING = _SHARED + "test_one_user_with_a_missing_number_makes_no_difference_to_others[float32-full]"
+_LONGER = _SHARED + "test_no_hostile_user_is_longer_than_the_radius[dense-float32]"
+_BLOCKS = _SHARED + "test_blocks_are_rounded_by_themselves[full]"
 
 MUTANTS = [
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = [
         "Clip.sensitivity",
         "+ SHARED_ROUNDING",
         "",
-        _ALONE.replace("a_total_is_the_sum_of_users_by_themselves", "rounding_of_shared_sums_is_paid_for"),
+        _SHARED + "test_rounding_of_shared_sums_is_paid_for",
     ),
     Mutant(
         "what rows' lengths hide is dropped",
