@@ -233,6 +233,11 @@ class RowScale(PerUser):
         out[known, np.clip(places[known], 0, self.SIZES.size - 1).astype(np.int64)] = 1.0
         return out
 
+    def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
+        if len(self.lengths.basis) != n_features:
+            raise ValueError(f"Expected a basis of {n_features} features, got {len(self.lengths.basis)}.")
+        super().check(n_features, dtype)
+
 
 @dataclass(frozen=True, eq=False)
 class ColumnScales(PerUser):
