@@ -69,13 +69,6 @@ MUTANTS = [
         _ALONE,
     ),
     Mutant(
-        "marks of lost users are counted",
-        "Marks.counted",
-        "parts = [(~lost & ~affected",
-        "parts = [(~affected",
-        _LONGER + " " + _MISSING,
-    ),
-    Mutant(
         "products of tiny or huge rows are used",
         "Geometry._of_block",
         "(lengths > 1 / extreme) & (lengths < extreme)",
