@@ -27,7 +27,7 @@ def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, 
     if weights is not None:
         made = made * np.sqrt(weights)[:, None]
     for members, places in rows.alike():
-        own = made.reshape(len(members), -1, made.shape[1]) if isinstance(places, slice) else made[places]
+        own = made.reshape(len(members), int(rows.counts[members[0]]), made.shape[1]) if isinstance(places, slice) else made[places]
         yield members, np.matmul(own.transpose(0, 2, 1), own)
 
 
@@ -170,7 +170,7 @@ class MomentShape(PerUser):
         """The sum of a block's vectors, and a bound on how far it is off."""
         d, error = data.n_features, 0.0
         total: Any = 0.0
-        square: Any = 0.0
+        square = np.zeros((d, d))
         for some in chunks(data, block):
             rows = Rows(data, some)
             if lower.ndim == 1:

@@ -116,7 +116,8 @@ class Rows:
 
     def predictions(self, weights: np.ndarray) -> np.ndarray:
         """<weights[c], row>, (rows, outputs), or (rows,) for one output; weights (outputs, features)."""
-        return along(self.held, self.data.has_intercept, weights)
+        found = along(self.held, self.data.has_intercept, weights)
+        return found[:, 0] if len(weights) == 1 else found
 
     def sums(self, factors: np.ndarray, users: np.ndarray, dtype: Any) -> Any:
         """Sum of factor * row over the rows of users with these places in the list: (users, features)."""
@@ -170,14 +171,14 @@ def _copied(rows: np.ndarray) -> np.ndarray:
 
 
 def along(held: Any, constant: bool, weights: np.ndarray) -> np.ndarray:
-    """Rows times weights (outputs, features), in the rows' own type: a function of each row by itself."""
+    """Rows times weights (outputs, features), (rows, outputs) in the rows' own type: of each row by itself."""
     own = weights.astype(held.dtype)
     columns = held.shape[1]
     found = []
     for line in own:
         product = held @ line[:columns] if scipy.sparse.issparse(held) else np.einsum("ij,j->i", held, line[:columns])
         found.append(product + line[-1] if constant else product)
-    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+    return found[0][:, None] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
@@ -207,7 +208,7 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
 def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:
     """Of each row sum_j |x_j| |basis_j|, basis_j a line: what rounding of row @ basis is in proportion to."""
     sizes = np.abs(basis) if basis.ndim == 1 else np.sqrt(np.square(basis).sum(axis=1))
-    return along(abs(held), constant, sizes[None])
+    return along(abs(held), constant, sizes[None])[:, 0]
 
 
 def _csr(rows: SparseRows) -> scipy.sparse.csr_array:
