@@ -6,16 +6,12 @@ import sys
 import numpy as np
 import pytest
 from cases import python_custom
-from support_statistics import assert_same_totals
 from test_sparse import BASIS, STATISTICS, D
 
 from userdp import Ball, Box, UserData, losses
 from userdp.baselines.row_statistics import ClippedRowGradients
-from userdp.engines import LocalEngine
-from userdp.privacy.mechanisms.clip import ClippedTotal
-from userdp.statistics import kernels
-from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
-from userdp.statistics.moments import MomentShape, RowScale
+from userdp.statistics.gradients import MeanGradient, RowWeights
+from userdp.statistics.rows import Rows
 from userdp.statistics.sgd import OnePassSGD
 
 ROWS_OF_USERS = (3, 1, 0, 64, 65, 7, 2, 0, 130, 5)
@@ -36,12 +32,10 @@ def held_and_written(dtype, n_features=D, seed=0, rows_of_users=ROWS_OF_USERS, h
     return UserData(rows, targets, offsets, has_intercept=True), UserData(written, targets, offsets)
 
 
-def same(found, expected, dtype, statistic):
-    """Up to rounding: two code paths, whose last digits depend on the processor."""
-    if isinstance(statistic, RowScale) or "RowWeights" in repr(statistic) or getattr(statistic, "smoothing", None):
-        np.testing.assert_allclose(found, expected, rtol=1e-6 if dtype == np.float32 else 1e-7, atol=1e-12)
-    else:
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+def same(found, expected, dtype):
+    """Up to rounding, in the rows' own type: two code paths."""
+    room = 1e-5 if dtype == np.float32 else 1e-11
+    np.testing.assert_allclose(found, expected, rtol=room, atol=room)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
@@ -52,19 +46,7 @@ def test_every_statistic_is_that_of_a_column_of_ones(statistic, dtype, hostile):
         found, expected = (
             statistic(data, np.arange(data.n_users), data.n_users) for data in held_and_written(dtype, hostile=hostile)
         )
-        same(found, expected, dtype, statistic)
-
-
-@pytest.mark.parametrize("n_features", [1, 7, 8, 30, 31, 32, 33, 63, 64, 95, 200])
-@TYPES
-def test_gradients_of_any_number_of_features_are_those_of_a_column_of_ones(n_features, dtype):
-    rng = np.random.default_rng(n_features)
-    for loss in (losses.logistic, losses.multinomial(3)):
-        statistic = MeanGradient(loss, rng.normal(size=loss.n_outputs * (n_features + 1)))
-        found, expected = (
-            statistic(data, np.arange(10), 10) for data in held_and_written(dtype, n_features, seed=n_features)
-        )
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-14)
+        same(found, expected, dtype)
 
 
 @pytest.mark.parametrize("n_features", [1, 8, 31, 33, 64])
@@ -82,15 +64,6 @@ def test_a_users_gradient_is_the_same_to_the_last_bit_whatever_others_hold(n_fea
             found = statistic(UserData(rows, data.targets, data.offsets, has_intercept=True), np.arange(10), 10)
             np.testing.assert_array_equal(found[others], expected[others])
         np.testing.assert_array_equal(statistic(data, others, 9), expected[others])
-
-
-@TYPES
-def test_totals_are_the_same_up_to_rounding(dtype):
-    pair, contribution = held_and_written(dtype, rows_of_users=(5, 70, 0, 3) * 20), ClippedTotal(0.4, 40, 7, False)
-    gradient = MeanGradient(losses.logistic, np.linspace(-1, 1, D + 1), BASIS)
-    for statistic in (ClippedGradient(gradient, 0.3, 2.0, 0.1), MomentShape(BASIS)):
-        found, expected = (LocalEngine().total(statistic, contribution, data, np.arange(80)) for data in pair)
-        assert_same_totals(found, expected, 80, 1e-5 if dtype == np.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["ball", "center", "box"])
@@ -111,12 +84,10 @@ def test_rows_of_a_sample_and_lengths(dtype):
     for loss in (losses.logistic, python_custom):
         gradient = MeanGradient(loss, np.linspace(-1, 1, D + 1))
         statistic = ClippedRowGradients(gradient, 0.5, kept)
-        np.testing.assert_allclose(*(statistic(data, np.arange(10), 10) for data in (held, written)), rtol=1e-12)
-    for basis in (BASIS, np.linspace(1, 2, D + 1)):
-        found, expected = (RowWeights(basis, 1.0).lengths(data) for data in (held, written))
-        np.testing.assert_allclose(found, expected, rtol=3e-7)
-    with pytest.raises(ValueError, match=f"Expected a basis of {D + 1} features, got {D}"):
-        kernels.row_lengths(held.rows, BASIS[:D, :D], constant=True)
+        same(*(statistic(data, np.arange(10), 10) for data in (held, written)), dtype)
+    for basis in (BASIS, np.linspace(1, 2, D + 1), BASIS[:, :3]):
+        found, expected = (RowWeights(basis, 1.0).lengths(Rows(data, np.arange(10))) for data in (held, written))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @TYPES

@@ -13,7 +13,6 @@ from cases import ALL_LOSSES, name
 from support_estimators import CLASSIFIERS, REGRESSORS, ready
 from support_estimators import made as people
 from support_sparse import both, close, made
-from userdp.statistics.entries import EntryVectors, gives_entries
 
 from userdp import Ball, Box, PublicScaler, UserData, losses, private_mean
 from userdp.data.sparse import SparseRows
@@ -56,10 +55,6 @@ def statistics():
     yield UserGradients(_mean_of_products, w)
 
 
-def dense_of(vectors):
-    return vectors.dense() if isinstance(vectors, EntryVectors) else vectors
-
-
 def _mean_of_products(weights, rows, targets):
     return (rows * np.sign(targets)[:, None]).mean(axis=0) + weights
 
@@ -87,16 +82,7 @@ def test_every_statistic_is_that_of_dense_rows(statistic, dtype, index):
             sparse, dense = both(rows, y, USERS, fit_intercept=True)
             everyone = np.arange(sparse.n_users)
             expected, found = (statistic(data, everyone, everyone.size) for data in (dense, sparse))
-            # Where single rows are turned, dense ones are in their own type.
-            turned = getattr(statistic, "directions", None) is not None or "RowWeights" in repr(statistic)
-            tolerance = 1e-6 if dtype == np.float32 and turned else 1e-9
-            assert close(found, expected, tolerance)
-            if gives_entries(statistic, sparse):
-                by_entries = statistic.entries(sparse, everyone)
-                assert by_entries.shape == expected.shape
-                assert close(dense_of(by_entries), expected, tolerance)
-            else:
-                assert not isinstance(statistic, ColumnScales)
+            assert close(found, expected, 1e-5 if dtype == np.float32 else 1e-9)
 
 
 @pytest.mark.parametrize("loss", [losses.logistic, losses.multinomial(4), losses.hinge], ids=name)
@@ -158,16 +144,35 @@ def test_long_trajectories_are_written_out_and_stay_the_same():
         assert close(statistic(sparse, np.arange(200), 2), statistic(dense, np.arange(200), 2))
 
 
-@pytest.mark.parametrize("statistic", [case for case in STATISTICS if getattr(case.values[0], "sparse", False)])
-def test_a_users_entries_are_its_own_to_the_last_bit(statistic):
-    X, y = hostile(made(ROWS, D, seed=1)), np.random.default_rng(2).integers(0, 2, ROWS).astype(float)
+@pytest.mark.parametrize("statistic", STATISTICS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_users_vector_is_its_own_to_the_last_bit(statistic, dtype):
+    X = hostile(made(ROWS, D, seed=1, dtype=dtype))
+    y = np.random.default_rng(2).integers(0, 2, ROWS).astype(float)
     data = UserData.from_arrays(X, y, USERS, fit_intercept=True)
-    together = dense_of(statistic.entries(data, np.arange(60)))
+
+    def vectors(users):
+        return statistic(data, np.asarray(users), len(users))
+
+    together = vectors(np.arange(60))
     for user in (0, 3, 4, 12, 59):
-        alone = dense_of(statistic.entries(data, np.array([user])))[0]
-        assert alone.tobytes() == together[user].tobytes() or not np.isfinite(alone).all()
-    backwards = dense_of(statistic.entries(data, np.arange(60)[::-1].copy()))[::-1]
-    assert np.array_equal(backwards, together, equal_nan=True)
+        np.testing.assert_array_equal(vectors([user])[0], together[user])
+    np.testing.assert_array_equal(vectors(np.arange(60)[::-1])[::-1], together)
+
+
+def test_vectors_stay_sparse_where_users_have_few_columns():
+    X = made(ROWS, D, seed=1)
+    data, dense = both(X, np.zeros(ROWS), USERS, fit_intercept=True)
+    weights = RowWeights(DIAGONAL, 1.0)
+    for statistic in (
+        MeanGradient(losses.logistic, DIAGONAL),
+        ClippedGradient(MeanGradient(losses.logistic, DIAGONAL, DIAGONAL, row_weights=weights), 0.3, 2.0, 0.1),
+        MomentShape(DIAGONAL),
+        ColumnScales(),
+    ):
+        found = statistic.vectors(data, np.arange(60))
+        assert sp.issparse(found)
+        assert close(found.toarray(), statistic(dense, np.arange(60), 60))
 
 
 def test_users_without_rows_or_entries():
@@ -176,14 +181,30 @@ def test_users_without_rows_or_entries():
     everyone = np.arange(4)
     means = UserMean()(data, everyone, 4)
     assert np.array_equal(means, [[np.nan] * 3, [0, 0, 0], [0, 0, 2], [np.nan] * 3], equal_nan=True)
-    by_entries = MomentShape(np.ones(3)).entries(data, everyone).dense()
-    assert np.array_equal(by_entries, [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]])
-    gradients = MeanGradient(losses.squared, np.ones(3)).entries(data, everyone).dense()
-    assert np.isnan(gradients).any(axis=1).tolist() == [True, False, False, True]
-    data = replace(data, targets=np.array([np.nan, 0.0, 0.0]))  # 0 times a slope that is NaN
+    shapes = MomentShape(np.ones(3))(data, everyone, 4)
+    assert np.array_equal(shapes, [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]])
     gradient = MeanGradient(losses.squared, np.ones(3))
-    for vectors in (gradient.entries(data, everyone).dense(), gradient(data, everyone, 4)):
-        assert np.isnan(vectors).any(axis=1).tolist() == [True, True, False, True]
+    assert np.isnan(gradient(data, everyone, 4)).any(axis=1).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_nobody_and_users_without_any_rows_raise_nothing(statistic):
+    """They may be alone in a chunk, beside others in another."""
+    none = UserData(np.zeros((0, D)), np.zeros(0), np.zeros(3, int), has_intercept=True)
+    found = statistic(none, np.arange(2), 2)
+    assert statistic(none, np.arange(0), 0).shape == (0, found.shape[1])
+    if isinstance(statistic, ClippedGradient | MomentShape):
+        total = statistic.total(none, np.arange(2), 2.0, 40)
+        assert total is None or total[-1] == 2
+
+
+def test_missing_numbers_of_one_user_stay_out_of_moments():
+    X = made(40, 3, entries=3, seed=3, repeated=False)
+    X.data[X.indptr[8]] = np.nan
+    data = UserData.from_arrays(X, np.zeros(40), np.repeat(np.arange(10), 4))
+    shapes = MomentShape(np.ones(3))(data, np.arange(10), 10)
+    assert not shapes[2].any()
+    assert np.all(np.isfinite(shapes))
 
 
 # --- every estimator and every solver ---------------------------------------------------------------------------------

@@ -72,6 +72,33 @@ def test_a_loss_of_several_outputs_that_reads_beyond_them_makes_its_user_nan():
             assert np.all(np.isfinite(result[5]))
 
 
+def own(slope):
+    """A loss from outside that was not tried first."""
+    return losses.Loss("own", slope, slope, slope_bound=5.0, curvature=1.0)
+
+
+def mixing_slope(predictions, targets):
+    """Not a function of each row by itself."""
+    return predictions - predictions.mean() + len(predictions)
+
+
+def too_many_slopes(predictions, targets):
+    return np.ones(len(predictions) + (targets[0] == 7))
+
+
+@pytest.mark.parametrize("slope", [priced_slope, mixing_slope, too_many_slopes, raising_slope])
+@pytest.mark.parametrize("target", [7.0, math.nan])
+def test_a_loss_from_outside_sees_one_users_rows_at_a_time(slope, target):
+    """Whatever it does with them: sums over rows, another number of slopes."""
+    data = with_user(data_of(), 4, targets=target)
+    for basis in (None, np.eye(N_FEATURES)):
+        statistic = MeanGradient(own(slope), np.ones(N_FEATURES), basis)
+        together, before = vectors(statistic, data), vectors(statistic, data_of())
+        np.testing.assert_array_equal(np.delete(together, 4, axis=0), np.delete(before, 4, axis=0))
+        alone = np.vstack([vectors(statistic, data, [user]) for user in range(data.n_users)])
+        np.testing.assert_array_equal(together, alone)
+
+
 def misbehaving(weights, rows, targets):
     kind = int(targets[0])
     warnings.warn("a warning that must not leave", stacklevel=1)

@@ -257,7 +257,7 @@ class ColumnScales(PerUser):
         out = np.zeros((len(rows.users), d, width))
         users, columns = np.nonzero(known)
         out[users, columns, sizes[known]] = 1 / math.sqrt(d)
-        return out.reshape(len(rows.users), -1)
+        return out.reshape(len(rows.users), d * width)
 
     def _sizes(self, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of the sizes squares are nearest to, 0 where they are 0 or not finite, and where they are not."""
