@@ -523,6 +523,9 @@ class _Descent:
         released = yield Request(label, statistic, radius)
         std = ratio * radius
         gradient, frequencies, affected = statistic.told(released)
+        if self.loss.differences and self.directions is None:  # what outputs share is noise: slopes add up to 0
+            blocks = gradient.reshape(self.loss.n_outputs, -1)
+            gradient = (blocks - blocks.mean(axis=0)).ravel()
         if label not in APPROACH:  # which asks a part of the users
             self.affected.append((affected, std / statistic.affected_mark))
         self.sizes.see(frequencies, std / mark)
