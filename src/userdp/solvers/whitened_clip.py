@@ -628,15 +628,15 @@ class WhitenedClip:
                 point = yield from descent.steps(label, n_steps, ratio)
         descent.settle(point)
         effects = _effects(descent)
-        usual = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
+        one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
         far = _FAR if _linear_beyond(problem) else 0
-        curved, relative = descent.path.along(axes, descent.curvature, usual, far)
+        curved, relative = descent.path.along(axes, descent.curvature, one_unit, far)
         errors = (descent.noise, math.sqrt(descent.walk))
         noises = np.minimum(descent.noise / np.minimum(relative, 1.0), math.hypot(*errors))
         found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
         if coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
             curved, relative = axes.known**4, np.ones_like(relative)
-        before, point = point, start + axes.shrunk(point - start, *errors, curved, relative, usual)
+        before, point = point, start + axes.shrunk(point - start, *errors, curved, relative, one_unit)
         level_noise = descent.noise
         if loss.mean is not None:
             point = axes.with_mean_of(point, loss.mean, descent.spread)
