@@ -302,7 +302,11 @@ MUTANTS = [
         _SAMPLES + "test_an_empty_sample_is_noise_alone_and_tells_that_it_knows_nothing",
     ),
     Mutant(
-        "long vectors count twice", "clip.clipped_total", "2 * np.count_nonzero(short) - len(", "3 * np.count_nonzero(short) - 2 * len(", _NEIGHBOURS
+        "long vectors count twice",
+        "clip.clipped_total",
+        "2 * np.count_nonzero(short) - len(",
+        "3 * np.count_nonzero(short) - 2 * len(",
+        _NEIGHBOURS,
     ),
     Mutant(
         "another number of users than priced",
