@@ -195,7 +195,23 @@ def hostile_users(d=2):
         yield [[0.6 * size, 0.8 * size]]
         yield [[size, 0.0]] * 3
         yield [[3 * size, 0.0], [-size, 0.0], [size, 0.0]]
-    for size in (5e-324, 1e-310, 1e-200, 1e-160, 1e-45, 1e-40, 1e-23, 1e-19, 1e-12, 1e12, 1e19, 1e30, 1e38, 1e150, 1e308):
+    for size in (
+        5e-324,
+        1e-310,
+        1e-200,
+        1e-160,
+        1e-45,
+        1e-40,
+        1e-23,
+        1e-19,
+        1e-12,
+        1e12,
+        1e19,
+        1e30,
+        1e38,
+        1e150,
+        1e308,
+    ):
         yield [[size, -size]]
         yield [[size, size], [size, -0.0]]
         yield [[size, 1.0], [-size, 1.0]]  # which cancels, but for 1
@@ -321,7 +337,9 @@ def test_lengths_are_rounded_up(dtype, n_rows, outputs):
         held = rows.Rows(data, np.arange(40))
         slopes = statistic.row_slopes(held)
         norms, sizes = totals.Geometry(data, np.eye(d)).norms(held, slopes)
-        products = (slopes.reshape(len(held), -1, 1).astype(np.longdouble)) * held.held[:, None, :].astype(np.longdouble)
+        products = (slopes.reshape(len(held), -1, 1).astype(np.longdouble)) * held.held[:, None, :].astype(
+            np.longdouble
+        )
         exact = np.add.reduceat(products, held.bounds[:-1], axis=0)
         exact = np.sqrt(np.square(exact).sum(axis=(1, 2)))
         assert np.all(norms >= exact * (1 - np.longdouble(2.0) ** -60))
