@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
