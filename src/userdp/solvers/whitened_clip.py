@@ -427,8 +427,6 @@ class _Descent:
 
     def measure_curvature(self, label: str, ratio: float) -> Releases[None]:
         """Set the curvature to what is released, as far as that can be told from noise, of userdp's losses."""
-        if self.loss.may_raise:
-            return
         statistic = MeanCurvature(self._gradient(), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
         radius = 1.0 if self.phase.pure else statistic.radius
