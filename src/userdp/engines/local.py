@@ -51,7 +51,7 @@ class Contribution(Protocol):
 
     @property
     def clips_to(self) -> tuple[float, int] | None:
-        """The radius that vectors are clipped to, in the 2-norm, and how many bits of it a total holds; None otherwise."""
+        """The radius that vectors are clipped to, and how many bits of it a total holds; None but for the 2-norm."""
 
     def __call__(self, vectors: np.ndarray | scipy.sparse.csr_array) -> np.ndarray:
         """Whole numbers that add up: a row's part is a function of this row alone."""

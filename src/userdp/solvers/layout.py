@@ -117,7 +117,7 @@ class Layout:
 
     def may_hurry(self, problem: Problem, n_users: int, rows_per_user: int) -> bool:
         """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
-        smooth = problem.loss.smooth and not problem.loss.may_raise and problem.loss.n_outputs == 1
+        smooth = problem.loss.smooth and problem.loss.n_outputs == 1
         little = self.s <= _ENOUGH[-1][0] and self.s * math.sqrt(problem.n_features) <= _MOST_WHITENED
         return smooth and little and n_users >= _FEWEST_HURRIED and n_users * rows_per_user > _FEW_ROWS
 

@@ -186,7 +186,7 @@ class RowWeights:
         """|x @ basis| of these rows, in their own type."""
         if not self.thin:
             return rows.of_rows(geometry_of(rows.data, self.basis).lengths)
-        found = along(rows.held, rows.data.has_intercept, self.basis.T).reshape(len(rows), self.basis.shape[1])
+        found = along(rows.held, rows.data.has_intercept, self.basis.T)
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", found, found)))
 
     def of(self, rows: Rows) -> np.ndarray:
@@ -273,7 +273,7 @@ class MeanGradient(PerUser):
         for one, block in zip(outputs, directions.reshape(len(outputs), rows.data.n_features, -1), strict=True):
             if self.basis is not None:
                 block = self.basis[:, None] * block if self.basis.ndim == 1 else self.basis @ block
-            lines = along(rows.held, rows.data.has_intercept, block.T).reshape(len(rows), block.shape[1])
+            lines = along(rows.held, rows.data.has_intercept, block.T)
             out = out + rows.per_user(lines.astype(np.float64) * one[:, None])
         return np.asarray(out)
 

@@ -27,7 +27,11 @@ def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, 
     if weights is not None:
         made = made * np.sqrt(weights)[:, None]
     for members, places in rows.alike():
-        own = made.reshape(len(members), -1, made.shape[1]) if isinstance(places, slice) else made[places]
+        own = (
+            made.reshape(len(members), int(rows.counts[members[0]]), made.shape[1])
+            if isinstance(places, slice)
+            else made[places]
+        )
         yield members, np.matmul(own.transpose(0, 2, 1), own)
 
 

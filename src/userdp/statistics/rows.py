@@ -34,8 +34,13 @@ class Rows:
 
     def __init__(self, data: UserData, users: np.ndarray) -> None:
         self.data, self.users = data, users
-        self.starts = data.offsets[users]
-        self.counts = data.offsets[users + 1] - self.starts
+        self.together = len(users) > 0 and int(users[-1]) - int(users[0]) + 1 == len(users)  # with successive numbers
+        if self.together:
+            offsets = data.offsets[users[0] : users[-1] + 2]
+            self.starts, self.counts = offsets[:-1], np.diff(offsets)
+        else:
+            self.starts = data.offsets[users]
+            self.counts = data.offsets[users + 1] - self.starts
         self.single = bool(np.all(self.counts == 1))  # whether each of these users has one row
         self.filled = self.single or bool(np.all(self.counts > 0))
 
@@ -49,8 +54,8 @@ class Rows:
 
     @cached_property
     def place(self) -> Any:
-        """Which rows of the data these are: a slice for users with successive numbers, whose rows lie together."""
-        if len(self.users) and int(self.users[-1]) - int(self.users[0]) + 1 == len(self.users):
+        """Which rows of the data these are: a slice for users whose rows lie together."""
+        if self.together:
             return slice(int(self.starts[0]), int(self.starts[0]) + len(self))
         return np.repeat(self.starts - self.bounds[:-1], self.counts) + np.arange(len(self))
 
@@ -111,7 +116,8 @@ class Rows:
 
     def predictions(self, weights: np.ndarray) -> np.ndarray:
         """<weights[c], row>, (rows, outputs), or (rows,) for one output; weights (outputs, features)."""
-        return along(self.held, self.data.has_intercept, weights)
+        found = along(self.held, self.data.has_intercept, weights)
+        return found[:, 0] if len(weights) == 1 else found
 
     def sums(self, factors: np.ndarray, users: np.ndarray, dtype: Any) -> Any:
         """Sum of factor * row over the rows of users with these places in the list: (users, features)."""
@@ -132,10 +138,12 @@ class Rows:
 
     def combined(self, factors: np.ndarray) -> np.ndarray:
         """Sum of factor * row over all rows of all these users, in float64; not a function of single users."""
-        rows, factors = self.doubled, factors.astype(np.float64, copy=False)
+        rows, factors = self.held, factors.astype(np.float64, copy=False)
         if scipy.sparse.issparse(rows):
-            total = rows.T @ factors
+            total = rows.T.astype(np.float64) @ factors
         else:
+            if rows.dtype != np.float64:
+                rows = _copied(rows)
             full = len(rows) // LEAF_ROWS * LEAF_ROWS
             leaves = np.matmul(
                 factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1])
@@ -150,15 +158,27 @@ class Rows:
         return n_rows if scipy.sparse.issparse(self.held) else min(n_rows, LEAF_ROWS) + n_rows // LEAF_ROWS + 1
 
 
+_room = threading.local()
+
+
+def _copied(rows: np.ndarray) -> np.ndarray:
+    """The rows in float64, in room of this thread that the next call takes again: fresh memory costs more than copying."""
+    if getattr(_room, "numbers", np.empty(0)).size < rows.size:
+        _room.numbers = np.empty(max(rows.size, CHUNK_ENTRIES))
+    copy: np.ndarray = _room.numbers[: rows.size].reshape(rows.shape)
+    copy[...] = rows
+    return copy
+
+
 def along(held: Any, constant: bool, weights: np.ndarray) -> np.ndarray:
-    """Rows times weights (outputs, features), in the rows' own type: a function of each row by itself."""
+    """Rows times weights (outputs, features), (rows, outputs) in the rows' own type: of each row by itself."""
     own = weights.astype(held.dtype)
     columns = held.shape[1]
     found = []
     for line in own:
         product = held @ line[:columns] if scipy.sparse.issparse(held) else np.einsum("ij,j->i", held, line[:columns])
         found.append(product + line[-1] if constant else product)
-    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+    return found[0][:, None] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
@@ -188,9 +208,13 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
 def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:
     """Of each row sum_j |x_j| |basis_j|, basis_j a line: what rounding of row @ basis is in proportion to."""
     sizes = np.abs(basis) if basis.ndim == 1 else np.sqrt(np.square(basis).sum(axis=1))
+<<<<<<< HEAD
     if scipy.sparse.issparse(held):  # abs() would add entries of one column up where they are, which may be read-only
         return along(type(held)((np.abs(held.data), held.indices, held.indptr), held.shape), constant, sizes[None])
     return along(np.abs(held), constant, sizes[None])
+=======
+    return along(abs(held), constant, sizes[None])[:, 0]
+>>>>>>> numpy
 
 
 def _csr(rows: SparseRows) -> scipy.sparse.csr_array:
@@ -205,15 +229,19 @@ def triangular(basis: np.ndarray) -> np.ndarray:
 
 def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> Iterator[np.ndarray]:
     """Users with about so many entries at a time, at least one user."""
-    counts = data.offsets[users + 1] - data.offsets[users]
-    per_row = max(1, data.rows.size // max(1, data.n_rows)) if isinstance(data.rows, SparseRows) else data.n_features
-    ends = np.cumsum(counts * per_row + 1)
-    first = 0
+    sparse = isinstance(data.rows, SparseRows)
+    per_row = max(1, data.rows.size // max(1, data.n_rows)) if sparse else data.n_features
+    if len(users) and int(users[-1]) - int(users[0]) + 1 == len(users):
+        ends = data.offsets[users[0] + 1 : users[-1] + 2]
+        before = int(data.offsets[users[0]])
+    else:
+        ends, before = np.cumsum(data.offsets[users + 1] - data.offsets[users]), 0
+    first, most = 0, max(1, entries // per_row)
     while first < len(users):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + entries, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        last = min(last, first + most)  # users without rows cost something, too
         yield users[first:last]
-        first = last
+        first, before = last, int(ends[last - 1])
 
 
 _limit = threading.local()
