@@ -208,13 +208,11 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
 def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:
     """Of each row sum_j |x_j| |basis_j|, basis_j a line: what rounding of row @ basis is in proportion to."""
     sizes = np.abs(basis) if basis.ndim == 1 else np.sqrt(np.square(basis).sum(axis=1))
-<<<<<<< HEAD
     if scipy.sparse.issparse(held):  # abs() would add entries of one column up where they are, which may be read-only
-        return along(type(held)((np.abs(held.data), held.indices, held.indptr), held.shape), constant, sizes[None])
-    return along(np.abs(held), constant, sizes[None])
-=======
-    return along(abs(held), constant, sizes[None])[:, 0]
->>>>>>> numpy
+        found = type(held)((np.abs(held.data), held.indices, held.indptr), held.shape)
+    else:
+        found = np.abs(held)
+    return along(found, constant, sizes[None])[:, 0]
 
 
 def _csr(rows: SparseRows) -> scipy.sparse.csr_array:
