@@ -111,7 +111,8 @@ vulnerabilities:
 # Attack everything with the noise that is shipped: hours. Then let JAX Privacy's auditing, which we did not
 # write, judge the curator, its means and the default solver. The tables in docs/audit.md are made of the results.
 AUDITOR := .venv/auditor
-JAX_PRIVACY := git+https://github.com/google-deepmind/jax_privacy@8967688c26d46f3b74bfdfe61ef1f984b887abab
+# The newest release. For the newest code: make audit JAX_PRIVACY=git+https://github.com/google-deepmind/jax_privacy
+JAX_PRIVACY ?= jax_privacy==2.0.0
 $(AUDITOR)/ready: requirements/core.lock pyproject.toml
 	$(PYTHON) -m venv --clear $(AUDITOR)
 	$(AUDITOR)/bin/python -m pip install --quiet --require-hashes -r requirements/core.lock

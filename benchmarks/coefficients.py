@@ -58,7 +58,6 @@ ABLATIONS: dict[str, tuple[Any, str, Any]] = {
     "shapes of moments in all stages": (whitening, "_MOST_THRESHOLD", 0.0),
     "no room for long rows": (whitened_clip, "_ROOM", 0.0),
     "curvature not looked at": (shrinkage, "_RELATIVE", (1.0, 1.0)),
-    "no usual effect": (whitened_clip, "_USUAL_EFFECT", math.inf),
 }
 MARKS = ("<!-- coefficients: begin -->\n", "<!-- coefficients: end -->\n")
 

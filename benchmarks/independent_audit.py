@@ -8,8 +8,9 @@ into a single run, each with a coin of its own, and give one number per planted 
 epsilon is computed by `jax_privacy.auditing`, which we did not write. A mechanism with half of its noise is audited
 too: the auditor has to find it out.
 
-jax_privacy is taken at a commit: the newest release on PyPI, 2.0.0, has an older audit. Only its file auditing.py is
-loaded, which needs numpy, scipy and dp_accounting; the rest of the package asks for versions that are not released.
+Only jax_privacy's file auditing.py is loaded, which needs numpy, scipy and dp_accounting. Release 2.0.0 has the same
+bounds as the newest code (commit 8967688) but for `epsilon_from_gdp`, which takes a negative mu for evidence: of 2.0.0
+it is not asked.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def load_auditing() -> Any:
 
 auditing = load_auditing()
 
-COMMIT = "8967688"  # what the Makefile installs
+AUDITOR = version("jax_privacy")
 CONFIDENCE = 0.95
 TRAININGS = 0.1  # of the runs
 LEARN = 0.25  # of the trainings, for the weights of what is seen
@@ -78,7 +79,7 @@ class Line:
     claim: float
     delta: float
     bound: float
-    gdp: float
+    gdp: float | None
     auc: float
     allowed: float
     runs: int
@@ -151,13 +152,13 @@ def line(
         gdp = auditor.epsilon_one_run_fdp(significance, budget.delta, threshold_strategy=split)
     else:
         bound = auditor.epsilon_clopper_pearson(significance, budget.delta, one_sided=False, threshold_strategy=split)
-        gdp = auditor.epsilon_from_gdp(significance, budget.delta)
+        gdp = None if AUDITOR == "2.0.0" else auditor.epsilon_from_gdp(significance, budget.delta)
     return Line(
         what=what,
         claim=budget.epsilon,
         delta=budget.delta,
         bound=float(bound),
-        gdp=float(gdp),
+        gdp=None if gdp is None else float(gdp),
         auc=float(roc_auc_score(np.repeat([1, 0], [len(one) for one in scores]), np.concatenate(scores))),
         allowed=largest_auc(plan, budget.delta),
         runs=1 if one_run else len(scores[0]),
@@ -237,14 +238,15 @@ def main() -> int:
         planted = found.what.startswith("planted")
         as_it_should &= found.holds is not planted
         verdict = "holds" if found.holds else "EXCEEDED"
+        gdp = "   -" if found.gdp is None else f"{found.gdp:.2f}"
         print(
-            f"{found.what:<52} claim {found.claim:.2f}  bound {found.bound:.2f}  gdp {found.gdp:.2f}  "
+            f"{found.what:<52} claim {found.claim:.2f}  bound {found.bound:.2f}  gdp {gdp}  "
             f"AUC {found.auc:.3f}, allowed {found.allowed:.3f}  runs {found.runs:,}  {verdict}"
         )
     if asked.json is not None:
         record = {
             "date": datetime.now(UTC).date().isoformat(),
-            "auditor": f"jax_privacy {version('jax_privacy')}, commit {COMMIT}",
+            "auditor": f"jax_privacy {AUDITOR}",
             "confidence": CONFIDENCE,
             "lines": [asdict(found) | {"holds": found.holds} for found in lines],
         }

@@ -39,7 +39,8 @@ def independent_table(results: dict[str, Any]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for f in results["lines"]:
-        epsilons = f"{f['delta']:g} | {f['claim']:.2f} | {f['bound']:.2f} | {f['gdp']:.2f}"
+        gaussian = "" if f["gdp"] is None else f"{f['gdp']:.2f}"
+        epsilons = f"{f['delta']:g} | {f['claim']:.2f} | {f['bound']:.2f} | {gaussian}"
         areas, verdict = f"{f['auc']:.3f} | {f['allowed']:.3f}", "holds" if f["holds"] else "exceeded"
         lines.append(f"| {f['what']} | {epsilons} | {areas} | {f['runs']:,} | {verdict} |")
     return "\n".join(lines) + "\n"

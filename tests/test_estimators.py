@@ -10,6 +10,8 @@ from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
+import polars
+import pyarrow as pa
 import pytest
 import sklearn
 import sklearn.svm
@@ -37,6 +39,7 @@ from userdp import (
     QuantileRegressor,
     UserData,
 )
+from userdp.data.sharing import shares_memory
 from userdp.data.source import Source
 from userdp.metrics import evaluate
 from userdp.model_selection import PrivateSearchCV
@@ -528,17 +531,21 @@ def test_the_caller_s_errstate_decides_nothing(name):
             assert np.geterr()["under"] == "raise", "as it was"
 
 
-@pytest.mark.parametrize("kind", ["same", "view", "table", "columns of a table", "sparse", "grouped"])
+@pytest.mark.parametrize(
+    "kind", ["same", "view", "table", "columns of a table", "arrow", "polars", "sparse", "grouped"]
+)
 def test_private_rows_are_no_public_ones(kind):
     rng = np.random.default_rng(0)
     X, users = rng.uniform(-1, 1, (8000, 2)), np.repeat(np.arange(2000), 4)
     y = X[:, 0] > 0
-    table = pd.DataFrame(X, columns=["a", "b"])
+    table, arrow = pd.DataFrame(X, columns=["a", "b"]), pa.table({"a": X[:, 0], "b": X[:, 1]})
     rows, public = {
         "same": (X, X),
         "view": (X, X[:100]),
         "table": (table, table),
         "columns of a table": (table, table[["a", "b"]].iloc[:50]),
+        "arrow": (arrow, arrow.slice(7, 50)),
+        "polars": (polars.from_arrow(arrow), polars.from_arrow(arrow).head(50)),
         "sparse": (csr_matrix(X), None),
         "grouped": (X, X[50:]),
     }[kind]
@@ -554,6 +561,13 @@ def test_private_rows_are_no_public_ones(kind):
         fit()
     assert ledger.charges() == ()
     model.set_params(public_X=rng.uniform(-1, 1, (100, 2))).fit(X, y, groups=users)
+
+
+def test_other_rows_of_the_same_memory_are_no_private_ones():
+    arrow = pa.table({"a": np.arange(60.0), "b": [str(i) for i in range(60)], "c": [True, None] * 30})
+    for table in (arrow, polars.from_arrow(arrow)):
+        assert not shares_memory(table[:20], table[20:])
+        assert shares_memory(table[:21], table[20:])
 
 
 def test_private_rows_are_no_public_ones_of_a_learned_range_or_a_search_either():

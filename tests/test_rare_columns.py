@@ -49,6 +49,15 @@ def test_a_rare_flag_has_its_coefficient(kind, share, others, epsilon):
     assert not model.unresolved_
 
 
+@pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")
+def test_what_all_classes_share_is_no_part_of_the_coefficients():
+    X, owners, rng = drawn(0.05, 1, n_users=3000)
+    model = LogisticRegression(epsilon=4.0, classes=[0, 1, 2], max_rows_per_user=ROWS, insecure_seed=1)
+    model.fit(X, rng.integers(3, size=len(X)), groups=owners)
+    assert np.all(np.abs(model.coef_).max(axis=0) > 1e-6)
+    np.testing.assert_allclose(model.coef_.sum(axis=0), 0.0, atol=1e-9)
+
+
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # of totals, too
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("share", [0.0, 0.002])

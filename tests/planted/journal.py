@@ -176,4 +176,11 @@ MUTANTS = [
         "",
         "test_estimators.py::test_the_caller_s_errstate_decides_nothing",
     ),
+    Mutant(
+        "public rows of Arrow tables may be the private ones",
+        "sharing._arrays",
+        "yield from _cells(chunk)",
+        "pass",
+        "test_estimators.py::test_private_rows_are_no_public_ones",
+    ),
 ]

@@ -122,4 +122,11 @@ MUTANTS = [
         "(0, 14)",
         "privacy/test_noise.py::test_an_opendp_whose_noise_is_biased_is_refused",
     ),
+    Mutant(
+        "the OpenDP that is installed is not looked at",
+        "privacy/__init__.py",
+        'check_opendp(version("opendp"))',
+        "",
+        "privacy/test_noise.py::test_an_opendp_too_old_to_have_what_is_imported_is_refused_in_the_same_words",
+    ),
 ]

@@ -1,10 +1,14 @@
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import opendp.prelude as dp
 import pytest
 from scipy.stats import chisquare, kstest, laplace, norm
 
+from userdp import privacy
 from userdp.privacy import noise as n
 from userdp.privacy.accounting import LEAST_EPSILON_RESERVE
 
@@ -77,9 +81,23 @@ def test_opendp_s_integer_noise_is_not_biased(scale):
 def test_an_opendp_whose_noise_is_biased_is_refused():
     for installed in ("0.14.0", "0.14.1", "0.14.2", "0.9.3", "unknown"):
         with pytest.raises(ImportError, match=f"opendp {installed} is too old: userdp needs opendp >= 0.15"):
-            n.check_opendp(installed)
+            privacy.check_opendp(installed)
     for installed in ("0.15.0", "0.15.1.dev20260101", "0.16.0", "1.0"):
-        n.check_opendp(installed)
+        privacy.check_opendp(installed)
+
+
+def test_an_opendp_too_old_to_have_what_is_imported_is_refused_in_the_same_words(tmp_path):
+    (tmp_path / "opendp").mkdir()
+    (tmp_path / "opendp" / "__init__.py").touch()
+    (tmp_path / "opendp-0.12.1.dist-info").mkdir()
+    (tmp_path / "opendp-0.12.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: opendp\nVersion: 0.12.1\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    run = [sys.executable, "-c", "import userdp; userdp.LogisticRegression"]
+    found = subprocess.run(run, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "opendp 0.12.1 is too old: userdp needs opendp >= 0.15" in found.stderr
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -35,3 +35,19 @@ def _arrays(table: Any) -> Iterator[np.ndarray]:
         yield table.data if isinstance(getattr(table, "data", None), np.ndarray) else table.values
     elif hasattr(table, "items") and hasattr(table, "iloc"):  # of pandas
         yield from (column.to_numpy() for _, column in table.items())
+    elif hasattr(table, "to_arrow"):  # of polars, which has its numbers as Arrow does
+        yield from _arrays(table.to_arrow())
+    elif hasattr(table, "itercolumns"):  # of Arrow
+        for column in table.itercolumns():
+            for chunk in getattr(column, "chunks", [column]):
+                yield from _cells(chunk)
+
+
+def _cells(chunk: Any) -> Iterator[np.ndarray]:
+    """The bytes of an Arrow array's own cells, of a type of fixed width: slices share a buffer, but not their cells."""
+    try:
+        width = chunk.type.bit_width // 8
+    except ValueError:  # text, lists
+        return
+    if width and len(chunk):
+        yield np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]

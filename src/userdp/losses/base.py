@@ -38,6 +38,7 @@ class Loss:
     the slope: a label, all of it; one of many counts, little.
     `level` is, of a loss whose best prediction is a quantile, which one. `mean` is, of one whose slope is a mean less
     the target, and not linear, that mean: of predictions, as an array.
+    `differences`: whether only differences of outputs count, as softmax's: adding the same to all changes nothing.
     `unweighted` is, of a loss whose targets hold a weight too (`weighing`), the same for rows of weight 1.
     """
 
@@ -53,6 +54,7 @@ class Loss:
     event: float = 1.0
     level: float | None = None
     mean: Callable[[np.ndarray], np.ndarray] | None = None
+    differences: bool = False
     unweighted: Loss | None = None
 
     def __post_init__(self) -> None:

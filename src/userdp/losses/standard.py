@@ -303,7 +303,8 @@ def multinomial(n_classes: int) -> Loss:
     """
     _check_classes(n_classes)
     name, constants = f"multinomial({n_classes})", (math.sqrt(2.0), 0.5)
-    made = Loss(name, _multinomial_value, _multinomial_slope, *constants, n_outputs=n_classes, may_raise=False)
+    more: dict[str, Any] = {"n_outputs": n_classes, "may_raise": False, "differences": True}
+    made = Loss(name, _multinomial_value, _multinomial_slope, *constants, **more)
     return register(made, multinomial, n_classes)
 
 

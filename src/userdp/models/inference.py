@@ -16,9 +16,9 @@ from userdp.solvers.inference import DEFAULT_FRACTION
 
 _LEAST_PART = 1e-6  # of a budget: noise of less would hide anything
 _LABEL = 28  # characters of a name in the table
-# Noise of a coefficient, in units of what a typical residual moves predictions by, from which on it is unresolved: in
-# benchmarks/coefficients.py, coefficients below were hardly ever off by more than 0.15. Beyond so many times as many
-# users no number is named.
+# Noise of a coefficient, in log odds, logarithms of counts, or units of what a typical residual moves predictions by,
+# from which on it is unresolved: an error of 0.15 is 2.5 standard deviations. Beyond so many times as many users no
+# number is named.
 _RESOLVED, _FAR_MORE, _NAMED = 0.06, 30.0, 5
 _CATCH_ALL = "=(other)"
 _WARNED = 4.0  # times as many users: from then on a fit warns

@@ -13,6 +13,29 @@ A reviewer reads, in this order:
 The proofs are in docs/proofs.md, in sections that the docstrings name; docs/reading-map.md counts the lines.
 """
 
+import re
+from importlib.metadata import version
+
 import userdp
+
+_LEAST_OPENDP = (0, 15)
+
+
+def check_opendp(installed: str) -> None:
+    """Refuse an OpenDP whose noise is known to be wrong.
+
+    0.14.0 and 0.14.1 draw biased integer noise (OpenDP's issue 2638): at scale 3, neighbouring outputs differ in their
+    log-probabilities by 0.504 where 0.333 is allowed.
+    """
+    found = re.match(r"(\d+)\.(\d+)", installed)
+    if found is None or tuple(map(int, found.groups())) < _LEAST_OPENDP:
+        raise ImportError(
+            f"opendp {installed} is too old: userdp needs opendp >= 0.15, because 0.14.0 and 0.14.1 draw "
+            "biased noise, which is not private. Run: pip install 'opendp>=0.15'"
+        )
+
+
+check_opendp(version("opendp"))
+
 
 __getattr__ = userdp._names_of(__name__)

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from importlib.metadata import version
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,24 +24,6 @@ from opendp.measurements import make_gaussian, make_gaussian_threshold, make_lap
 from opendp.metrics import absolute_distance, l02inf_distance, l1_distance, l2_distance
 from opendp.mod import Domain, Measurement, Metric, enable_features  # the prelude would load pandas and scikit-learn
 
-_LEAST_OPENDP = (0, 15)
-
-
-def check_opendp(installed: str) -> None:
-    """Refuse an OpenDP whose noise is known to be wrong.
-
-    0.14.0 and 0.14.1 draw biased integer noise (OpenDP's issue 2638): at scale 3, neighbouring outputs differ in their
-    log-probabilities by 0.504 where 0.333 is allowed.
-    """
-    found = re.match(r"(\d+)\.(\d+)", installed)
-    if found is None or tuple(map(int, found.groups())) < _LEAST_OPENDP:
-        raise ImportError(
-            f"opendp {installed} is too old: userdp needs opendp >= 0.15, because earlier versions draw biased noise, "
-            "which is not private. Run: pip install 'opendp>=0.15'"
-        )
-
-
-check_opendp(version("opendp"))
 enable_features("contrib")
 
 Vector = NDArray[np.float64]

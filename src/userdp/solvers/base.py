@@ -190,10 +190,10 @@ class Result:
     target_bound] nearly all targets lie within, by the sizes of gradients and of predictions; NaN if not told;
     affected_users: the fraction of users who lost rows with missing or infinite cells, with an interval, as the default
     solver's releases tell it; None of other solvers;
-    weight_errors: one number a feature: noise of its weight, times the column's scale, in units of what a typical
-    residual moves predictions by; signal: what predictions explain of the loss beyond a constant, in units of the
-    excess risk to expect; total_error: noise of the mean prediction of a class or a count, relative to it. All three as
-    the default solver's releases tell.
+    weight_errors: one number a feature: noise of its weight, times the column's scale, in log odds or logarithms of
+    counts, or else in units of what a typical residual moves predictions by; signal: what predictions explain of the
+    loss beyond a constant, in units of the excess risk to expect; total_error: noise of the mean prediction of a class
+    or a count, relative to it. All three as the default solver's releases tell.
     """
 
     weights: np.ndarray

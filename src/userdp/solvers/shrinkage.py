@@ -151,22 +151,32 @@ class Walk:
         self._gradients.append(gradient)
         self._precisions.append(std**-2)
 
-    def along(self, axes: Axes, curvature: float, far: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def along(
+        self, axes: Axes, curvature: float, usual: np.ndarray | float, far: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
         """For each axis, all outputs taken together: the probability that the loss is curved along it, and the mean r.
 
         r is a curvature in units of the mean one. The first `far` steps do not count.
 
         Before anything is seen an axis is flat, r = 0, with probability `_FLAT`, more if whitening found little but
-        ridge along it; if not, all orders of r within `_RELATIVE` are as likely.
+        ridge along it; if not, all orders of r within `_RELATIVE` are as likely, and the optimum is N(start, usual^2).
+        That it is near the start tells more of r than it seems: of a random walk least squares about a mean that the
+        walk tells itself find some curvature (the bias of Dickey and Fuller), and it would pass for a weight.
         """
         points, gradients = (np.array([axes.along(one) for one in of]) for of in (self._points, self._gradients))
-        points, gradients, precisions = points[far:], gradients[far:], np.array(self._precisions[far:])
-        away = points - np.average(points, axis=0, weights=precisions)
+        points, gradients, precisions = (points - points[0])[far:], gradients[far:], np.array(self._precisions[far:])
+        precision = precisions.sum()
+        mean, slope = (np.average(of, axis=0, weights=precisions) for of in (points, gradients))
+        away = points - mean
         squares = np.einsum("t,tod,tod->d", precisions, away, away)
         slopes = np.einsum("t,tod,tod->d", precisions, away, gradients)  # r h times `squares`, which is their variance
         relative = np.geomspace(*_RELATIVE, 41)[:, None]
         steep = curvature * relative
         exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
+        # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise.
+        spread = (steep * usual)[:, None] ** 2 + 1 / precision
+        optima = slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread - np.log(spread * precision)
+        exponents += optima.sum(axis=1) / 2
         most = np.maximum(exponents.max(axis=0), 0.0)
         before = (1 - _FLAT) * axes.known**2
         likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)

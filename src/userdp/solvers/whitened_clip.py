@@ -99,7 +99,6 @@ _SMALL, _ZOOM, _CLEARLY = 4, 4, 3.0
 # Sizes before anything is known: gradients are mostly a half to a sixteenth of the longest.
 _USUAL_SIZES = np.array([0.02, 0.2, 0.3, 0.25, 0.12, 0.05, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
 _USUAL_ERROR = 0.15
-_USUAL_EFFECT = 0.5  # of one unit of a column, in units of what a typical residual moves predictions by
 _FAR = 4  # first steps, which may be taken where the loss is linear
 _FEWEST_INVERSE_ROWS = 1e-3  # that others are divided by
 _HIDDEN = 8.0  # how much longer rows are than the constant 1 says, from which on it is taken to be hidden
@@ -524,6 +523,9 @@ class _Descent:
         released = yield Request(label, statistic, radius)
         std = ratio * radius
         gradient, frequencies, affected = statistic.told(released)
+        if self.loss.differences and self.directions is None:  # what outputs share is noise: slopes add up to 0
+            blocks = gradient.reshape(self.loss.n_outputs, -1)
+            gradient = (blocks - blocks.mean(axis=0)).ravel()
         if label not in APPROACH:  # which asks a part of the users
             self.affected.append((affected, std / statistic.affected_mark))
         self.sizes.see(frequencies, std / mark)
@@ -625,16 +627,16 @@ class WhitenedClip:
             elif label != LOCATION and (label not in IF_FLAT or descent.flat):
                 point = yield from descent.steps(label, n_steps, ratio)
         descent.settle(point)
-        uncertain = math.hypot(descent.noise, _sampling_error(descent, phase.n_users))
-        curved, relative = descent.path.along(axes, descent.curvature, _FAR if _linear_beyond(problem) else 0)
         effects = _effects(descent)
-        noises = np.minimum(descent.noise / relative, math.hypot(descent.noise, math.sqrt(descent.walk)))
+        one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
+        far = _FAR if _linear_beyond(problem) else 0
+        curved, relative = descent.path.along(axes, descent.curvature, one_unit, far)
+        errors = (descent.noise, math.sqrt(descent.walk))
+        noises = np.minimum(descent.noise / np.minimum(relative, 1.0), math.hypot(*errors))
         found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
         if coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
             curved, relative = axes.known**4, np.ones_like(relative)
-        largest = effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0)
-        errors = (uncertain, math.sqrt(descent.walk))
-        before, point = point, start + axes.shrunk(point - start, *errors, curved, relative, _USUAL_EFFECT / largest)
+        before, point = point, start + axes.shrunk(point - start, *errors, curved, relative, one_unit)
         level_noise = descent.noise
         if loss.mean is not None:
             point = axes.with_mean_of(point, loss.mean, descent.spread)
@@ -646,7 +648,7 @@ class WhitenedClip:
                 counted = (one.label, one.n_steps, one.noise_ratio, one.pure)
                 point = coordinates.from_weights((yield from recovered(problem, weights, *counted)))
                 continue
-            point, last = yield from _recalibrated(descent, one, point, before - point, uncertain)
+            point, last = yield from _recalibrated(descent, one, point, before - point)
             found.phases.append(one.summary(last.clip, steps=one.n_steps, curvature=last.curvature))
             affected, level_noise = affected + last.affected, last.noise
         found.total_error = _total_error(loss, axes, point, level_noise)
@@ -705,7 +707,7 @@ def _effects(descent: _Descent) -> np.ndarray:
     """What a step along each axis (columns) changes of the effect of one unit of each column (rows), or only its own.
 
     A unit is the column's scale, which most users who have it share, or of a column that lies far from 0 its spread;
-    effects are in units of what a typical residual moves predictions by.
+    effects are in log odds, or logarithms of counts, or else in units of what a typical residual moves predictions by.
     """
     assert descent.axes is not None
     coordinates, problem = descent.coordinates, descent.problem
@@ -715,10 +717,13 @@ def _effects(descent: _Descent) -> np.ndarray:
     if problem.intercept and moment.ndim == 2:
         spreads[:-1] = np.maximum(1 - moment[-1, :-1] ** 2 / (squares[:-1] * squares[-1]), 0.0)
     units = np.maximum(np.sqrt(squares), 0.0 if coordinates.scales is None else coordinates.scales) * np.sqrt(spreads)
+    along = descent.axes.weights_along(coordinates.basis)
+    effects = np.abs(along) * (units if along.ndim == 1 else units[:, None])
+    if problem.loss.classifies or problem.loss.usual_curvature is not None:
+        return np.asarray(effects)
     per_user = 1 / max(descent.inverse_rows, _FEWEST_INVERSE_ROWS)
     residual = descent.sizes.rms * descent.longest / math.sqrt(problem.dimension * alike(per_user, _SIMILARITY))
-    along = descent.axes.weights_along(coordinates.basis)
-    return np.asarray(np.abs(along) * (units if along.ndim == 1 else units[:, None]) * descent.curvature / residual)
+    return np.asarray(effects * descent.curvature / residual)
 
 
 def _affected_users(seen: list[tuple[float, float]], phase: ClippedPhase) -> AffectedUsers:
@@ -729,12 +734,6 @@ def _affected_users(seen: list[tuple[float, float]], phase: ClippedPhase) -> Aff
     of_samples = min(max(mean, 0.0), 1.0) * (1 - q) / phase.users_a_step  # variance of a fraction by who is drawn
     std = math.sqrt(weights**2 @ (errors**2 + of_samples))
     return AffectedUsers.of(mean, (_LAPLACE_QUANTILE if phase.pure else _QUANTILE) * std)
-
-
-def _sampling_error(descent: _Descent, n_users: int) -> float:
-    """Std of a weight, in these coordinates, that other users would have given, by the sizes of gradients."""
-    square = (descent.sizes.rms * descent.longest) ** 2 / descent.problem.dimension
-    return math.sqrt(square / n_users) / descent.curvature
 
 
 def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
@@ -769,12 +768,12 @@ def _likely_factor(measured: float, noise: float) -> float:
 
 
 def _recalibrated(
-    descent: _Descent, phase: ClippedPhase, found: np.ndarray, shrunk: np.ndarray, uncertain: float
+    descent: _Descent, phase: ClippedPhase, found: np.ndarray, shrunk: np.ndarray
 ) -> Releases[tuple[np.ndarray, _Descent]]:
     """The point moved along itself and along the intercepts, as far as the change stands out of its noise.
 
-    What was found is off by noise, `uncertain`, by what clipping does, at most a part of typical predictions, and by
-    what was `shrunk` too much: more is not expected of a change that has much noise itself.
+    What was found is off by noise, by what clipping does, at most a part of typical predictions, and by what was
+    `shrunk` too much: more is not expected of a change that has much noise itself.
     """
     problem, coordinates = descent.problem, descent.coordinates
     columns = [found]
@@ -800,6 +799,6 @@ def _recalibrated(
     yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)
     change = (yield from few.steps(RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)) - start
     clipping = _CLIPPING * problem.typical_prediction * descent.scale
-    expected = uncertain**2 + clipping**2 + (directions.T @ shrunk) ** 2
+    expected = descent.noise**2 + clipping**2 + (directions.T @ shrunk) ** 2
     signal = np.minimum(np.maximum(change**2 - few.noise**2, 0.0), expected)
     return found + directions @ (change * signal / (signal + few.noise**2)), few
