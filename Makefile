@@ -8,7 +8,7 @@ PYTHON ?= python3
 CORE := .venv/core
 DEV := .venv/dev
 
-.PHONY: demo check docs test test-all coverage lint types mutants audit faults fuzz vulnerabilities bench lock clean
+.PHONY: demo check docs test test-all coverage lint types golden mutants audit faults fuzz vulnerabilities bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -51,6 +51,10 @@ check: lint types
 test: lint types
 	$(PYTEST) $(BOTH) -m "not slow" --ignore=tests/privacy
 	$(MAKE) coverage
+
+# Write down what seeded runs give and what is said of them, after a change that is meant to change it.
+golden: $(DEV)/ready
+	$(DEV)/bin/python tests/golden/renew.py
 
 # The site. Warnings are errors: a page in no toctree, a link that leads nowhere, an example that fails.
 docs: $(DEV)/ready
