@@ -188,9 +188,9 @@ class MomentShape(PerUser):
                 continue
             factors, bounds = self._rounded_factors(rows, lower)
             weights = rows.per_row(factors)
-            held = rows.doubled.toarray() if scipy.sparse.issparse(rows.doubled) else rows.doubled
+            held = rows.held.toarray() if scipy.sparse.issparse(rows.held) else rows.held
             roots = np.sqrt(weights)[:, None]
-            held = np.hstack([held * roots, roots]) if data.has_intercept else held * roots
+            held = weighted(held, roots, data.has_intercept)
             for leaf in range(0, len(held), _LEAF_ROWS):
                 some_rows = held[leaf : leaf + _LEAF_ROWS]
                 square = square + some_rows.T @ some_rows
@@ -276,6 +276,14 @@ class ColumnScales(PerUser):
         places = np.round(np.log2(squares) / 6) + self.SIZES.size // 2
         known = np.isfinite(places)
         return np.clip(np.where(known, places, 0.0), 0, self.SIZES.size - 1).astype(np.int64), known
+
+
+def weighted(held: np.ndarray, roots: np.ndarray, constant: bool) -> np.ndarray:
+    """Rows times these roots of their weights, with the column that is 1 and held nowhere."""
+    out = np.empty((len(held), held.shape[1] + constant))
+    np.multiply(held, roots, out=out[:, : held.shape[1]])
+    out[:, held.shape[1] :] = roots
+    return out
 
 
 def column_squares(rows: Rows, scales: np.ndarray) -> Any:

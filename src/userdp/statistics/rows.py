@@ -86,16 +86,16 @@ class Rows:
         """A number of each user, for each of its rows."""
         return of_users if self.single else np.repeat(of_users, self.counts)
 
-    def per_user(self, of_rows: np.ndarray) -> np.ndarray:
-        """Sums over each user's rows, 0 without rows."""
+    def per_user(self, of_rows: np.ndarray, added: Any = np.add) -> np.ndarray:
+        """Sums over each user's rows, or what else a ufunc makes of them; 0 without rows."""
         if self.single:
             return of_rows
         if self.filled:
-            return np.asarray(np.add.reduceat(of_rows, self.bounds[:-1], axis=0))
+            return np.asarray(added.reduceat(of_rows, self.bounds[:-1], axis=0))
         out = np.zeros((len(self.users), *of_rows.shape[1:]), of_rows.dtype)
         some = self.counts > 0
         if some.any():
-            out[some] = np.add.reduceat(of_rows, self.bounds[:-1][some], axis=0)
+            out[some] = added.reduceat(of_rows, self.bounds[:-1][some], axis=0)
         return out
 
     def alike(self, most: int | None = None) -> Iterator[tuple[np.ndarray, Any]]:
@@ -203,6 +203,11 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
     if rows.data.has_intercept:
         out += own[-1]
     return out
+
+
+def norms(lines: np.ndarray) -> np.ndarray:
+    """Length of each line, by dot products along it."""
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", lines, lines)))
 
 
 def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ whom K would be large, take the direct way: sums of r_i x_i by a CSR product, an
 
 Privacy. A user's factor s_u, its size and whether it counts at all are functions of this user's rows, to the last bit
 (`rows`), and s_u |g_u| is at most the clip, whatever the arithmetic did: lengths are rounded up by a proven bound. What
-mixes users are sums in float64. Users stand in fixed blocks by their public numbers, and a block's sum is rounded to
+mixes users are sums in float64. Users stand in fixed blocks by their public places in the list of those asked, and a block's sum is rounded to
 whole numbers once, so that replacing a user changes the sum of this user's block alone. There it may round differently,
 by at most `ALLOWED` of the radius: the bound is computed along with the sum, and a block that exceeds it (columns
 that nearly cancel, or values that are extreme or missing) is added up from single users' vectors. The sensitivity of
@@ -32,9 +32,10 @@ import scipy.sparse
 
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
+from userdp.statistics import rows as of_rows
 from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
 
-BLOCK_USERS = 1 << 13  # whose sum is rounded together; by their public numbers
+BLOCK_USERS = 1 << 13  # whose sum is rounded together, by their places in the list of those asked: public
 ALLOWED = 2.0**-20  # of the radius, that a block's sum may be off by: a quarter of what `Clip` charges for
 _HIDDEN = 2.0**-28  # of a row's length, that rounding may hide where K is used
 _KEPT_PRODUCTS = 0.25  # of a row's entries: products K of users with more rows are not kept
@@ -76,41 +77,46 @@ class Geometry:
         self.lengths = data.scratch((data.n_rows,), data.dtype)  # |row @ basis|
         self.summed = np.zeros(data.n_users, dtype=bool)  # whose gradients are summed, for K is not kept or too rough
         self.most_rows = 1 if isinstance(data.rows, SparseRows) else max(1, int(_KEPT_PRODUCTS * n_features))
-        blocks = blocks_of(np.arange(data.n_users))
-        parts = in_threads(lambda users: self._of_block(data, users), blocks)
-        self.products = [products for products, _ in parts]
-        self.stretch = np.array([stretch for _, stretch in parts])  # largest size bound / length, in each block
+        self.stretch = np.ones(data.n_users, dtype=np.float32)  # largest size bound / length of a user's rows
+        parts = in_threads(lambda users: self._of_users(data, users), blocks_of(np.arange(data.n_users)))
+        # By number of rows: users, and the products K of each: (rows, rows, users) for few rows, so that arithmetic is
+        # of whole arrays, else (users, rows, rows).
+        self.products: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for count in sorted({count for part in parts for count in part}):
+            found = [pair for part in parts for pair in part.pop(count, [])]
+            kept = np.concatenate([made for _, made in found], axis=-1 if count <= _FEW else 0)
+            self.products[count] = np.concatenate([users for users, _ in found]), kept
 
-    def _of_block(self, data: UserData, users: np.ndarray) -> tuple[dict[int, tuple[np.ndarray, np.ndarray]], float]:
+    def _of_users(self, data: UserData, users: np.ndarray) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
         products: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        stretch, extreme = 1.0, _EXTREME[data.dtype.itemsize]
+        extreme = _EXTREME[data.dtype.itemsize]
         for some in chunks(data, users):
             rows = Rows(data, some)
+            if rows.counts.min() > self.most_rows:  # lengths are all that is asked of these rows
+                self.lengths[rows.place] = of_rows.norms(turned(rows, self.lower))
+                self.summed[some] = True
+                continue
             along = turned(rows, self.lower, np.float64)
-            lengths = np.sqrt(np.einsum("ij,ij->i", along, along))
-            self.lengths[rows.place] = lengths
+            lengths = of_rows.norms(along)
+            few = rows.per_row(rows.counts <= self.most_rows)
+            self.lengths[rows.place] = (
+                lengths if few.all() else np.where(few, lengths, of_rows.norms(turned(rows, self.lower)))
+            )
             bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
-            tame = (lengths > 1 / extreme) & (
-                lengths < extreme
-            )  # so that neither K nor sums of rows over- or underflow
+            tame = (lengths > 1 / extreme) & (lengths < extreme)  # neither K nor sums of rows over- or underflow
             rough = ~((self.row_rounding * bounds <= _HIDDEN * lengths) & tame)
-            summed = (rows.per_user(rough.astype(np.float32)) > 0) | (rows.counts > self.most_rows)
-            self.summed[some] = summed
-            ratios = np.where(rough | (lengths == 0), 1.0, bounds / lengths)
-            stretch = max(stretch, float(ratios.max(initial=1.0)))
+            self.summed[some] = (rows.per_user(rough.astype(np.float32)) > 0) | (rows.counts > self.most_rows)
+            ratios = np.where(rough, 1.0, bounds / lengths) * (1 + 2.0**-20)
+            self.stretch[some] = rows.per_user(ratios, np.maximum)
             for members, places in rows.alike(self.most_rows):
                 count = int(rows.counts[members[0]])
                 if count == 1:
                     continue
                 own = along.reshape(len(members), count, -1) if isinstance(places, slice) else along[places]
-                made = np.matmul(own, own.transpose(0, 2, 1))
-                products.setdefault(count, []).append((some[members], made.astype(data.dtype, copy=False)))
-        joined = {count: tuple(map(np.concatenate, zip(*parts, strict=True))) for count, parts in products.items()}
-        if self.most_rows >= 2:  # users last, so that a product is of whole arrays
-            for count in range(2, _FEW + 1):
-                if count in joined:
-                    joined[count] = joined[count][0], np.ascontiguousarray(joined[count][1].transpose(1, 2, 0))
-        return joined, stretch  # type: ignore[return-value]
+                made = np.matmul(own, own.transpose(0, 2, 1)).astype(data.dtype, copy=False)
+                made = np.ascontiguousarray(made.transpose(1, 2, 0)) if count <= _FEW else made
+                products.setdefault(count, []).append((some[members], made))
+        return products
 
     def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each user |sum_i r_i y_i|, the same rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs).
@@ -137,12 +143,11 @@ class Geometry:
     def _squares(self, rows: Rows, outputs: list[np.ndarray]) -> list[np.ndarray]:
         """r' K r of each user whose K is kept."""
         squares = [np.zeros(len(rows.users)) for _ in outputs]
-        products = self.products[int(rows.users[0]) // BLOCK_USERS]
         for members, places in rows.alike(self.most_rows):
             count = int(rows.counts[members[0]])
             if count == 1:
                 continue
-            owners, kept = products[count]
+            owners, kept = self.products[count]
             first = int(np.searchsorted(owners, rows.users[members[0]]))
             wanted: Any = slice(first, first + len(members))
             if first + len(members) > len(owners) or owners[first + len(members) - 1] != rows.users[members[-1]]:
@@ -182,9 +187,8 @@ def geometry_of(data: UserData, basis: np.ndarray) -> Geometry:
 
 
 def blocks_of(users: np.ndarray) -> list[np.ndarray]:
-    """Users, in order, by blocks of their numbers."""
-    edges = np.flatnonzero(np.diff(users // BLOCK_USERS)) + 1
-    return [block for block in np.split(users, edges) if len(block)]
+    """The users that a total is of, by blocks of their places in this list."""
+    return [users[first : first + BLOCK_USERS] for first in range(0, len(users), BLOCK_USERS)]
 
 
 class Marks(NamedTuple):
@@ -300,7 +304,7 @@ class GradientTotal:
         sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
         if len(direct) < len(summed):
             norms, safe, sizes = geometry.norms(rows, slopes)
-            reach = sizes * float(geometry.stretch[int(rows.users[0]) // BLOCK_USERS])
+            reach = sizes * geometry.stretch[rows.users]
             if sums:
                 norms[direct], safe[direct], reach[direct] = self._direct(sums, geometry)
         else:
