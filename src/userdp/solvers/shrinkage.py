@@ -173,10 +173,10 @@ class Walk:
         relative = np.geomspace(*_RELATIVE, 41)[:, None]
         steep = curvature * relative
         exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
-        # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise.
+        # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise. Of the likeliest optimum: on
+        # average over all of them, axes would seem the flatter the less noise there is (Lindley's paradox).
         spread = (steep * usual)[:, None] ** 2 + 1 / precision
-        optima = slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread - np.log(spread * precision)
-        exponents += optima.sum(axis=1) / 2
+        exponents += (slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread).sum(axis=1) / 2
         most = np.maximum(exponents.max(axis=0), 0.0)
         before = (1 - _FLAT) * axes.known**2
         likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)
