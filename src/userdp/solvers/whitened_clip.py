@@ -630,8 +630,8 @@ class WhitenedClip:
         effects = _effects(descent)
         one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
         far = _FAR if _linear_beyond(problem) else 0
-        curved, relative = descent.path.along(axes, descent.curvature, one_unit, far)
         errors = (descent.noise, math.sqrt(descent.walk))
+        curved, relative = descent.path.along(axes, descent.curvature, one_unit, errors[1], far)
         noises = np.minimum(descent.noise / np.minimum(relative, 1.0), math.hypot(*errors))
         found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
         if coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
