@@ -38,10 +38,10 @@ from common import save
 from scipy.special import expit, logit, ndtr, stdtrit
 
 from userdp import Ball, BudgetExceeded, UserData, losses
-from userdp.bench.references import user_optimum
-from userdp.bench.tasks import known_tasks
 from userdp.models.fitting import minimize
 from userdp.solvers.base import Result, Uncertainty
+from userdp_research.bench.references import user_optimum
+from userdp_research.bench.tasks import known_tasks
 
 TASTE = 0.1  # fraction of a feature's variance that all rows of a user have in common
 ALIKE = 0.3  # correlation of errors of a user's rows

@@ -33,8 +33,8 @@ from rich.table import Table
 from speed import arrays, scenario
 
 from userdp import LogisticRegression
-from userdp.bench.generated import draw_users
-from userdp.bench.peers import environment, find_peers
+from userdp_research.bench.generated import draw_users
+from userdp_research.bench.peers import environment, find_peers
 
 ROWS, FEATURES, EPSILON, DELTA = 20, 20, 1.0, 1e-6
 ROW_NORM = 2 * (FEATURES + 1) ** 0.5  # public, and twice the usual one: nobody cuts a row

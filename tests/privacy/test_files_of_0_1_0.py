@@ -93,18 +93,13 @@ def test_a_report_tells_the_same_of_it(number):
 FIELDS = {
     "allotment": "n_vectors mu_squared rounds",
     "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier laplace",
-    "local-reports": "n_vectors noise_multiplier",
-    "local-votes": "n_vectors epsilon n_bins",
     "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii",
-    "output-perturbation": "noise_multiplier",
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",
-    "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",
     "vocabulary": "n_vectors noise_multiplier failure levels_per_user max_levels n_words block",
-    "winsorized": "n_vectors n_bins count_multiplier mean_multiplier rounds sampling_probability",
 }
 
 
