@@ -92,7 +92,7 @@ def test_a_pure_part_alone_is_randomised_response_and_its_gaussian_is_known():
     assert found.right_guess == pytest.approx(expit(1.0), rel=1e-9)
     assert found.mu == pytest.approx(2 * ndtri(expit(1.0)), rel=1e-5)
     assert found.mu >= 2 * ndtri(expit(1.0))
-    assert found.added_epsilon is None
+    assert found.added_epsilon == pytest.approx(0.5, rel=1e-4)  # a new user moves the mean half as far
 
 
 SAMPLED = Cost(subsampled=(Subsampled(0.1, 2.0, 20),), failure=1e-8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from userdp.cli import errors, show
 from userdp.cli import options as o
-from userdp.cli import show
 from userdp.cli.errors import InputError, guarded
 from userdp_research import options as read
 from userdp_research.bench.cells import NOTE, Cell, Measure, Store, provenance, read_records, run_cells
@@ -24,6 +25,7 @@ from userdp_research.bench.solving import AUTO, NON_PRIVATE, entries
 from userdp_research.bench.summary import exponent_rows, grid_rows, peer_rows, real_rows, refusals, risk_rows, verdicts
 from userdp_research.bench.table import measure_table, table_cells
 
+errors.PACKAGES.append(f"{Path(__file__).parent}{os.sep}")
 app = typer.Typer(
     name="userdp-bench",
     pretty_exceptions_enable=False,
