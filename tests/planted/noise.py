@@ -122,4 +122,11 @@ MUTANTS = [
         "(0, 14)",
         "privacy/test_noise.py::test_an_opendp_whose_noise_is_biased_is_refused",
     ),
+    Mutant(
+        "integers: words beyond the last multiple are kept",
+        "SecureNoise.integers",
+        "np.any(words > last)",
+        "False",
+        "privacy/test_noise.py::test_integers_beyond_the_last_multiple_are_drawn_again",
+    ),
 ]

@@ -14,6 +14,7 @@ import typer
 
 from userdp.cli import errors, show
 from userdp.cli import options as o
+from userdp.cli.audit import audit
 from userdp.cli.errors import InputError, guarded
 from userdp_research import options as read
 from userdp_research.bench.cells import NOTE, Cell, Measure, Store, provenance, read_records, run_cells
@@ -53,6 +54,9 @@ def top() -> None:
 
     userdp-bench plot userdp-bench-real.json --out pictures
     """
+
+
+app.command("audit", cls=o.Command)(guarded(audit))
 
 
 def _grid(help: str) -> Any:
@@ -244,7 +248,7 @@ def peers(
     delta: Delta = 1e-6,
     repeats: Repeats = 3,
     timeout: Annotated[float, _grid("Seconds that one run of a peer may take.")] = 3600.0,
-    folder: Annotated[Path | None, typer.Option("--peers", help="Folder of peers; else benchmarks/peers.")] = None,
+    folder: Annotated[Path | None, typer.Option("--peers", help="Folder of peers; else research/peers.")] = None,
     envs: Annotated[Path, o.option(o.OUTPUT, "Folder for their environments.", default=True)] = Path(".userdp-peers"),
     again: Again = False,
     out: Out = Path("userdp-bench-peers.json"),

@@ -96,11 +96,4 @@ MUTANTS = [
         "values",
         _TESTS + "test_users_tell_their_own_coordinate_and_means_are_of_those",
     ),
-    Mutant(
-        "integers: words beyond the last multiple are kept",
-        "SecureNoise.integers",
-        "np.any(words > last)",
-        "False",
-        "test_noise.py::test_integers_beyond_the_last_multiple_are_drawn_again",
-    ),
 ]

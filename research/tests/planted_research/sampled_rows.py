@@ -113,20 +113,6 @@ MUTANTS = [
         _TESTS + "test_the_sensitivity_is_at_least_what_the_proof_says_of_rounding",
     ),
     Mutant(
-        "blocks get the coins of the first users",
-        "Curator._all_vectors",
-        "first:last",
-        ": last - first",
-        _TESTS + "test_the_curator_hands_each_user_its_own_coins",
-    ),
-    Mutant(
-        "statistics that know of no kept rows",
-        "_check_fits",
-        "mechanism.samples_rows and not isinstance(statistic, RowStatistic)",
-        "False",
-        _TESTS + "test_a_statistic_that_cannot_be_told_which_rows_to_keep_is_refused_before_the_round",
-    ),
-    Mutant(
         "a replacement charged as a removal",
         "replace_one_delta",
         "+ np.exp(first) * (addition + missed)",
@@ -237,5 +223,19 @@ MUTANTS = [
         "self._rounds_left -= 1",
         "",
         "test_sampled_rows.py::test_a_session_releases_no_more_rounds_than_priced",
+    ),
+    Mutant(
+        "blocks get the coins of the first users",
+        "sampled_rows._Session.asked",
+        "self.kept_rows[first:last]",
+        "self.kept_rows[: last - first]",
+        _TESTS + "test_the_curator_hands_each_user_its_own_coins",
+    ),
+    Mutant(
+        "statistics that know of no kept rows",
+        "SampledRows.check_statistic",
+        "not isinstance(statistic, RowStatistic)",
+        "False",
+        _TESTS + "test_a_statistic_that_cannot_be_told_which_rows_to_keep_is_refused_before_the_round",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Put docs/bench/grid.json and docs/bench/real.json into docs/which-solver.md as tables: python docs/bench_tables.py
+"""Put bench/grid.json and bench/real.json into which-solver.md as tables: python research/docs/bench_tables.py
 
 With `--before DIR`, a folder with older files of the same names, it prints the cells of both side by side instead.
 """
@@ -100,7 +100,7 @@ def filled(text: str, name: str, content: str) -> str:
 
 
 def page() -> str:
-    """docs/which-solver.md with the tables of the files."""
+    """research/docs/which-solver.md with the tables of the files."""
     real, grid = (cells(FOLDER / "bench" / f"{name}.json") for name in ("real", "grid"))
     text = filled(PAGE.read_text(), "real", table(real, "data", ("rows per user", "users"), (None, 0.1, 1.0, 4.0, 8.0)))
     return filled(text, "grid", table(grid, "generated users", ("users",), (1.0, 8.0)))
