@@ -5,12 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from cases import python_custom
 from support_statistics import assert_same_totals
 from test_sparse import BASIS, STATISTICS, D
 
 from userdp import Ball, Box, UserData, losses
-from userdp.baselines.row_statistics import ClippedRowGradients
 from userdp.engines import LocalEngine
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.vectors import kernels
@@ -105,13 +103,8 @@ def test_one_pass_is_that_of_a_column_of_ones(kind, basis, dtype):
 
 
 @TYPES
-def test_rows_of_a_sample_and_lengths(dtype):
+def test_lengths_of_rows(dtype):
     held, written = held_and_written(dtype)
-    kept = np.random.default_rng(3).random((10, 130)) < 0.5
-    for loss in (losses.logistic, python_custom):
-        gradient = MeanGradient(loss, np.linspace(-1, 1, D + 1))
-        statistic = ClippedRowGradients(gradient, 0.5, kept)
-        np.testing.assert_allclose(*(statistic(data, np.arange(10), 10) for data in (held, written)), rtol=1e-12)
     for basis in (BASIS, np.linspace(1, 2, D + 1)):
         found, expected = (RowWeights(basis, 1.0).lengths(data) for data in (held, written))
         np.testing.assert_allclose(found, expected, rtol=3e-7)

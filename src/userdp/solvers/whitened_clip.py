@@ -292,7 +292,7 @@ def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int
     """What is expected of the excess risk: noise, and what n users tell at all; no bound.
 
     With h the curvature, g^2 the mean square of a user's gradient and c the clip: d/(2 h) (noise of the averaged
-    gradient)^2 + g^2 / (2 h n). Constants are of generated data (docs/which-solver.md).
+    gradient)^2 + g^2 / (2 h n). Constants are of generated data (research/docs/which-solver.md).
     """
     curvature = _USUAL_CURVATURE * problem.typical_curvature
     square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike(rows_per_user, _SIMILARITY)
