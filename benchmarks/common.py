@@ -14,11 +14,11 @@ import numpy as np
 from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
-from userdp.bench.cells import provenance
-from userdp.bench.references import user_optimum
-from userdp.bench.tasks import known_tasks
 from userdp.data.users import UserData
 from userdp.losses import logistic
+from userdp_research.bench.cells import provenance
+from userdp_research.bench.references import user_optimum
+from userdp_research.bench.tasks import known_tasks
 
 TASKS = {name: task for name, task in known_tasks().items() if task.loss.classifies}
 

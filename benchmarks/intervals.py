@@ -38,10 +38,10 @@ from common import save
 from scipy.special import expit, logit, ndtr, stdtrit
 
 from userdp import Ball, BudgetExceeded, UserData, losses
-from userdp.bench.references import user_optimum
-from userdp.bench.tasks import known_tasks
 from userdp.models.fitting import minimize
 from userdp.solvers.base import Result, Uncertainty
+from userdp_research.bench.references import user_optimum
+from userdp_research.bench.tasks import known_tasks
 
 TASTE = 0.1  # fraction of a feature's variance that all rows of a user have in common
 ALIKE = 0.3  # correlation of errors of a user's rows
@@ -318,7 +318,7 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, default=0.5)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run: other people")
-    parser.add_argument("--real", help="a task of `userdp bench real`, instead of generated people")
+    parser.add_argument("--real", help="a task of `userdp-bench real`, instead of generated people")
     parser.add_argument("--save", help="write it to results/intervals.json, as a part of this name")
     parser.add_argument("--draw", action="store_true", help="nothing but the picture of all that was saved")
     args = parser.parse_args()

@@ -35,9 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from userdp import MeanGradient, UserData, losses
-from userdp.bench.generated import generate
 from userdp.privacy.mechanisms.capped_counts import capped_counts
 from userdp.privacy.mechanisms.neighbours import neighbour_counts
+from userdp_research.bench.generated import generate
 
 Floats = NDArray[np.float64]
 CASES = ["concentrated", "outliers", "bulk", "no structure", "ties"]

@@ -7,7 +7,7 @@ users with several rows each), model and epsilon it prints, per coefficient:
 - `estimate` and `s.e.`: without privacy, the minimiser of the users' mean loss, and its standard error clustered by
   user;
 - `limit`: the standard deviation of the noise if all coefficients came from one optimally
-  preconditioned Gaussian release (`release_covariance` of userdp.bench.references);
+  preconditioned Gaussian release (`release_covariance` of userdp_research.bench.references);
 - `median` and `worst`: private estimates, the median over the runs and the one farthest from `estimate`;
 - `unresolved`: in how many runs the model itself named the column as unresolved.
 
@@ -45,9 +45,9 @@ import numpy as np
 
 import userdp
 from userdp import BudgetExceeded, UserData, UtilityWarning, losses
-from userdp.bench.cells import NOTE, provenance
-from userdp.bench.references import clustered_covariance, release_covariance, user_optimum, user_weights
 from userdp.privacy.accounting import budget_for
+from userdp_research.bench.cells import NOTE, provenance
+from userdp_research.bench.references import clustered_covariance, release_covariance, user_optimum, user_weights
 
 if TYPE_CHECKING:
     import pandas as pd

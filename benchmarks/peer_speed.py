@@ -3,7 +3,7 @@
 Everybody gets the same generated users, float32, in one file, and trains a logistic regression at the same user-level
 guarantee: `passes` over all users, in steps of a twentieth of them (our default takes at most as many, in steps of its
 own; diffprivlib, which takes no such number, runs to its own end). Each library is a process in its own environment
-(benchmarks/peers, made when it is missing) with as many threads as there are cores, which trains once to warm up and
+(research/peers, made when it is missing) with as many threads as there are cores, which trains once to warm up and
 then when it is its turn. Peers are timed from rows grouped by user in memory to weights; their search for the noise
 that epsilon and delta ask for is timed apart. Our time has grouping and planning in it. A peer that takes longer than
 `--timeout` seconds for a training, or would at more users, is not asked. `--steps-per-pass 1` lets peers take all users
@@ -33,8 +33,8 @@ from rich.table import Table
 from speed import arrays, scenario
 
 from userdp import LogisticRegression
-from userdp.bench.generated import draw_users
-from userdp.bench.peers import environment, find_peers
+from userdp_research.bench.generated import draw_users
+from userdp_research.bench.peers import environment, find_peers
 
 ROWS, FEATURES, EPSILON, DELTA = 20, 20, 1.0, 1e-6
 ROW_NORM = 2 * (FEATURES + 1) ** 0.5  # public, and twice the usual one: nobody cuts a row

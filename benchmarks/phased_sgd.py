@@ -24,12 +24,12 @@ from rich.table import Table
 from sklearn.linear_model import SGDClassifier
 
 from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
-from userdp.bench.generated import generate
-from userdp.bench.references import mean_loss
 from userdp.models.fitting import minimize
+from userdp.paper.phased_sgd import plan_phased_sgd
 from userdp.solvers.base import run
-from userdp.solvers.phased_sgd import plan_phased_sgd
 from userdp.solvers.problem import Problem
+from userdp_research.bench.generated import generate
+from userdp_research.bench.references import mean_loss
 
 DELTA = 1e-6
 HUBER = losses.huber(1.0)

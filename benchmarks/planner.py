@@ -21,8 +21,8 @@ from rich.table import Table
 from scipy.stats import spearmanr
 
 from userdp import Ball, UserData, losses, minimize
-from userdp.bench.references import mean_loss, optimum
 from userdp.solvers.choose import plan, public_problem
+from userdp_research.bench.references import mean_loss, optimum
 
 CELLS = [
     (n_users, epsilon, loss)

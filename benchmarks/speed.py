@@ -33,10 +33,10 @@ from sklearn.linear_model import LogisticRegression as Plain
 from sklearn.linear_model import SGDClassifier
 
 from userdp import LogisticRegression
-from userdp.bench.generated import LOSSES, Scenario, draw_users, fresh_rows
-from userdp.bench.solving import solve_all
 from userdp.privacy.accounting import Budget
 from userdp.solvers.choose import default_radius, plan, public_problem
+from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_rows
+from userdp_research.bench.solving import solve_all
 
 mpl.use("Agg")
 SIZES = ((100_000, 20, 10), (100_000, 20, 20), (100_000, 20, 50), (20_000, 20, 200))  # users, rows, features

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent / "architecture.md"
 SOURCE = Path(__file__).parent.parent / "src" / "userdp"
 # The order in which data flows, and beside it what only looks on.
 STREET = ("data", "vectors", "engines", "privacy", "solvers", "models", "report", "cli")
-BESIDE = ("losses", "domains", "metrics", "model_selection", "baselines", "auditing", "bench", "compiling")
+BESIDE = ("losses", "domains", "metrics", "model_selection", "paper", "auditing")
 
 
 def files(part: str) -> list[Path]:
@@ -48,7 +48,7 @@ def picture() -> str:
         between = uses[part] & {*STREET} if part in STREET else uses[part]
         direct = {other for other in uses[part] if not any(other in below[third] for third in between)}
         lines += [f"  {other} {'==>' if {part, other} <= {*STREET} else '-->'} {part}" for other in sorted(direct)]
-    return "\n".join([*lines, "  solvers -. load by name .-> baselines", "```"])
+    return "\n".join([*lines, "  solvers -. load by name .-> paper", "```"])
 
 
 def table() -> str:

@@ -152,10 +152,14 @@ _TOP = {"CHANGELOG": "changelog", "CONTRIBUTING": "contributing", "SECURITY": "s
 
 
 def links_to_top_pages(app: object, name: str, source: list[str]) -> None:
-    """A link to ../SECURITY.md leads to the page that includes it, and one to an example to its page in the gallery."""
+    """A link to ../SECURITY.md leads to the page that includes it, and one to an example to its page in the gallery.
+
+    Pages of research/ are no pages of the site: a link to one brings the file.
+    """
     for file, page in _TOP.items():
         source[0] = source[0].replace(f"](../{file}.md", f"]({page}.md")
     source[0] = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.rst)", source[0])
+    source[0] = re.sub(r"\]\((\.\./research/[\w/-]+\.md)[^)]*\)", r"](path:\1)", source[0])
 
 
 def setup(app: Any) -> None:

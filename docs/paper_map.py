@@ -205,6 +205,12 @@ def marks(folder: Path, names: bool = False) -> Iterator[Mark]:
                 yield Mark(path, name, frozenset(differs), instead=True)
 
 
+def _marks() -> tuple[list[Mark], list[Mark]]:
+    """Those of the code, and of all tests: some compare with rivals, and stand with these."""
+    folders = (ROOT / "tests", ROOT / "research" / "tests")
+    return list(marks(ROOT / "src" / "userdp")), [mark for folder in folders for mark in marks(folder, names=True)]
+
+
 def _documented(tree: ast.Module) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef]]:
     yield "", tree
     for node in tree.body:
@@ -222,7 +228,7 @@ def _labelled(text: str, label: str) -> str:
 
 def tables() -> str:
     """One table an algorithm, and one of the theorems."""
-    code, tests = list(marks(ROOT / "src" / "userdp")), list(marks(ROOT / "tests", names=True))
+    code, tests = _marks()
     lines = []
     for title in ("Alg. 1", "Alg. 2", "Alg. 3", "Theorems"):
         lines += ["", f"### {title}", "| place | source | printed | code | tests |", "|---|---|---|---|---|"]
@@ -255,7 +261,7 @@ def _link(mark: Mark) -> str:
 
 def gaps() -> list[Row]:
     """Rows without code of the printed mode, and without a `Differs:` that names them; and rows without a test."""
-    code, tests = list(marks(ROOT / "src" / "userdp")), list(marks(ROOT / "tests", names=True))
+    code, tests = _marks()
     marked = frozenset[Row]().union(*(m.rows for m in code if not m.calibrated))
     checked = frozenset[Row]().union(*(m.rows for m in tests))
     return [row for row in ROWS if row not in marked or row not in checked]

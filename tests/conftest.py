@@ -37,7 +37,6 @@ _SLOW_TESTS = {
     "test_samples_learn_within_few_passes",
     "test_scores_below_two_thirds_pass_as_rarely_as_claimed",
     "test_several_classes",
-    "test_the_clip_ends_near_the_median_length_of_gradients",
     "test_the_noise_of_the_tests_has_the_deviation_that_is_paid_for",
     "test_vectors_with_the_tolerated_outliers_abort_as_rarely_as_asked",
 }

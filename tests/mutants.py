@@ -3,7 +3,8 @@
 `python tests/mutants.py` plants those without a verdict, in two processes, and prints which were caught;
 `python tests/mutants.py clip ledger` only those whose name, place or tests hold one of these words, verdict or not;
 `python tests/mutants.py --all` plants them all; `--table` writes docs/mutants.md, the list of them.
-`test_mutants.py` does the same within the test suite.
+`test_mutants.py` does the same within the test suite. `MUTANTS_OF=research python tests/mutants.py` is about the bugs
+of research/ (`research/tests/planted_research/`).
 
 What was caught is remembered in planted/caught.json by a hash of the bug, of the file that it is planted in, of the
 files of its tests and of what these import beside the tests, without comments and docstrings: only what changed is run
@@ -37,13 +38,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import MUTANTS
 from planted.mutant import Misplaced, Mutant, Planted, essence, plant
 
-TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "src" / "userdp"
-CAUGHT = TESTS / "planted" / "caught.json"
-TABLE = TESTS.parent / "docs" / "mutants.md"
+# Whose bugs: those of userdp, or of what stands in research/. Processes that are started get it from the environment.
+OF_RESEARCH = os.environ.get("MUTANTS_OF") == "research"
+ROOT = Path(__file__).parents[1] / ("research" if OF_RESEARCH else "")
+NAME, PLANTED = ("userdp_research", "planted_research") if OF_RESEARCH else ("userdp", "planted")
+MUTANTS: list[Mutant] = importlib.import_module(PLANTED).MUTANTS
+TESTS = ROOT / "tests"
+PACKAGE = ROOT / "src" / NAME
+CAUGHT = TESTS / PLANTED / "caught.json"
+TABLE = ROOT / "docs" / "mutants.md"
 
 _PATIENCE_SECONDS = 600  # a machine may be busy
 _ANOTHER_PACKAGE = 99  # exit codes, beyond pytest's
@@ -194,7 +199,7 @@ def exchange(planted: Planted) -> bool:
     sound, changed = (_definitions(text, planted.symbol) for text in (planted.sound, planted.text))
     if len(sound) != 1 or len(changed) != 1 or _signature(sound[0]) != _signature(changed[0]):
         return False
-    module = "userdp." + planted.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    module = f"{NAME}." + planted.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     owner: Any = importlib.import_module(module)
     for name in planted.symbol.split("."):
         owner = vars(owner)[name]
@@ -251,8 +256,8 @@ def _notices_in_copy(mutant: Mutant, planted: Planted) -> bool:
 
 def _notices_copied(mutant: Mutant, planted: Planted, left_out: Callable[[Any, list[str]], set[str]]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(PACKAGE, Path(folder) / "userdp", ignore=left_out)
-        (Path(folder) / "userdp" / planted.file).write_text(planted.text)
+        shutil.copytree(PACKAGE, Path(folder) / NAME, ignore=left_out)
+        (Path(folder) / NAME / planted.file).write_text(planted.text)
         run = _SERVER.Process(target=_run_tests, args=(folder, mutant.tests.split()))
         run.start()
         run.join(_PATIENCE_SECONDS)
@@ -268,7 +273,7 @@ def _run_tests(folder: str, tests: list[str]) -> None:
     """Run tests on the package in this folder and end the process with pytest's exit code."""
     _prepare(Path(folder) / "output", Path(folder))
     code = int(pytest.main(_options(tests)))
-    package = sys.modules.get("userdp")
+    package = sys.modules.get(NAME)
     if package is not None and not str(package.__file__).startswith(folder):
         code = _ANOTHER_PACKAGE
     sys.exit(code)

@@ -372,7 +372,7 @@ def test_private_columns_are_learned_within_the_budget():
 
 
 @pytest.mark.parametrize("delta", [None, 0])
-@pytest.mark.parametrize("solver", ["auto", "dp-fedavg"])
+@pytest.mark.parametrize("solver", ["auto", "accelerated"])
 def test_everything_is_charged_once_and_fits(delta, solver):
     frame = shop(8000)
     columns = Columns(age=Number(range="private", fill="private"), since=Date(cycles=()))

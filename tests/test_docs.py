@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "research").glob("*.md")),
+    *sorted((ROOT / "research" / "docs").glob("*.md")),
 ]
 
 
@@ -21,7 +23,9 @@ def blocks(page):
 
 
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # which comes or not by the noise
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if blocks(p) and ROOT / "research" not in p.parents], ids=lambda p: p.name
+)
 def test_code_blocks_run(page):
     names = {}
     for block in blocks(page):
@@ -60,7 +64,9 @@ def test_lines_of_prose_are_short(page):
 
 
 SOURCES = [
-    path for folder in ("src", "tests", "docs", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("src", "tests", "docs", "benchmarks", "examples", "research")
+    for path in (ROOT / folder).rglob("*.py")
 ]
 
 

@@ -133,7 +133,11 @@ def test_gradients_can_be_limited():
         ({"warm_start": [[0.0, 0.0]]}, ValueError, "warm_start"),
         ({"warm_start": [20.0, 0.0]}, ValueError, "inside the domain"),
         ({"l2": -1.0}, ValueError, "l2=-1.0"),
-        ({"l2": 1.0, "solver": "levy"}, ValueError, 'l2=1.0 to be 0 for solver="levy": use solver="accelerated"'),
+        (
+            {"l2": 1.0, "solver": "phased-sgd", "mode": "paper"},
+            ValueError,
+            'for solver="phased-sgd": use solver="accelerated"',
+        ),
         ({"row_norm": "2"}, ValueError, "row_norm='2'"),
     ],
 )

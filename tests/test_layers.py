@@ -19,11 +19,11 @@ LAYERS = [
     ["engines"],
     ["privacy"],
     ["solvers"],
-    ["baselines"],
+    ["paper"],
     ["metrics"],
     ["models"],
     ["model_selection"],
-    ["report", "auditing", "bench"],
+    ["report", "auditing"],
     ["cli", "__main__"],
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
@@ -44,12 +44,8 @@ MECHANISM_LAYERS = [
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
 # grouping: the cap on rows acts within one user and costs no privacy whatever it picks.
-# bench: for data that may be published; generated users, splits and the tuned reference are drawn from seeds.
 # audit: generated users, and the coins that decide which version of them is planted; noise is the shipped one.
-MAY_DRAW = {
-    *("privacy/noise.py", "data/grouping.py", "bench/generated.py", "bench/tasks.py", "bench/oracle.py"),
-    "auditing/trainings.py",
-}
+MAY_DRAW = {"privacy/noise.py", "data/grouping.py", "auditing/trainings.py"}
 
 
 def modules():
@@ -85,14 +81,23 @@ def test_imports_point_down(path):
                 assert heights[0] <= heights[1], f"{path} imports {imported}"
 
 
-def test_the_default_loads_no_baseline():
+def test_nothing_that_is_installed_imports_what_is_not():
+    """Rivals and the bench stand in research/, and come by `userdp.register` only."""
+    assert [
+        path
+        for path in modules()
+        if "import userdp_research" in (text := (SOURCE / path).read_text()) or "from userdp_research" in text
+    ] == []
+
+
+def test_the_default_loads_nothing_of_the_paper():
     """In a process of its own, from the import to the weights."""
     script = (
         "import sys, numpy as np, userdp\n"
         "X = np.random.default_rng(0).normal(size=(400, 2))\n"
         "model = userdp.LogisticRegression(epsilon=8, delta=1e-5, classes=[0, 1])\n"
         "model.fit(X, (X[:, 0] > 0).astype(int), groups=np.arange(400) // 2)\n"
-        "print(*[name for name in sys.modules if name.startswith('userdp.baselines')])"
+        "print(*[name for name in sys.modules if name.startswith(('userdp.paper', 'userdp_research'))])"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -153,16 +158,11 @@ def test_randomness_lives_in_one_place(path):
     assert not names_used(path) & (RANDOM_NAMES - {"laplace", "normal"})
 
 
-# What baselines compute of users' rows, and their mechanisms.
-OF_USERS = {f"baselines/{name}.py" for name in ("rotation", "row_statistics", "stable_sgd")}
-SCHEDULES = [
-    path
-    for path in modules()
-    if path.startswith(("solvers/", "baselines/")) and not path.startswith("baselines/mechanisms/")
-]
+SCHEDULES = [path for path in modules() if path.startswith(("solvers/", "paper/"))]
+MECHANISM = "paper/paper_outlier_removal.py"
 
 
-@pytest.mark.parametrize("path", ["privacy/plan.py", *(path for path in SCHEDULES if path not in OF_USERS)])
+@pytest.mark.parametrize("path", ["privacy/plan.py", *(path for path in SCHEDULES if path != MECHANISM)])
 def test_solvers_and_planners_see_neither_rows_nor_noise(path):
     assert not names_used(path) & (RANDOM_NAMES | {"rows", "rows_of", "targets", "noise_source", "SecureNoise"})
 

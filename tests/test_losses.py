@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -469,6 +470,24 @@ def test_weighted_rows_count_as_often_as_they_weigh(loss, seed, weight):
     assert (heavy.curvature, heavy.slope_bound) == (loss.curvature, loss.slope_bound)
     assert losses.known(heavy) is None  # who rests on constants reads targets himself
     assert pickle.loads(pickle.dumps(heavy)) is heavy
+
+
+@pytest.mark.parametrize(
+    ("loss", "change"),
+    [
+        (losses.logistic, {"slope_bound": 1e-3}),
+        (losses.squared, {"slope_bound": 1e-3}),
+        (losses.absolute, {"curvature": 1e-6}),
+        (losses.huber(0.5), {"slope": losses.huber(2.0).slope}),
+        (losses.multinomial(3), {"n_outputs": 1}),
+        (losses.squared, {"may_raise": True}),
+    ],
+    ids=lambda case: getattr(case, "name", None) or next(iter(case)),
+)
+def test_altered_losses_are_not_known(loss, change):
+    """Nobody has proven their constants: replace() keeps the slope and may change all that is said of it."""
+    assert losses.known(loss) is loss
+    assert losses.known(replace(loss, **change)) is None
 
 
 @given(p=st.floats(-5, 5), count=st.floats(0, 1), exposure=st.floats(2**-20, 1))

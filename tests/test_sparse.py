@@ -234,7 +234,7 @@ def test_every_solver_gives_what_it_gives_of_dense_rows(solver, mode):
     assert close(sparse.weights, dense.weights)
 
 
-@pytest.mark.parametrize("solver", ["auto", "phased-sgd", "dp-fedavg"])
+@pytest.mark.parametrize("solver", ["auto", "phased-sgd"])
 def test_many_features(solver):
     """More than are whitened whole: vectors stay sparse."""
     n_users, d = 1500, 450

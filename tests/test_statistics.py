@@ -255,3 +255,13 @@ def test_a_class_from_outside_is_tried_each_time_it_is_checked():
     Halting(losses.logistic, np.zeros(3)).check(3)
     with pytest.raises(RuntimeError, match="a mistake"):
         Halting(losses.logistic, np.zeros(3), halts=True).check(3)
+
+
+def test_a_statistic_keeps_its_own_weights():
+    """What was checked is what is computed, whatever becomes of the caller's array."""
+    weights = np.zeros(2)
+    statistic = MeanGradient(losses.logistic, weights)
+    weights[:] = 9.0
+    np.testing.assert_array_equal(statistic.weights, np.zeros(2))
+    with pytest.raises(ValueError, match="read-only"):
+        statistic.weights[0] = 1.0

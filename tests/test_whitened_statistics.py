@@ -171,7 +171,9 @@ def test_of_curvature_and_rows_the_second_is_one_over_their_number():
 def test_row_lengths_are_norms(basis, dtype):
     data = data_of(dtype)
     turned = data.rows.astype(float) @ (np.diag(basis) if basis.ndim == 1 else basis)
-    np.testing.assert_allclose(RowWeights(basis, 2.0).lengths(all_rows(data)), np.linalg.norm(turned, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        RowWeights(basis, 2.0).lengths(all_rows(data)), np.linalg.norm(turned, axis=1), rtol=1e-6
+    )
     weights = RowWeights(basis, 2.0).of(all_rows(data))
     np.testing.assert_allclose(weights, np.minimum(1, 2 / np.linalg.norm(turned, axis=1)), rtol=1e-6)
 

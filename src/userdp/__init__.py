@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.solvers.choose import plan
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.problem import Problem as Problem
+    from userdp.solvers.registry import register as register
     from userdp.statistics.gradients import MeanGradient as MeanGradient
     from userdp.statistics.gradients import UserGradients as UserGradients
     from userdp.statistics.moments import SecondMoment as SecondMoment
@@ -88,6 +89,7 @@ _PUBLIC = {
     "solvers.choose": ("plan",),
     "solvers.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
+    "solvers.registry": ("register",),
     "statistics.gradients": ("MeanGradient", "UserGradients"),
     "statistics.moments": ("SecondMoment", "UserMean"),
     "statistics.sgd": ("OnePassSGD",),
@@ -100,6 +102,7 @@ _PACKAGES = (
     "metrics",
     "model_selection",
     "models",
+    "paper",
     "privacy",
     "report",
     "solvers",

@@ -125,7 +125,7 @@ FLAG = ("--target", "flag", "--classes", "false,true")
         ("good.csv", [*FLAG, "--row-norm", "-1"], "--row-norm -1.0 to be a finite number > 0"),
         ("good.csv", [*FLAG, "--domain-radius", "0"], "radius"),
         ("good.csv", [*FLAG, "--l2", "-1"], "--l2 -1.0"),
-        ("good.csv", [*FLAG, "--solver", "levy", "--l2", "1"], "use --solver accelerated"),
+        ("good.csv", [*FLAG, "--solver", "phased-sgd", "--mode", "paper", "--l2", "1"], "use --solver accelerated"),
         ("good.csv", [*FLAG, "--max-rows-per-user", "0"], "--max-rows-per-user 0 to be a whole number >= 1"),
         ("good.csv", [*FLAG, "--max-gradients", "0"], "--max-gradients 0"),
         ("good.csv", [*FLAG, "--max-gradients", "1"], "--max-gradients 1 >= "),
@@ -251,7 +251,10 @@ def test_full_disks_are_no_bug():
 
 
 def test_parameters_become_options():
-    assert in_options('Expected l2=1.0 to be 0 for solver="levy".') == "Expected --l2 1.0 to be 0 for --solver levy."
+    assert (
+        in_options('Expected l2=1.0 to be 0 for solver="phased-sgd".')
+        == "Expected --l2 1.0 to be 0 for --solver phased-sgd."
+    )
     assert in_options("raise row_norm if epsilon=1.") == "raise --row-norm if --epsilon 1."
 
 

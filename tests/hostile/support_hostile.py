@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp import Curator, UserData
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.engines.local import LocalEngine
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SeededNoise
 
@@ -108,7 +108,7 @@ class Tape:
 
 def replacement_factor(mechanism):
     """How many of its `sensitivity` one user may move a release by: sampled steps are priced by what one user adds."""
-    if getattr(mechanism, "samples_rows", False):  # or what one row does
+    if hasattr(mechanism, "rows_per_user"):  # or what one row does
         return 2 * mechanism.rows_per_user
     return 2 if mechanism.samples_users else 1
 

@@ -1,7 +1,7 @@
 """The problem and plans of tests of Alg. 2 and 3."""
 
 from userdp import Ball, Budget, losses
-from userdp.baselines import accelerated_paper as paper
+from userdp.paper import accelerated_paper as paper
 from userdp.solvers.problem import Problem
 
 L, R, D, BETA = 2.0, 2.0, 3, 1.0

@@ -7,7 +7,7 @@ import pytest
 from cases import name
 
 from userdp import Aborted, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
-from userdp.baselines import phased_sgd_paper as paper
+from userdp.paper import phased_sgd_paper as paper
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.noise import SeededNoise
 from userdp.solvers.base import run

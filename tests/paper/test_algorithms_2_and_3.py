@@ -10,8 +10,7 @@ from support import SilentNoise
 from support_algorithms import BETA, BUDGET, CASES, D, L, M, N, R, plan, problem
 
 from userdp import Ball, Budget, BudgetExceeded, losses
-from userdp.baselines import accelerated_paper as paper
-from userdp.bench import table
+from userdp.paper import accelerated_paper as paper
 from userdp.privacy.accounting import epsilon_at
 
 
@@ -107,23 +106,6 @@ def test_alg_3_line_4_batch_has_a_smaller_factor_where_gradients_are_few():
     assert all(epsilon_at(cost, budget.delta) <= 1 for cost in less.certified.costs)
     with pytest.raises(ValueError, match=r"max_gradients=1,000 >= .* cannot do with fewer"):
         paper.plan_paper_accelerated(problem(), n, m, budget, max_gradients=1000)
-
-
-@pytest.mark.parametrize(
-    ("kind", "against", "exponent"),
-    [
-        ("smooth", "n", 9 / 8),
-        ("smooth", "m", 9 / 8),
-        ("smooth", "beta", 1 / 4),
-        ("kinks", "n", 11 / 8),
-        ("kinks", "m", 5 / 4),
-    ],
-)
-def test_theorems_3_2_and_4_1_exponents_of_plans_that_sample(kind, against, exponent):
-    """As `userdp bench table` shows them."""
-    found = table.measure_table({"part": "slopes", "solver": "accelerated:paper", "loss": kind, "against": against}, {})
-    assert found["theorem"] == exponent
-    assert abs(found["exponent"] - exponent) < 0.1
 
 
 # --- Alg. 2 -----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import pytest
 from support_algorithms import BUDGET, CASES, D, L, M, N, R, plan, problem
 
 from userdp import Aborted, Ball, Box, Curator, Ledger, UserData, losses
-from userdp.baselines import accelerated_paper as paper
-from userdp.baselines.mechanisms import paper_outlier_removal as printed
+from userdp.paper import accelerated_paper as paper
+from userdp.paper import paper_outlier_removal as printed
+from userdp.paper.descent import ACSA
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
-from userdp.solvers.descent import ACSA
 from userdp.statistics.gradients import BallSmoothing, MeanGradient
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import userdp
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
-from userdp.baselines import accelerated_paper, paper_theorems, phased_sgd_paper
 from userdp.cli import app
+from userdp.paper import accelerated_paper, paper_theorems, phased_sgd_paper
 from userdp.privacy.accounting import epsilon_at
 from userdp.solvers.base import run
 from userdp.solvers.problem import Problem

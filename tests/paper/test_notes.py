@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 
 from userdp import Ball, Budget, losses
-from userdp.baselines import accelerated_paper, phased_sgd_paper
+from userdp.paper import accelerated_paper, phased_sgd_paper
 from userdp.privacy.accounting import gaussian_delta
 from userdp.solvers.problem import Problem
 

@@ -160,4 +160,18 @@ MUTANTS = [
         "",
         "privacy/test_curator_secrecy.py::test_a_statistic_cannot_speak_through_a_abort",
     ),
+    Mutant(
+        "mechanisms are not asked whether a statistic is for them",
+        "_check_fits",
+        "mechanism.check_statistic(statistic, label, radius)",
+        "",
+        "privacy/test_curator_blocks.py::test_a_mechanism_may_refuse_a_statistic_before_data_is_touched",
+    ),
+    Mutant(
+        "blocks are asked for what the first users are",
+        "Curator._all_vectors",
+        "session.asked(statistic, first, first + block)",
+        "session.asked(statistic, 0, block)",
+        "privacy/test_curator_blocks.py::test_a_session_says_what_each_block_is_asked_for",
+    ),
 ]

@@ -129,4 +129,11 @@ MUTANTS = [
         "",
         "privacy/test_noise.py::test_an_opendp_too_old_to_have_what_is_imported_is_refused_in_the_same_words",
     ),
+    Mutant(
+        "integers: words beyond the last multiple are kept",
+        "SecureNoise.integers",
+        "np.any(words > last)",
+        "False",
+        "privacy/test_noise.py::test_integers_beyond_the_last_multiple_are_drawn_again",
+    ),
 ]

@@ -129,4 +129,11 @@ MUTANTS = [
         "",
         "test_planning.py::test_the_whole_budget_is_used_and_no_more",
     ),
+    Mutant(
+        "planned counts of a few bits wrap around",
+        "check_counts",
+        "int(number)",
+        "number",
+        "privacy/test_mechanism.py::test_counts_become_plain_ints",
+    ),
 ]

@@ -96,4 +96,33 @@ MUTANTS = [
         "",
         "privacy/test_concentration.py::test_factors_that_are_not_positive_and_increasing_are_refused",
     ),
+    Mutant(
+        "a known slope is enough, whatever is said of it",
+        "_find",
+        "_KNOWN.get(loss)",
+        "next(((loss, *made[1:]) for one, made in _KNOWN.items() if one.slope is loss.slope), None)",
+        "test_losses.py::test_altered_losses_are_not_known",
+    ),
+    Mutant(
+        "a loss may say of itself how steep it is",
+        "_find",
+        "return _KNOWN.get(loss)",
+        "found = [m for one, m in _KNOWN.items() if (one.value, one.slope) == (loss.value, loss.slope)]\n"
+        "return (loss, *found[0][1:]) if found else None",
+        "test_losses.py::test_altered_losses_are_not_known",
+    ),
+    Mutant(
+        "a radius in the precision it came in",
+        "Ball.__post_init__",
+        "float(self.radius)",
+        "self.radius",
+        "test_domains.py::test_a_radius_of_few_bits_is_widened",
+    ),
+    Mutant(
+        "a statistic's weights can be changed after its check",
+        "weights_vector",
+        "vector.flags.writeable = False",
+        "",
+        "test_statistics.py::test_a_statistic_keeps_its_own_weights",
+    ),
 ]

@@ -3,8 +3,8 @@
 import numpy as np
 from support import gaussian_removal, searched_removal
 
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
 from userdp.data.users import UserData
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval

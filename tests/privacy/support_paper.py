@@ -4,7 +4,7 @@ import math
 
 from support import SilentNoise
 
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval
 
 ALWAYS = 10**9  # noise that passes the test
 

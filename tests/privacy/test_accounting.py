@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from userdp.baselines.mechanisms.sampled_rows import SampledRows
-from userdp.baselines.mechanisms.winsorized import Winsorized
 from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, Cost, Subsampled
 from userdp.privacy.mechanisms.clip import Clip
@@ -176,7 +174,7 @@ def test_two_units_have_two_names_and_two_types():
     adding = {"added_user_multiplier": "AddedUserMultiplier"}
     sampled = {"Subsampled": adding, "SampledOutlierRemoval": adding}
     assert units == {**sampled, "Clip": {}, "OutlierRemoval": {}}
-    for kind in (Subsampled, SampledOutlierRemoval, SampledRows, Winsorized):
+    for kind in (Subsampled, SampledOutlierRemoval):
         assert "noise_multiplier" not in {field.name for field in fields(kind)}
     assert get_type_hints(a.subsampled_multiplier)["return"] is a.AddedUserMultiplier
     assert get_type_hints(a.gaussian_multiplier)["return"] is float

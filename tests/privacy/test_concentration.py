@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import brute_counts
 
-from userdp.baselines.mechanisms import paper_outlier_removal as printed
+from userdp.paper import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration as c
 
 # --- h-index, score and deficit ------------------------------------------------------------------------------------

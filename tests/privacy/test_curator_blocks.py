@@ -1,9 +1,12 @@
 """Blocks of users: the same mean in less memory, and a round that fails leaves nothing behind."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from support import SilentNoise
-from support_curator import BUDGET, SIZE, Given, RecordingEngine, make_data
+from support_curator import BUDGET, SIZE, Explosive, Given, RecordingEngine, make_data
 
 from userdp.data.users import UserData
 from userdp.domains import Ball
@@ -130,3 +133,41 @@ def test_mechanisms_that_need_all_vectors_take_no_totals():
     assert session.contribution(1.0) is None
     with pytest.raises(RuntimeError, match="all vectors of a round at once"):
         session.release_total(np.zeros(3, dtype=np.int64), 1.0)
+
+
+@dataclass(frozen=True)
+class Picky(Clip):
+    """Takes row means only, and asks each user for its own line of what it was told."""
+
+    kind: ClassVar[str] = "picky"
+
+    def check_statistic(self, statistic, label, radius):
+        if not isinstance(statistic, Given):
+            raise TypeError(f"Expected what was given in step {label!r}, at radius {radius}.")
+
+    def start(self, noise):
+        session = super().start(noise)
+        session.contribution = lambda radius: None
+        session.asked = lambda statistic, first, last: Given(np.full((50, 1), 1.0 * first), self.told(first, last))
+        return session
+
+    def told(self, first, last):
+        def check(users):
+            assert len(users) == last - first
+
+        return check
+
+
+def test_a_mechanism_may_refuse_a_statistic_before_data_is_touched():
+    plan = Plan(50, (Step("step 0", 0, 50, Picky(50, 20.0)),))
+    curator = Curator(Explosive(50), plan, Ledger(BUDGET))
+    with pytest.raises(TypeError, match=r"Expected what was given in step 'step 0', at radius 2\.0"):
+        curator.release("step 0", UserMean(), 2.0)
+
+
+def test_a_session_says_what_each_block_is_asked_for(monkeypatch):
+    """Blocks of 20, 20 and 10 users give 0, 20 and 40."""
+    monkeypatch.setattr(module, "noise_source", lambda seed: SilentNoise())
+    plan = Plan(50, (Step("step 0", 0, 50, Picky(50, 20.0, block=20)),))
+    released = Curator(small_data(), plan, Ledger(BUDGET)).release("step 0", Given(np.zeros((50, 1))), 100.0)
+    np.testing.assert_allclose(released, [(20 * 20 + 10 * 40) / 50], rtol=1e-12)

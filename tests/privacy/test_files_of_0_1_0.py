@@ -93,18 +93,13 @@ def test_a_report_tells_the_same_of_it(number):
 FIELDS = {
     "allotment": "n_vectors mu_squared rounds",
     "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier laplace",
-    "local-reports": "n_vectors noise_multiplier",
-    "local-votes": "n_vectors epsilon n_bins",
     "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii",
-    "output-perturbation": "noise_multiplier",
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",
     "sampled-outlier-removal": "n_vectors sampling_probability added_user_multiplier deficit_std failure false_abort "
     "rounds outliers",
-    "sampled-rows": "n_vectors rows_per_user sampling_probability row_multiplier epsilon rounds block",
     "vocabulary": "n_vectors noise_multiplier failure levels_per_user max_levels n_words block",
-    "winsorized": "n_vectors n_bins count_multiplier mean_multiplier rounds sampling_probability",
 }
 
 
@@ -137,6 +132,49 @@ def test_a_search_with_random_stopping_of_an_earlier_version_is_read_and_shown(p
     named = {"step": "random stopping", "mechanism": "random-stopping"}
     assert wording.purpose(named).startswith("A search: candidates drawn at random")
     assert wording.how(named).startswith("Chance alone says when the search ends")
+
+
+OF_RESEARCH = [
+    {"kind": "winsorized", "n_vectors": 100, "n_bins": 3, "count_multiplier": 9.0, "mean_multiplier": 4.0, "rounds": 2},
+    {"kind": "sampled-rows", "n_vectors": 100, "rows_per_user": 3, "row_multiplier": 4.0, "epsilon": 0.5},
+    {"kind": "output-perturbation", "noise_multiplier": 4.0},
+    {"kind": "local-votes", "n_vectors": 100, "epsilon": 0.5, "n_bins": 3},
+]
+
+
+@pytest.mark.parametrize("record", OF_RESEARCH, ids=lambda record: record["kind"])
+def test_what_was_spent_on_mechanisms_that_are_not_installed_stays_spent(path, record, capsys):
+    """They come from research/: the file has their cost, so that nobody need know how it was found."""
+    Ledger.open(path)  # in today's format
+    with sqlite3.connect(path) as db:
+        costs, dominating = db.execute("SELECT costs, dominating FROM runs ORDER BY run DESC").fetchone()
+        charged = ("2026-01-01", "earlier work", costs, dominating)
+        run = db.execute(
+            "INSERT INTO runs (charged_at, purpose, costs, dominating, mark) VALUES (?, ?, ?, ?, '')", charged
+        ).lastrowid
+        db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", (run, "gradients", json.dumps(record), 0, 100))
+    db.close()
+    book = Ledger.open(path)
+    *_, before, last = book.charges()
+    assert (last.costs, last.dominating) == (before.costs, before.dominating)
+    assert (last.steps[0].mechanism, last.steps[0].record) == (record["kind"], record)
+    spent = book.spent_epsilon()
+    book.charge(Plan(100, (Step("more", 0, 100, Clip(100, 50.0)),)))
+    assert Ledger.open(path).spent_epsilon() > spent
+    show_ledger(path)
+    assert "earlier work" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("record", OF_RESEARCH, ids=lambda record: record["kind"])
+def test_a_model_of_mechanisms_that_are_not_installed_opens_and_is_reported(record, tmp_path):
+    told = json.loads((FILES / "model_2.json").read_text())
+    assert told["solver"] == "dp-fedavg", "which is not installed either"
+    told["privacy"]["mechanisms"][0] |= {"mechanism": record["kind"], "record": record}
+    (tmp_path / "model.json").write_text(json.dumps(told))
+    model = load_model(tmp_path / "model.json")
+    assert model.privacy_.epsilon == told["privacy"]["epsilon"]
+    assert model.privacy_.parts[0].mechanism == record["kind"]
+    assert "See the record below." in report_html(model.to_dict())
 
 
 def test_renaming_a_class_changes_no_file(tmp_path):

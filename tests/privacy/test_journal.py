@@ -12,8 +12,8 @@ import pytest
 from support_curator import BUDGET, SIZE, make_data, mean, plan_of
 
 from userdp import Budget, Curator, Ledger, LogisticRegression, UserData
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.engines.local import LocalEngine
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.privacy.journal import Journal, OpenJournal
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip

@@ -8,12 +8,13 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-import userdp.baselines.mechanisms as baseline_mechanisms
+from userdp import paper
 from userdp.privacy import mechanisms
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, check_counts, check_record, described
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
 from userdp.privacy.noise import noise_source
+from userdp.statistics.moments import UserMean
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,9 @@ def test_a_session_on_all_vectors_takes_no_blocks():
         session.add(np.zeros((3, 1)), 1.0)
 
 
-def mechanism_classes():
-    """All records of the package, from both of its folders of mechanisms."""
-    for package in (mechanisms, baseline_mechanisms):
+def mechanism_classes(packages=(mechanisms, paper)):
+    """All records of the packages."""
+    for package in packages:
         for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, Mechanism) and is_dataclass(value):
@@ -138,17 +139,12 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
     assert kinds == {
         "Allotment": "allotment",
         "Clip": "clip",
-        "LocalReports": "local-reports",
-        "LocalVotes": "local-votes",
         "OutlierRemoval": "outlier-removal",
         "PaperOutlierRemoval": "paper-outlier-removal",
-        "Perturbation": "output-perturbation",
         "RadiusSearch": "radius-search",
         "Vocabulary": "vocabulary",
         "SampledOutlierRemoval": "sampled-outlier-removal",
         "SampledPaperOutlierRemoval": "sampled-paper-outlier-removal",
-        "SampledRows": "sampled-rows",
-        "Winsorized": "winsorized",
     }
     assert len(set(kinds.values())) == len(kinds)
 
@@ -157,6 +153,12 @@ def test_a_mechanism_is_described_by_its_kind_and_numbers():
     words = described(RadiusSearch(np.int8(10), np.array([1.0, 2.0]), 8, 3))
     assert words == {"kind": "radius-search", "n_vectors": 10, "radii": [1.0, 2.0], "target": 8, "noise_std": 3.0}
     assert json.loads(json.dumps(words)) == words
+
+
+def test_a_mechanism_takes_any_statistic_unless_it_says_otherwise():
+    clip, statistic = Clip(3, 1.0), UserMean()
+    assert clip.check_statistic(statistic, "mean", 1.0) is None
+    assert clip.start(noise_source(0)).asked(statistic, 0, 3) is statistic
 
 
 def test_an_abort_says_its_reason_and_what_was_spent():

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from support import SilentNoise, brute_counts, passes
 from support_paper import Choosing, paper
 
-from userdp.baselines.mechanisms import paper_outlier_removal as printed
+from userdp.paper import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SeededNoise

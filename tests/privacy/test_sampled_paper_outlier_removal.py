@@ -14,7 +14,7 @@ from support_paper import Choosing
 from userdp.auditing import priced
 from userdp.auditing.bounds import audited_epsilon
 from userdp.auditing.pairs import play_mechanism
-from userdp.baselines.mechanisms import paper_outlier_removal as printed
+from userdp.paper import paper_outlier_removal as printed
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise

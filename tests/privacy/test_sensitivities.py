@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 from support import brute_counts, climb
 
-from userdp.baselines.mechanisms import paper_outlier_removal as printed
+from userdp.paper import paper_outlier_removal as printed
 from userdp.privacy.mechanisms import concentration as c
 
 # --- sensitivities: no neighbour beats the bound --------------------------------------------------------------------

@@ -237,12 +237,13 @@ def hostile_users(d=2):
 
 def hostile_statistics(weights=(0.0, 0.0), basis=None):
     """Of clip 1, at which gradients are tied; and with slopes as large as targets."""
-    for basis in (np.eye(2), np.ones(2)) if basis is None else (basis,):
+    for turning in (np.eye(2), np.ones(2)) if basis is None else (basis,):
         for loss in (losses.logistic, losses.squared):
-            for weighted in (None, RowWeights(basis, 1.0)):
-                yield ClippedGradient(MeanGradient(loss, np.array(weights), basis, row_weights=weighted), 1.0, 2.0, 0.2)
-        yield MomentShape(basis)
-        yield MomentShape(basis, 1.0)
+            for weighted in (None, RowWeights(turning, 1.0)):
+                gradient = MeanGradient(loss, np.array(weights), turning, row_weights=weighted)
+                yield ClippedGradient(gradient, 1.0, 2.0, 0.2)
+        yield MomentShape(turning)
+        yield MomentShape(turning, 1.0)
 
 
 HOSTILE = [(np.array(found, float).reshape(-1, 2), np.full(len(found), 2.0)) for found in hostile_users()]

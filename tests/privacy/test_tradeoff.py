@@ -9,7 +9,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import expit, log_ndtr, ndtr, ndtri
 from support import gaussian_removal
 
-from userdp.baselines.mechanisms.local import LocalVotes
 from userdp.privacy.accounting import (
     Budget,
     Cost,
@@ -89,11 +88,11 @@ def test_pure_and_gaussian_parts_are_as_the_best_tests_on_them():
 
 
 def test_a_pure_part_alone_is_randomised_response_and_its_gaussian_is_known():
-    found = tradeoff(whole(LocalVotes(100, 1.0, 3)), 1e-6)
+    found = tradeoff(whole(Clip(100, 1.0, laplace=True)), 1e-6)
     assert found.right_guess == pytest.approx(expit(1.0), rel=1e-9)
     assert found.mu == pytest.approx(2 * ndtri(expit(1.0)), rel=1e-5)
     assert found.mu >= 2 * ndtri(expit(1.0))
-    assert found.added_epsilon is None
+    assert found.added_epsilon == pytest.approx(0.5, rel=1e-4)  # a new user moves the mean half as far
 
 
 SAMPLED = Cost(subsampled=(Subsampled(0.1, 2.0, 20),), failure=1e-8)

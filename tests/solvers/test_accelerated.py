@@ -8,12 +8,12 @@ from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
 from userdp import Aborted, Ball, Budget, BudgetExceeded, UserData, losses
-from userdp.baselines.accelerated_paper import acsa
 from userdp.models.fitting import minimize
+from userdp.paper import accelerated
+from userdp.paper.accelerated import GradientPhase, GradientSteps, plan_accelerated
+from userdp.paper.accelerated_paper import acsa
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
-from userdp.solvers import accelerated
-from userdp.solvers.accelerated import GradientPhase, GradientSteps, plan_accelerated
 from userdp.solvers.base import SolverPlan, run
 from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem

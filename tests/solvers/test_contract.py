@@ -192,16 +192,3 @@ def test_tight_learns_and_stays_below_its_bound(loss, solver):
         assert excess < result.bound
     elif losses.loss(loss).smooth:  # what rounding of kinks costs is in no estimate
         assert excess < 3 * result.bound
-
-
-@pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
-@pytest.mark.parametrize("solver", ["asi-liu", "example-level", "dp-fedavg"])
-def test_a_baseline_learns_something_and_stays_below_its_bound(loss, solver):
-    """Few steps, a small domain and few users: what it takes for some seconds."""
-    kind = "classes" if losses.loss(loss).classifies else "numbers"
-    train = make_users(4_000, kind=kind, rows=(5, 15))
-    result = fit(train, 15, Budget(4.0, 1e-6), loss=loss, domain=Ball(3.0), insecure_seed=0, solver=solver)
-    nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
-    excess = risk(losses.loss(loss), train, result.weights) - best
-    assert excess < 0.6 * (nothing - best)
-    assert excess < result.bound

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from userdp import Ball, Box
-from userdp.solvers.descent import ACSA, Nesterov, stage, steadied
+from userdp.paper.descent import ACSA, Nesterov, stage, steadied
 
 EVERYWHERE = Ball(1e9)
 ENDLESS = 10**15  # steps

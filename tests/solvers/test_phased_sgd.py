@@ -11,8 +11,8 @@ from support_solvers import make_users, values_and_slopes
 
 from userdp import Affine, Ball, Box, Budget, BudgetExceeded, UserData, losses
 from userdp.models.fitting import minimize
+from userdp.paper import phased_sgd as tight
 from userdp.privacy.accounting import epsilon_at, fits
-from userdp.solvers import phased_sgd as tight
 from userdp.solvers.base import Found, run
 from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem

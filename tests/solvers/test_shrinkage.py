@@ -108,7 +108,7 @@ def walked(curvatures, n_steps=40, seed=0):
 @pytest.mark.parametrize("seed", range(5))
 def test_gradients_tell_along_which_axes_the_loss_is_curved(seed):
     curvatures = np.array([1.0, 0.3, 0.0, 1.0])
-    curved, relative = walked(curvatures, seed=seed).along(axes_of(np.eye(4), False), 1.0, 1.0)
+    curved, relative = walked(curvatures, seed=seed).along(axes_of(np.eye(4), False), 1.0, 1.0, 0.3)
     assert np.all(curved[[0, 1, 3]] > 0.99)
     np.testing.assert_allclose(relative[[0, 1, 3]], curvatures[[0, 1, 3]], rtol=0.4)
     assert relative[2] < relative[0] / 3
@@ -118,13 +118,22 @@ def test_random_walks_farther_than_effects_usually_are_tell_of_flat_axes():
     walks = [walked(np.zeros(4), n_steps=160, seed=seed) for seed in range(10)]
     axes, far = axes_of(np.eye(4), False), np.abs([np.mean(walk._points, axis=0) for walk in walks]) > 0.4
     assert np.count_nonzero(far) > 5
-    assert np.all(np.array([walk.along(axes, 1.0, 0.1)[1] for walk in walks])[far] < 0.05)
-    assert np.mean(np.array([walk.along(axes, 1.0, 1.0)[1] for walk in walks])[far]) > 0.02  # such effects are usual
+    assert np.all(np.array([walk.along(axes, 1.0, 0.1, 0.6)[1] for walk in walks])[far] < 0.05)
+    assert (
+        np.mean(np.array([walk.along(axes, 1.0, 1.0, 0.6)[1] for walk in walks])[far]) > 0.02
+    )  # such effects are usual
+
+
+def test_a_weight_far_from_usual_ones_is_one_if_no_walk_of_noise_leads_there():
+    walk = walked(np.array([1.0, 0.3]))
+    curved, relative = walk.along(axes_of(np.eye(2), False), 1.0, 0.01, 0.05)
+    assert np.all(curved > 0.95)
+    np.testing.assert_allclose(relative, [1.0, 0.3], rtol=0.4)
 
 
 def test_axes_of_mere_ridge_are_taken_to_be_flat():
     axes = Axes(None, np.ones(2), np.array([1.0, 0.01]), 0.0)
-    curved, _ = walked(np.array([1.0, 0.0])).along(axes, 1.0, 1.0)
+    curved, _ = walked(np.array([1.0, 0.0])).along(axes, 1.0, 1.0, 0.3)
     assert curved[0] > 0.99
     assert curved[1] < 0.1
 

@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 from userdp import losses
 from userdp.auditing import priced
 from userdp.auditing.bounds import Finding, attacked
-from userdp.baselines.mechanisms.local import LocalReports, LocalVotes
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
-from userdp.baselines.mechanisms.perturbation import Perturbation
 from userdp.data.users import UserData
 from userdp.domains import Ball
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
@@ -81,8 +79,8 @@ def edge(mechanism: Mechanism, radius: float) -> float:
         return 2 * radius * WITHIN  # weights are of twice the score's radius
     if isinstance(mechanism, OutlierRemoval) and mechanism.radii is not None:
         return radius * mechanism.radii[0] * WITHIN  # the smallest passes: all the others agree
-    if isinstance(mechanism, Perturbation):
-        return radius / 2
+    if (own := getattr(mechanism, "edge", None)) is not None:
+        return float(own) * radius  # of a mechanism that says so itself
     if hasattr(mechanism, "slack"):  # outlier removals
         return radius * WITHIN
     return radius * FAR  # it clips by itself
@@ -144,7 +142,7 @@ def _others(mechanism: Mechanism, own: float, place: float = 0.0, far: int = 0) 
     return rows
 
 
-def _means(name: str, mechanism: Mechanism) -> list[Pair]:
+def mean_pairs(name: str, mechanism: Mechanism) -> list[Pair]:
     """The attacks that every mean is put through."""
     far = edge(mechanism, 1.0)
     # Rounds of tests take long, and are told from one round by the numbers of their price alone.
@@ -169,17 +167,17 @@ def _flips(name: str, mechanism: Any, deficit: int) -> Pair:
 def tested_pairs(name: str, mechanism: Any) -> list[Pair]:
     """The attacks on a mean behind a test of the h-index."""
     # At the threshold itself half of the runs pass; with one outlier more than that passing is rarer, and tells more.
-    return [*_means(name, mechanism), _flips(name, mechanism, mechanism.n_vectors - int(mechanism.threshold) + 1)]
+    return [*mean_pairs(name, mechanism), _flips(name, mechanism, mechanism.n_vectors - int(mechanism.threshold) + 1)]
 
 
 def mechanism_pairs(budget: Budget) -> list[Pair]:
     """Every attack on every mechanism, each priced to cost the whole budget."""
-    pairs = _means("Clip", priced.clip(budget))
-    pairs += _means("Clip, 3 rounds", priced.clip(budget, rounds=3))
+    pairs = mean_pairs("Clip", priced.clip(budget))
+    pairs += mean_pairs("Clip, 3 rounds", priced.clip(budget, rounds=3))
     pairs += _acute_clip(budget)
     pairs += _quantile_counts(budget)
-    pairs += _means("Clip, Laplace noise", priced.laplace_clip(budget))
-    pairs += _means("Clip, Laplace noise, 3 rounds", priced.laplace_clip(budget, rounds=3))
+    pairs += mean_pairs("Clip, Laplace noise", priced.laplace_clip(budget))
+    pairs += mean_pairs("Clip, Laplace noise, 3 rounds", priced.laplace_clip(budget, rounds=3))
     pairs += _sampled_clip(budget)
     for rounds in (1, 3):
         suffix = "" if rounds == 1 else f", {rounds} rounds"
@@ -188,24 +186,17 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
             f"OutlierRemoval, Gaussian tests{suffix}", priced.gaussian_outlier_removal(budget, rounds)
         )
         paper = priced.paper_outlier_removal(budget, rounds)
-        pairs += _means(f"PaperOutlierRemoval{suffix}", paper)
+        pairs += mean_pairs(f"PaperOutlierRemoval{suffix}", paper)
         pairs.append(_flips(f"PaperOutlierRemoval{suffix}", paper, _paper_deficit(paper)))
     pairs += tested_pairs("OutlierRemoval, searched radii", priced.searched_outlier_removal(budget))
     sampled = priced.sampled_outlier_removal(budget)
-    pairs += _means("SampledOutlierRemoval", sampled)
+    pairs += mean_pairs("SampledOutlierRemoval", sampled)
     deficit = round((sampled.slack - sampled.margin) / sampled.sampling_probability)
     pairs.append(_flips("SampledOutlierRemoval", sampled, deficit))
     sampled_paper = priced.sampled_paper_outlier_removal(budget)
-    pairs += _means("SampledPaperOutlierRemoval", sampled_paper)
+    pairs += mean_pairs("SampledPaperOutlierRemoval", sampled_paper)
     pairs.append(_flips("SampledPaperOutlierRemoval", sampled_paper, _paper_deficit(sampled_paper)))
     pairs += _vocabulary(budget)
-    pairs += _means("Winsorized", priced.winsorized(budget))
-    pairs += _means("Winsorized, sampled", priced.winsorized(budget, sampling_probability=0.5))
-    pairs += _means("SampledRows", priced.sampled_rows(budget, rows=1))
-    pairs += _means("SampledRows, 3 rows", priced.sampled_rows(budget, rows=3))
-    pairs += _means("Perturbation", Perturbation(priced.gaussian(budget)))[:1]
-    pairs += _means("LocalVotes", LocalVotes(1, budget.epsilon, 2))
-    pairs += _means("LocalReports", LocalReports(1, priced.gaussian(budget)))
     return [*pairs, *_radius_pairs(budget), *_gate_pairs(budget)]
 
 

@@ -10,10 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from userdp.baselines.mechanisms.mixtures import row_multiplier
-from userdp.baselines.mechanisms.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
-from userdp.baselines.mechanisms.sampled_rows import SampledRows
-from userdp.baselines.mechanisms.winsorized import Winsorized
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
     Budget,
@@ -61,7 +58,7 @@ def _sized(make: Callable[[int], _Tested]) -> _Tested:
     return make(max(50, _SLACKS * int(make(_MANY).slack)))
 
 
-def _split(multiplier: float) -> tuple[float, float]:
+def split(multiplier: float) -> tuple[float, float]:
     """The multipliers of a mean and of a test that cost together what one release of this multiplier does."""
     return multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier / math.sqrt(_TEST_FRACTION)
 
@@ -75,7 +72,7 @@ def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
 
 def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     failure = _FAILURE_FRACTION * budget.delta
-    mean, test = _split(gaussian(budget, rounds, Cost(failure=failure)))
+    mean, test = split(gaussian(budget, rounds, Cost(failure=failure)))
     return _sized(lambda size: OutlierRemoval(size, mean, None, failure, _FALSE_ABORT, rounds, test_std=test))
 
 
@@ -88,7 +85,7 @@ def searched_outlier_removal(budget: Budget) -> OutlierRemoval:
 
 def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
     failure, chance = _FAILURE_FRACTION * budget.delta, 0.5
-    joint, test = _split(subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6))
+    joint, test = split(subsampled_multiplier(budget, chance, 1, Cost(failure=failure)) * (1 + 1e-6))
     mean = AddedUserMultiplier(joint)
     return _sized(
         lambda size: SampledOutlierRemoval(round(size / 2 / chance), chance, mean, test, failure, _FALSE_ABORT)
@@ -135,15 +132,3 @@ def vocabulary(budget: Budget) -> Vocabulary:
     multiplier = gaussian(budget, 1, Cost(failure=failure))
     size = 2 * math.ceil(Vocabulary(_MANY, multiplier, failure, 1, 2, 1).threshold + 9 * multiplier)
     return Vocabulary(size, multiplier, failure, 1, 2, 1)
-
-
-def winsorized(budget: Budget, sampling_probability: float = 1.0) -> Winsorized:
-    """Enough vectors for the interval to be found, so that nearly all of the budget is seen in the mean."""
-    sampled = sampling_probability < 1
-    multiplier = subsampled_multiplier(budget, sampling_probability, 1) * (1 + 1e-6) if sampled else gaussian(budget)
-    mean, count = _split(multiplier)
-    return Winsorized(400, 3, count, mean, 1, sampling_probability)
-
-
-def sampled_rows(budget: Budget, rows: int) -> SampledRows:
-    return SampledRows(1, rows, 0.5, row_multiplier(budget, rows, 0.5, 1), budget.epsilon * (1 - 1e-8))

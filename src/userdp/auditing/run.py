@@ -17,13 +17,10 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.noise import noise_source
 from userdp.solvers.choose import AUTO
-from userdp.solvers.registry import SOLVERS
+from userdp.solvers.registry import ATTACKS, SOLVERS
 
 _TRAININGS = 0.02  # of the runs
 _SLOW = {("accelerated", "paper"), ("phased-sgd", "paper")}  # 100,000 users per training
-_MANY_WEIGHTS = 192
-# Features with which a solver's plan for some thousand users exists: a planted user has one of its own.
-_CANARIES = {"bassily-sun": 32, "levy": 32, "bassily-sun-local": 8}
 
 Job = Callable[[float], Finding]
 Progress = Callable[[str, int, int], None]
@@ -76,7 +73,7 @@ def audit(
 
     A bound above a claim shows a bug. A bound below it proves nothing: attacks may be weak. All data is generated.
 
-    >>> report = audit(1.0, 1e-2, mechanism="LocalVotes", runs=2000, fast=True, insecure_seed=0)
+    >>> report = audit(1.0, 1e-2, mechanism="GaussianTest", runs=2000, fast=True, insecure_seed=0)
     >>> report.holds, report.findings[0].bound > 0.5
     (True, True)
     """
@@ -105,7 +102,8 @@ def auditable(epsilon: float = 1.0, delta: float = 1e-2) -> tuple[list[str], lis
 
 
 def _pairs(budget: Budget) -> list[Pair]:
-    return [*mechanism_pairs(budget), *plan_pairs(budget)]
+    others = [pair for attacks in ATTACKS for pair in attacks(budget)]
+    return [*mechanism_pairs(budget), *others, *plan_pairs(budget)]
 
 
 def _plain_name(pair: Pair) -> str:
@@ -142,7 +140,7 @@ def _solver_jobs(
     jobs: list[tuple[str, Job]] = []
     for key in chosen:
         slow = key in _SLOW
-        weights = 8 if slow else _CANARIES.get(key[0], _MANY_WEIGHTS)
+        weights = SOLVERS[key].most_canaries
         few = 1 if slow else math.ceil(trainings / (40 if fast else 8))
         canaries = partial(audit_canaries, *key, budget, n_canaries=weights, trainings=few, insecure_seed=seed)
         jobs.append((f"{key[0]}, {key[1]}: canaries", canaries))

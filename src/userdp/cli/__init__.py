@@ -1,4 +1,4 @@
-"""The command line: `userdp fit`, `resume`, `predict`, `evaluate`, `plan`, `ledger`, `report`, `bench` and others."""
+"""The command line: `userdp fit`, `resume`, `predict`, `evaluate`, `plan`, `ledger`, `report` and others."""
 
 from __future__ import annotations
 
@@ -25,10 +25,6 @@ _COMMANDS = {
         "predict:report",
         "Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.",
     ),
-    "bench": (
-        "bench:app",
-        "Measure solvers side by side; results are kept cell by cell, and the same command goes on where it stopped.",
-    ),
     "audit": ("audit:audit", "Attack mechanisms and solvers, and compare what attacks prove with what is claimed."),
     "demo": ("demonstration:demo", "Train private models on public and generated data, beside non-private ones."),
 }
@@ -38,6 +34,10 @@ class _Lazy(TyperGroup):
     """The commands: of those that are not asked for, a name and one line of help."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:1] == ["bench"]:
+            ctx.fail(
+                "Expected a command of userdp: bench is a program of its own now, userdp-bench (research/README.md)."
+            )
         if args and args[0] in _COMMANDS:
             self.commands[args[0]] = _loaded(args[0])
         return super().resolve_command(ctx, args)

@@ -25,7 +25,7 @@ from userdp.privacy.mechanisms.base import Aborted
 
 WRONG, ABORTED, STOPPED = 1, 3, 130
 _P = ParamSpec("_P")
-_PACKAGE = str(Path(userdp.__file__).parent)
+PACKAGES = [f"{Path(userdp.__file__).parent}{os.sep}"]  # whose words may be told; others quote values
 _OPTIONS = (
     *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
     *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
@@ -69,7 +69,7 @@ def line_of(error: Exception) -> str:
     if isinstance(error, (InputError, BudgetExceeded, Aborted)):
         return in_options(str(error)) + notes
     frames = traceback.extract_tb(error.__traceback__)
-    ours = bool(frames) and frames[-1].filename.startswith(_PACKAGE)
+    ours = bool(frames) and frames[-1].filename.startswith(tuple(PACKAGES))
     kinds = (ValueError, TypeError, FileNotFoundError, RuntimeError)
     if ours and type(error) in kinds and str(error).startswith("Expected "):
         return in_options(str(error)) + notes

@@ -36,7 +36,7 @@ from userdp.engines.ray_cluster import connect
 from userdp.engines.ray_loaders import STORED, Loader, ParquetUsers, Part, SharedMemory, Shipped, StoredUsers
 from userdp.engines.ray_pages import INLINE, pieces
 from userdp.engines.ray_partition import SENDING, Facts, Partition, array_of
-from userdp.statistics.gradients import RowStatistic, Statistic, generated_data
+from userdp.statistics.gradients import Statistic, generated_data
 
 _REDUCTIONS, _REDUCTION_BYTES = 3, 3 * 4096  # that a concentrated batch takes, and what is in them beside vectors
 _GATHERED_USERS = 4096  # of groups, whose rows a partition brings together at a time
@@ -299,24 +299,16 @@ def _of_users(
     statistic: Statistic, data: RayUsers, users: np.ndarray, incarnations: dict[int, str] | None = None
 ) -> tuple[np.ndarray, int, Request]:
     """Vectors in answers that are small enough to travel by themselves; what bytes everyone's would take; a request."""
-    kept = getattr(statistic, "kept", None) if isinstance(statistic, RowStatistic) else None
-
-    def keeping(lines: np.ndarray) -> Any:
-        return statistic.keeping(lines) if isinstance(statistic, RowStatistic) else statistic
-
-    n_tried = generated_data(data.n_features, data.dtype).n_users
-    tried = statistic if kept is None else keeping(np.ones((n_tried, 1), dtype=bool))
-    width, whole = _width(tried, data), Request(data, tried)
+    width, request = _width(statistic, data), Request(data, statistic)
     parts = np.searchsorted(data.bounds, users, side="right") - 1
     block, places, calls = max(1, INLINE // (8 * width)), [], []
     for part in range(data.n_partitions):
         own = np.flatnonzero(parts == part)
         for first in range(0, len(own), block):
             some = own[first : first + block]
-            request = whole if kept is None else Request(data, keeping(kept[some]))
             places.append(some)
             calls.append(Call(part, "vectors", ((users[some] - data.bounds[part]).astype("<u4"),), request))
     out = np.empty((len(users), width))
     for some, answer in zip(places, answers_to(data, calls, incarnations), strict=True):
         out[some] = np.frombuffer(answer).reshape(len(some), width)
-    return out, 8 * width * data.n_users + -(-data.n_users // block) * whole.n_bytes, whole
+    return out, 8 * width * data.n_users + -(-data.n_users // block) * request.n_bytes, request

@@ -28,7 +28,7 @@ from userdp.privacy.mechanisms.concentration import check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.columns import Histograms
-from userdp.statistics.gradients import BoundedStatistic, RowStatistic, Statistic
+from userdp.statistics.gradients import Statistic
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
 from userdp.statistics.scores import CellFractions, ScoreSquares
 from userdp.statistics.spreads import CentredSize, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
@@ -286,17 +286,13 @@ class Curator:
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
 
-        def asked(first: int, last: int) -> Statistic:
-            if session.kept_rows is None or not isinstance(statistic, RowStatistic):
-                return statistic
-            return statistic.keeping(session.kept_rows[first:last])
-
         if step.n_groups is not None or block >= n_groups:
-            return self._vectors(asked(0, n_groups), users, n_groups)
+            return self._vectors(session.asked(statistic, 0, n_groups), users, n_groups)
         last = (n_groups - 1) // block * block
         for first in range(0, last, block):
-            session.add(self._vectors(asked(first, first + block), users[first : first + block], block), radius)
-        return self._vectors(asked(last, n_groups), users[last:], n_groups - last)
+            part = session.asked(statistic, first, first + block)
+            session.add(self._vectors(part, users[first : first + block], block), radius)
+        return self._vectors(session.asked(statistic, last, n_groups), users[last:], n_groups - last)
 
     def _check(self, statistic: Statistic, label: str, radius: float) -> None:
         """Find wrong statistics before the round begins, without data."""
@@ -389,8 +385,7 @@ def _told_what_fits(ledger: Ledger, delta: float) -> Iterator[None]:
 def _check_fits(statistic: Statistic, step: Step, radius: float) -> None:
     """Refuse a statistic that is not what the step's mechanism is for."""
     mechanism, label = step.mechanism, step.label
-    if mechanism.trusts_statistic:
-        _check_trusted(statistic, label, radius)
+    mechanism.check_statistic(statistic, label, radius)
     if mechanism.acute and type(statistic) not in _ACUTE:  # subclasses of them are refused, too
         names = ", ".join(kind.__name__ for kind in _ACUTE)
         raise TypeError(
@@ -399,26 +394,6 @@ def _check_fits(statistic: Statistic, step: Step, radius: float) -> None:
         )
     if step.n_groups is not None and not statistic.takes_groups:
         raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
-    if mechanism.samples_rows and not isinstance(statistic, RowStatistic):
-        raise TypeError(
-            f"Expected a statistic of sampled rows in step {label!r}, such as ClippedRowGradients, got "
-            f"{type(statistic).__name__}."
-        )
-
-
-def _check_trusted(statistic: Statistic, label: str, radius: float) -> None:
-    """Refuse a statistic without proof that it moves by at most the radius, where privacy rests on it."""
-    guaranteed = statistic.replace_one_sensitivity if isinstance(statistic, BoundedStatistic) else None
-    if not isinstance(guaranteed, float):
-        raise TypeError(
-            f"Expected a statistic with a replace_one_sensitivity in step {label!r}: its mechanism only adds "
-            "noise, so it must be proven how far one user can move the vector."
-        )
-    if not 0 <= guaranteed <= radius:
-        raise ValueError(
-            f"Expected radius={radius} in step {label!r} to be at least the statistic's "
-            f"replace_one_sensitivity={guaranteed}: pass that as the radius."
-        )
 
 
 class WarningsOff:

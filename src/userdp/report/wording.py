@@ -13,6 +13,7 @@ from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import NOT_COVERED, right_guess
 from userdp.privacy.ledger import kind_of_class
 from userdp.report.record import clean, number, positive, power, real
+from userdp.solvers.registry import WORDS
 
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _UP = 1 + 1e-12  # what floats may have lost
@@ -66,11 +67,6 @@ _MECHANISMS = {
     "sampled-outlier-removal": "Random samples of people: far-off contributions left out, a test, then a noisy mean.",
     "searched-outlier-removal": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
     "vocabulary": "Noisy counts of how many people have a level; only levels far above what one person adds are named.",
-    "winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",
-    "local-votes": "Each person names a range, sometimes at random, before anyone adds up; the most named is taken.",
-    "local-reports": "Each person tells one number with noise of its own, before anyone adds up.",
-    "output-perturbation": "One vector: no person can move it far, whatever their data; released with noise.",
-    "sampled-rows": "Random rows of all people; what a person adds is clipped to its rows taken, then a noisy sum.",
     "paper-outlier-removal": "Outlier removal, test and noise as the paper prints them.",
     "sampled-paper-outlier-removal": "The same on random samples of people, drawn anew every time and kept secret.",
 }
@@ -275,7 +271,7 @@ def purpose(step: Mapping[str, Any]) -> str:
 
 def how(step: Mapping[str, Any]) -> str:
     """How a step's mechanism protects."""
-    return _MECHANISMS.get(_kind(step), "See the record below.")
+    return (_MECHANISMS | WORDS).get(_kind(step), "See the record below.")
 
 
 def _kind(step: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """Which solver for which numbers: every solver's plan side by side, from public numbers alone.
 
 `plan` tells, before any data is touched, what each solver would need, cost and guarantee. `solver="auto"` takes
-whitened-clip, which was the most accurate wherever it was measured (docs/which-solver.md) and never aborts on clean
-data; with mode="paper" the solver of the paper with the least bound. What is told of the paper's solvers is a bound on
-the excess risk, of worst cases, often a hundred times what is measured; of all others it is an estimate, no theorem.
+whitened-clip, which was the most accurate wherever it was measured (research/docs/which-solver.md) and never aborts on
+clean data; with mode="paper" the solver of the paper with the least bound. What is told of the paper's solvers is a
+bound on the excess risk, of worst cases, often a hundred times what is measured; of all others it is an estimate, no
+theorem.
 """
 
 from __future__ import annotations

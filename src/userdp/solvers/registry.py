@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from userdp.privacy.accounting import Budget
 from userdp.solvers.base import SolverPlan, any_number_of_users
@@ -17,8 +18,9 @@ class Solver:
     """A planner, "module:function"; the module also has `feasible` unless any number of users will do.
 
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
-    `baseline`: earlier work, here to compare with: by name only, `solver="auto"` never takes it; `refines`: whether
-    what it expects of the excess risk is renewed by what a run released; `pure`: whether it can do without delta.
+    `baseline`: to compare with, by name only; `plan` shows it when asked for baselines; `refines`: whether what it
+    expects of the excess risk is renewed by what a run released; `pure`: whether it can do without delta;
+    `most_canaries`: how many planted users at most, with a feature each, its plan for some thousand users has room for.
     """
 
     planner: str
@@ -27,10 +29,11 @@ class Solver:
     baseline: bool = False
     refines: bool = False
     pure: bool = False
+    most_canaries: int = 192
 
     @property
     def _module(self) -> ModuleType:
-        return import_module(f"userdp.{self.planner.split(':')[0]}")
+        return import_module(self.planner.split(":")[0])
 
     @property
     def plan(self) -> Callable[..., SolverPlan]:
@@ -45,26 +48,38 @@ class Solver:
         return test
 
 
-def _baseline(planner: str, fits_gradients: bool = False) -> Solver:
-    return Solver(f"baselines.{planner}", fits_gradients, baseline=True)
-
-
 SOLVERS = {
-    ("accelerated", "tight"): Solver("solvers.accelerated:plan_accelerated", fits_gradients=True, penalizes=True),
+    ("accelerated", "tight"): Solver("userdp.paper.accelerated:plan_accelerated", fits_gradients=True, penalizes=True),
     ("whitened-clip", "tight"): Solver(
-        "solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
+        "userdp.solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
     ),
-    ("phased-sgd", "tight"): Solver("solvers.phased_sgd:plan_phased_sgd", penalizes=True),
-    ("asi-liu", "tight"): _baseline("asi_liu:plan_asi_liu", fits_gradients=True),
-    ("example-level", "tight"): _baseline("example_level:plan_example_level", fits_gradients=True),
-    ("dp-fedavg", "tight"): _baseline("fedavg:plan_fedavg", fits_gradients=True),
+    ("phased-sgd", "tight"): Solver("userdp.paper.phased_sgd:plan_phased_sgd", penalizes=True),
     ("accelerated", "paper"): Solver(
-        "baselines.accelerated_paper:plan_paper_accelerated", fits_gradients=True, penalizes=True
+        "userdp.paper.accelerated_paper:plan_paper_accelerated", fits_gradients=True, penalizes=True, most_canaries=8
     ),
-    ("phased-sgd", "paper"): Solver("baselines.phased_sgd_paper:plan_paper_phased_sgd"),
-    ("disjoint-batches", "tight"): _baseline("disjoint_batches:plan_disjoint_batches"),
-    ("group-privacy", "tight"): _baseline("group_privacy:plan_group_privacy"),
-    ("bassily-sun", "tight"): _baseline("bassily_sun:plan_bassily_sun", fits_gradients=True),
-    ("levy", "tight"): _baseline("levy:plan_levy", fits_gradients=True),
-    ("bassily-sun-local", "tight"): _baseline("bassily_sun_local:plan_bassily_sun_local"),
+    ("phased-sgd", "paper"): Solver("userdp.paper.phased_sgd_paper:plan_paper_phased_sgd", most_canaries=8),
 }
+WORDS: dict[str, str] = {}
+ATTACKS: list[Callable[[Budget], list[Any]]] = []
+
+
+def register(
+    solvers: Mapping[tuple[str, str], Solver],
+    words: Mapping[str, str] | None = None,
+    attacks: Callable[[Budget], list[Any]] | None = None,
+) -> None:
+    """Make solvers of another package known to estimators, `plan` and the audit, for as long as the process lasts.
+
+    solvers: by name and mode; `solver="auto"` takes none of them; words: for each kind of mechanism that they bring, a
+    sentence of reports; attacks: from a budget to the audit's pairs (`userdp.auditing.pairs.Pair`) on these mechanisms.
+
+    Guarantee: nothing here prices or releases anything. A solver's plan is certified, charged and carried out by the
+    curator as any other; a mechanism of its own is as private as its record's `cost` says.
+    """
+    for key, solver in solvers.items():
+        if SOLVERS.get(key, solver) != solver:
+            raise ValueError(f"Expected solver={key[0]!r}, mode={key[1]!r} to be a new one: it is known already.")
+    SOLVERS.update(solvers)
+    WORDS.update(words or {})
+    if attacks is not None and attacks not in ATTACKS:
+        ATTACKS.append(attacks)

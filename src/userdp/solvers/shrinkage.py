@@ -17,7 +17,7 @@ import scipy
 
 from userdp.solvers.whitening import Coordinates
 
-_CLEAR = 2.0  # standard deviations from which on an intercept's size is told by itself
+_CLEAR = 2.0  # standard deviations from which on an intercept's size is told by itself, and a walk is none of noise
 _POWERS, _SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
 _NODES, _MASSES = np.polynomial.hermite_e.hermegauss(40)
 _MASSES = _MASSES / _MASSES.sum()
@@ -152,16 +152,17 @@ class Walk:
         self._precisions.append(std**-2)
 
     def along(
-        self, axes: Axes, curvature: float, usual: np.ndarray | float, far: int = 0
+        self, axes: Axes, curvature: float, usual: np.ndarray | float, walk: float, far: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """For each axis, all outputs taken together: the probability that the loss is curved along it, and the mean r.
 
         r is a curvature in units of the mean one. The first `far` steps do not count.
 
         Before anything is seen an axis is flat, r = 0, with probability `_FLAT`, more if whitening found little but
-        ridge along it; if not, all orders of r within `_RELATIVE` are as likely, and the optimum is N(start, usual^2).
-        That it is near the start tells more of r than it seems: of a random walk least squares about a mean that the
-        walk tells itself find some curvature (the bias of Dickey and Fuller), and it would pass for a weight.
+        ridge along it; if not, all orders of r within `_RELATIVE` are as likely, and the optimum is N(start, usual^2),
+        or as much farther away as the points are than what steps of mere noise add up to, `walk`. That it is near the
+        start tells more of r than it seems: of a random walk least squares about a mean that the walk tells itself find
+        some curvature (the bias of Dickey and Fuller), and it would pass for a weight.
         """
         points, gradients = (np.array([axes.along(one) for one in of]) for of in (self._points, self._gradients))
         points, gradients, precisions = (points - points[0])[far:], gradients[far:], np.array(self._precisions[far:])
@@ -173,10 +174,11 @@ class Walk:
         relative = np.geomspace(*_RELATIVE, 41)[:, None]
         steep = curvature * relative
         exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
-        # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise.
-        spread = (steep * usual)[:, None] ** 2 + 1 / precision
-        optima = slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread - np.log(spread * precision)
-        exponents += optima.sum(axis=1) / 2
+        # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise. Of the likeliest optimum: on
+        # average over all of them, axes would seem the flatter the less noise there is (Lindley's paradox).
+        squared = np.square(usual) + np.maximum(mean**2 - (_CLEAR * walk) ** 2, 0.0)
+        spread = steep[:, None] ** 2 * squared + 1 / precision
+        exponents += (slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread).sum(axis=1) / 2
         most = np.maximum(exponents.max(axis=0), 0.0)
         before = (1 - _FLAT) * axes.known**2
         likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)

@@ -292,7 +292,7 @@ def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int
     """What is expected of the excess risk: noise, and what n users tell at all; no bound.
 
     With h the curvature, g^2 the mean square of a user's gradient and c the clip: d/(2 h) (noise of the averaged
-    gradient)^2 + g^2 / (2 h n). Constants are of generated data (docs/which-solver.md).
+    gradient)^2 + g^2 / (2 h n). Constants are of generated data (research/docs/which-solver.md).
     """
     curvature = _USUAL_CURVATURE * problem.typical_curvature
     square = (_USUAL_SLOPE * problem.typical_slope) ** 2 * problem.n_features * alike(rows_per_user, _SIMILARITY)
@@ -628,8 +628,8 @@ class WhitenedClip:
         effects = _effects(descent)
         one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
         far = _FAR if _linear_beyond(problem) else 0
-        curved, relative = descent.path.along(axes, descent.curvature, one_unit, far)
         errors = (descent.noise, math.sqrt(descent.walk))
+        curved, relative = descent.path.along(axes, descent.curvature, one_unit, errors[1], far)
         noises = np.minimum(descent.noise / np.minimum(relative, 1.0), math.hypot(*errors))
         found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
         if coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason

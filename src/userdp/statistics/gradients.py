@@ -56,23 +56,6 @@ class Statistic(Protocol):
         """Raise a clear error if the statistic fails on generated rows of this shape and type."""
 
 
-@runtime_checkable
-class RowStatistic(Statistic, Protocol):
-    """A statistic of some of each user's rows, as the curator's Poisson mask decides."""
-
-    def keeping(self, kept: np.ndarray) -> Statistic:
-        """The same of the kept rows: one row of the mask per user that is asked."""
-
-
-@runtime_checkable
-class BoundedStatistic(Statistic, Protocol):
-    """A statistic of which it is proven how far its vector moves when one user is replaced, whatever the data."""
-
-    @property
-    def replace_one_sensitivity(self) -> float:
-        """How far, at most, in l2 norm."""
-
-
 class PerUser:
     """What statistics with one vector per user share; they say what `of_users` makes of some users' rows."""
 

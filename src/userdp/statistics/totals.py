@@ -10,12 +10,12 @@ What one pass costs is two products of the rows with a vector. Users with more r
 whom K would be large, take the direct way: sums of r_i x_i by a CSR product, and their change of basis.
 
 Privacy. A user's factor s_u, its size and whether it counts at all are functions of this user's rows, to the last bit
-(`rows`), and s_u |g_u| is at most the clip, whatever the arithmetic did: lengths are rounded up by a proven bound. What
-mixes users are sums in float64. Users stand in fixed blocks by their public places in the list of those asked, and a block's sum is rounded to
-whole numbers once, so that replacing a user changes the sum of this user's block alone. There it may round differently,
-by at most `ALLOWED` of the radius: the bound is computed along with the sum, and a block that exceeds it (columns
-that nearly cancel, or values that are extreme or missing) is added up from single users' vectors. The sensitivity of
-`Clip` includes that (`SHARED_ROUNDING`). Proof: docs/proofs.md, section 13.
+(`rows`), and s_u |g_u| is at most the clip, whatever the arithmetic did: lengths are rounded up by a proven bound.
+What mixes users are sums in float64. Users stand in fixed blocks by their public places in the list of those asked,
+and a block's sum is rounded to whole numbers once, so that replacing a user changes the sum of this user's block
+alone. There it may round differently, by at most `ALLOWED` of the radius: the bound is computed along with the sum,
+and a block that exceeds it (columns that nearly cancel, or values that are extreme or missing) is added up from
+single users' vectors. The sensitivity of `Clip` includes that (`SHARED_ROUNDING`). Proof: docs/proofs.md, section 13.
 
 Li, Tramer, Liang and Hashimoto 2021 clip gradients of single examples of deep networks so.
 """

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from userdp.engines.local import Contribution
 from userdp.privacy.accounting import Cost
 from userdp.privacy.noise import Noise
+from userdp.statistics.gradients import Statistic
 
 Users = NDArray[np.int64]
 Vectors = NDArray[np.float64]
@@ -96,13 +97,16 @@ class DrawnOnce(Protocol):
 class Session(ABC):
     """One run of a mechanism. By default everyone takes part, and all vectors of a round come at once."""
 
-    kept_rows: NDArray[np.bool_] | None = None  # which rows each chosen user is asked for, if rows are sampled
     takes_scattered: ClassVar[bool] = False  # whether `release` also takes vectors that are elsewhere
     drawn_once: DrawnOnce | None = None  # what all rounds share, if anything; a run that goes on needs it
 
     def choose(self, users: Users) -> Users:
         """Which of the users take part in the next round."""
         return users
+
+    def asked(self, statistic: Statistic, first: int, last: int) -> Statistic:
+        """What the chosen users from `first` to `last` are asked for."""
+        return statistic
 
     def add(self, vectors: Vectors, radius: float) -> None:
         """Take in a block of vectors of the next round; only asked of mechanisms that have a `block`."""
@@ -138,16 +142,6 @@ class Mechanism(ABC):
         return False
 
     @property
-    def samples_rows(self) -> bool:
-        """Whether a session says by its `kept_rows` which rows of a user a round is on."""
-        return False
-
-    @property
-    def trusts_statistic(self) -> bool:
-        """Whether privacy rests on the statistic's `replace_one_sensitivity`, which then must be at most the radius."""
-        return False
-
-    @property
     def acute(self) -> bool:
         """Whether privacy rests on vectors that never point apart: only statistics proven to give such are taken."""
         return False
@@ -161,6 +155,9 @@ class Mechanism(ABC):
     @abstractmethod
     def cost(self) -> Cost:
         """What a whole session costs the users it runs on."""
+
+    def check_statistic(self, statistic: Statistic, label: str, radius: float) -> None:  # noqa: B027 - most take any
+        """Refuse a statistic that the mechanism is not for, before data is touched."""
 
     @abstractmethod
     def start(self, noise: Noise) -> Session:

@@ -1,0 +1,1 @@
+"""Mechanisms of earlier work: audited and tested like userdp's own."""

@@ -1,0 +1,141 @@
+"""Bugs in winsorised means."""
+
+from planted.mutant import Mutant
+
+_TESTS = "test_winsorized.py::"
+
+MUTANTS = [
+    Mutant(
+        "winsorised counts: a replacement taken for one vote",
+        "Winsorized.count_sensitivity",
+        "if self.samples_users else 2",
+        "",
+        _TESTS + "test_both_sensitivities_are_attained",
+    ),
+    Mutant(
+        "winsorised counts: noise of one coordinate",
+        "Winsorized.count_sensitivity",
+        "nextafter(math.sqrt(votes * dimension), math.inf)",
+        "sqrt(votes)",
+        _TESTS + "test_both_sensitivities_are_attained",
+    ),
+    Mutant(
+        "winsorised means: a replacement taken for an added user",
+        "Winsorized.sensitivity",
+        "if self.samples_users else 2 * reach",
+        "",
+        _TESTS + "test_both_sensitivities_are_attained",
+    ),
+    Mutant(
+        "winsorised means: noise of the widest coordinate only",
+        "Winsorized.sensitivity",
+        "sqrt(np.sum(half_widths**2))",
+        "max(half_widths)",
+        _TESTS + "test_both_sensitivities_are_attained",
+    ),
+    Mutant(
+        "winsorised means: samples divided by everyone's number in the sensitivity",
+        "Winsorized.sensitivity",
+        "(self.sampling_probability * self.n_vectors)",
+        "self.n_vectors",
+        _TESTS + "test_both_sensitivities_are_attained",
+    ),
+    Mutant(
+        "winsorised means: rounding not paid for",
+        "Winsorized.sensitivity",
+        "2.0**-50 * (self.n_vectors**2 + half_widths.size + 8)",
+        "0.0",
+        _TESTS + "test_the_sensitivity_pays_for_the_rounding_of_long_sums",
+    ),
+    Mutant(
+        "winsorised means: not clipped",
+        "winsorized._Session.release",
+        "np.clip(values - middle, -half, half)",
+        "(values - middle)",
+        _TESTS + "test_no_replacement_moves_counts_or_mean_by_more_than_their_sensitivity",
+    ),
+    Mutant(
+        "winsorised means: intervals by the counts without noise",
+        "winsorized._Session.release",
+        "noisy.reshape(counts.shape)",
+        "counts",
+        _TESTS + "test_audit_of_the_winning_bin",
+    ),
+    Mutant(
+        "winsorised means: divided by the batch",
+        "winsorized._Session.release",
+        "(record.sampling_probability * record.n_vectors)",
+        "max(1, len(values))",
+        _TESTS + "test_noise_and_divisor_do_not_tell_the_size_of_a_batch",
+    ),
+    Mutant(
+        "winsorised means: half the noise",
+        "winsorized._Session.release",
+        "mean_multiplier",
+        "mean_multiplier / 2",
+        _TESTS + "test_counts_and_mean_get_noise_of_their_multipliers",
+    ),
+    Mutant(
+        "winsorised counts: half the noise",
+        "winsorized._Session.release",
+        "count_multiplier",
+        "count_multiplier / 2",
+        _TESTS + "test_counts_and_mean_get_noise_of_their_multipliers",
+    ),
+    Mutant(
+        "winsorised counts not charged",
+        "Winsorized.cost",
+        "count_multiplier**2 + 1 / self.",
+        "",
+        _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
+    ),
+    Mutant(
+        "winsorised rounds charged as one",
+        "Winsorized.cost",
+        "self.rounds * precision",
+        "precision",
+        _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
+    ),
+    Mutant(
+        "winsorised sampled rounds charged as one",
+        "Winsorized.cost",
+        ", self.rounds",
+        ", 1",
+        _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
+    ),
+    Mutant(
+        "winsorised samples without other users not charged",
+        "Winsorized.cost",
+        "min(1.0, alone * (1 + 1e-9))",
+        "0 * alone",
+        _TESTS + "test_the_cost_is_that_of_both_gaussians_in_every_round",
+    ),
+    Mutant(
+        "winsorised samples are everyone",
+        "winsorized._Session.choose",
+        "[self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))]",
+        "",
+        _TESTS + "test_samples_are_poisson_and_everyone_is_everyone",
+    ),
+    Mutant(
+        "more winsorised vectors than priced",
+        "winsorized._Session.release",
+        "> record.n_vectors or (len(vectors) < record.n_vectors and not record.samples_users)",
+        "< record.n_vectors and not record.samples_users",
+        _TESTS + "test_another_number_of_vectors_than_priced_is_refused",
+    ),
+    Mutant(
+        "more winsorised rounds than priced",
+        "winsorized._Session.release",
+        "self._rounds_left -= 1",
+        "",
+        _TESTS + "test_no_more_rounds_than_priced",
+    ),
+    Mutant(
+        "winsorised vectors that are not finite are kept",
+        "finite_rows",
+        "np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)",
+        "vectors",
+        _TESTS + "test_no_replacement_moves_counts_or_mean_by_more_than_their_sensitivity",
+    ),
+]

@@ -1,0 +1,16 @@
+"""Planted bugs here: what `tests/test_mutants.py` asks of userdp's own (conftest.py says whose are meant)."""
+
+from mutants import MUTANTS, PACKAGE
+from test_mutants import (  # noqa: F401 - they run here too
+    group_of,
+    test_every_planted_bug_has_its_own_name_and_tests_that_exist,
+    test_every_planted_bug_has_its_place,
+    test_every_planted_bug_is_code_whose_names_exist,
+    test_planted_bug_is_caught,
+    test_the_table_of_planted_bugs_is_up_to_date,
+)
+
+
+def test_the_bugs_are_those_of_this_package():
+    assert PACKAGE.name == "userdp_research"
+    assert len(MUTANTS) > 90

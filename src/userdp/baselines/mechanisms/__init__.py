@@ -1,1 +1,0 @@
-"""Mechanisms that only baselines use: audited and tested like the others."""
