@@ -83,16 +83,10 @@ research: $(RESEARCH)/ready
 	$(RESEARCH)/bin/userdp-bench table --solvers auto,dp-fedavg --users 2500 --rows-per-user 3 --features 3 --epsilon 1 \
 	  --repeats 1 --again --out $(RESEARCH)/table.json
 
-# All tests of the privacy core, slow ones too. First compiled kernels as plain Python, which is how their branches are
-# seen. No threads, because coverage's tracer cannot be installed in two at once; those that need some are run after,
-# without coverage.
-PLAIN := tests/privacy/test_neighbours.py tests/privacy/test_clip.py tests/privacy/test_sparse_clip.py \
-	$(addprefix tests/privacy/test_laplace_clip.py::,test_vectors_of_all_sizes_add_up \
-	  test_totals_of_entries_are_those_of_the_vectors \
-	  test_a_vector_is_clipped_in_the_1_norm_and_never_beyond_what_the_sensitivity_allows)
+# All tests of the privacy core, slow ones too. Coverage's tracer cannot be installed in two threads at once: tests that
+# need some are run after, without it.
 coverage: $(DEV)/ready
-	NUMBA_DISABLE_JIT=1 NUMBA_NUM_THREADS=1 $(PYTEST) $(BOTH) --cov --cov-report= $(PLAIN)
-	NUMBA_NUM_THREADS=1 $(PYTEST) $(BOTH) -m "not threads" --cov --cov-append --cov-report= tests/privacy
+	$(PYTEST) $(BOTH) -m "not threads" --cov --cov-report= tests/privacy
 	$(DEV)/bin/python -m coverage report --fail-under=100
 	$(PYTEST) -m threads tests/privacy
 

@@ -21,9 +21,9 @@ from common import run_parts
 
 from userdp import UserData, losses
 from userdp.privacy.mechanisms.clip import clipped_sum
-from userdp.statistics import kernels
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.moments import SecondMoment
+from userdp.statistics.rows import limit_threads
 
 VALUES = {"ordinary": 0.3, "zero": 0.0, "subnormal": 1e-310, "small": 1e-160, "nan": math.nan, "infinite": math.inf}
 VALUES |= {"huge": 1e308, "long": 1e6}
@@ -85,5 +85,5 @@ def table(fraction: float):
 
 
 if __name__ == "__main__":
-    kernels.limit_threads(1)
+    limit_threads(1)
     run_parts("hostile_values", __doc__, {"one user": table(0.0), "all users": table(1.0)})

@@ -17,7 +17,6 @@ import numpy as np
 from common import run_parts
 from rich.console import Console
 from rich.table import Table
-from userdp.statistics.kernels import limit_threads
 
 from userdp.data.users import UserData
 from userdp.losses import logistic
@@ -28,6 +27,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape, SecondMomentShape
+from userdp.statistics.rows import limit_threads
 
 ENTRIES = 40_000_000  # of X
 FEATURES, ROWS = (20, 50, 100, 200), (20, 3, 1)

@@ -62,7 +62,6 @@ _SERVER.set_forkserver_preload(
         "dp_accounting.pld.privacy_loss_distribution",
         "hypothesis.strategies",
         "matplotlib.figure",
-        "numba.extending",
         "opendp.prelude",
         "pandas",
         "pyarrow.parquet",

@@ -4,11 +4,10 @@ from planted.mutant import Mutant
 
 _SHARED = "privacy/test_shared_totals.py::"
 _TIE = _SHARED + "test_thousands_who_stand_at_a_tie_do_not_move_when_one_gets_more_rows"
-_ALONE = _SHARED + "test_a_total_is_the_sum_of_users_by_themselves[float32-full]"
+_ALONE = _SHARED + "test_a_total_is_the_sum_of_users_by_themselves"
 _LENGTHS = _SHARED + "test_lengths_are_rounded_up"
-_MISSING = _SHARED + "test_one_user_with_a_missing_number_makes_no_difference_to_others[float32-full]"
-_LONGER = _SHARED + "test_no_hostile_user_is_longer_than_the_radius[dense-float32]"
-_BLOCKS = _SHARED + "test_blocks_are_rounded_by_themselves[full]"
+_MISSING = _SHARED + "test_one_user_with_a_missing_number_makes_no_difference_to_others"
+_LONGER = _SHARED + "test_no_hostile_user_is_longer_than_the_radius"
 
 MUTANTS = [
     Mutant(
@@ -70,17 +69,10 @@ MUTANTS = [
     ),
     Mutant(
         "products of tiny or huge rows are used",
-        "Geometry._of_block",
+        "Geometry._of_users",
         "(lengths > 1 / extreme) & (lengths < extreme)",
         "np.isfinite(lengths)",
         _LONGER,
-    ),
-    Mutant(
-        "blocks are of users in the order asked",
-        "blocks_of",
-        "np.diff(users // BLOCK_USERS)",
-        "np.diff(np.arange(len(users)) // BLOCK_USERS)",
-        _BLOCKS,
     ),
     Mutant(
         "bases of any numbers are taken",
@@ -88,5 +80,12 @@ MUTANTS = [
         "bool(np.all(",
         "bool(True or np.all(",
         _SHARED + "test_bases_of_extreme_numbers_are_left_to_vectors",
+    ),
+    Mutant(
+        "samples are added up in blocks",
+        "ClippedTotal.clips_to",
+        "self.laplace or self.sampled",
+        "self.laplace",
+        _SHARED + "test_samples_are_added_up_from_single_vectors",
     ),
 ]

@@ -22,6 +22,7 @@ from userdp.data.sparse import SparseRows
 from userdp.engines import LocalEngine
 from userdp.privacy.mechanisms import clip
 from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
+from userdp.privacy.noise import SecureNoise
 from userdp.statistics import gradients, moments, rows, totals
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape
@@ -428,3 +429,11 @@ def test_totals_are_the_same_on_any_number_of_threads(case, monkeypatch):
             found.append(total(statistic, case.data(users, np.float32)))
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_samples_are_added_up_from_single_vectors():
+    """A user who joins moves all others to other places: what rounds by place must not depend on who is sampled."""
+    everyone = Clip(100, 1.0).start(SecureNoise()).contribution(1.0)
+    sample = Clip(100, 1.0, sampling_probability=0.5).start(SecureNoise()).contribution(1.0)
+    assert everyone.clips_to is not None
+    assert sample.clips_to is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +23,6 @@ _MALFORMED = (
     "Expected {what} to be a well-formed sparse matrix: row pointers that rise from 0 to the number of entries, and "
     "column indices from 0 to the number of columns less 1. Its parts do not fit together: build it again."
 )
-
-
-class Entries(NamedTuple):
-    """Sparse rows as kernels take them; `constant` is 1 if the last feature is 1 in all rows and not held, else 0."""
-
-    indptr: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
-    shape: tuple[int, int]
-    constant: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,11 +65,6 @@ class SparseRows:
 
     def __repr__(self) -> str:
         return f"SparseRows(n_features={self.shape[1]}, dtype={self.dtype})"
-
-    def entries(self, constant: bool = False) -> Entries:
-        """As kernels take them; with a `constant` a feature that is 1 follows."""
-        shape = len(self), self.n_columns + constant
-        return Entries(self.indptr, self.indices, self.values, shape, int(constant))
 
     def dense(self, block: slice) -> np.ndarray:
         """Some rows as a matrix."""
@@ -171,7 +156,7 @@ def _csr(X: Any) -> Any:
 
 
 def _fits(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_columns: int) -> bool:
-    """Whether kernels, which check no bounds, can read these parts."""
+    """Whether scipy, which checks no bounds, can read these parts."""
     if any(part.ndim != 1 for part in (indptr, indices, values)) or {indptr.dtype.kind, indices.dtype.kind} != {"i"}:
         return False
     if len(indptr) == 0 or indptr[0] != 0 or not np.all(indptr[1:] >= indptr[:-1]):

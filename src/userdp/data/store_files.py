@@ -232,7 +232,7 @@ class Folder:
 
 
 def _rises(offsets: np.ndarray, n_rows: int) -> bool:
-    """Whether offsets rise from 0 to the number of rows: kernels check no bounds."""
+    """Whether offsets rise from 0 to the number of rows: scipy checks no bounds."""
     return bool(offsets[0] == 0 and offsets[-1] == n_rows and np.all(offsets[1:] >= offsets[:-1]))
 
 

@@ -556,7 +556,7 @@ def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
 
 
 def _check_layout(rows: Any, targets: Any, offsets: Any, affected: Any) -> None:
-    """Refuse arrays that the compiled kernels, which check no bounds, could not read safely."""
+    """Refuse arrays that do not fit together."""
     arrays = {"rows": (rows, 2, "fd"), "targets": (targets, 1, "d"), "offsets": (offsets, 1, "lq")}
     if isinstance(rows, SparseRows):  # which were checked when they were made
         del arrays["rows"]

@@ -284,7 +284,7 @@ class MeanGradient(PerUser):
             )
 
     def _kind(self, n_features: int, dtype: npt.DTypeLike) -> tuple[Any, ...] | None:
-        """What decides whether kernels run, but for numbers; None for losses and classes from outside: these may do
+        """What decides whether gradients can be computed; None for losses and classes from outside: these may do
         anything.
         """
         if type(self) is not MeanGradient or self.loss.may_raise or known(self.loss) is None:

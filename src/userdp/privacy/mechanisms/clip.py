@@ -189,7 +189,8 @@ class _Session(Session):
 
     def contribution(self, radius: float) -> ClippedTotal:
         self._radius = radius
-        return ClippedTotal(radius, self._record.bits, self._record.block, self._record.laplace)
+        record = self._record
+        return ClippedTotal(radius, record.bits, record.block, record.laplace, record.samples_users)
 
     def release_total(self, total: Integers, radius: float) -> Vectors:
         """The same of a total of all of a round's vectors, as `contribution` adds them up."""
@@ -225,10 +226,12 @@ class ClippedTotal:
     bits: int
     block: int
     laplace: bool = False
+    sampled: bool = False
 
     @property
     def clips_to(self) -> tuple[float, int] | None:
-        return None if self.laplace else (self.radius, self.bits)
+        # A user who joins a sample moves all later ones to other blocks: samples are added up from single vectors.
+        return None if self.laplace or self.sampled else (self.radius, self.bits)
 
     def __call__(self, vectors: Vectors | sp.csr_array) -> Integers:
         return clipped_total(vectors, self.radius, self.bits, laplace=self.laplace)
