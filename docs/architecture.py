@@ -10,7 +10,7 @@ from pathlib import Path
 PAGE = Path(__file__).parent / "architecture.md"
 SOURCE = Path(__file__).parent.parent / "src" / "userdp"
 # The order in which data flows, and beside it what only looks on.
-STREET = ("data", "vectors", "engines", "privacy", "solvers", "models", "report", "cli")
+STREET = ("data", "statistics", "engines", "privacy", "solvers", "models", "report", "cli")
 BESIDE = ("losses", "domains", "metrics", "model_selection", "paper", "auditing")
 
 

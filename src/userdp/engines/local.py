@@ -121,12 +121,14 @@ class LocalEngine:
         """
         users = np.sort(users)
         clipped = contribution.clips_to
-        if isinstance(statistic, _ADDED_UP) and type(statistic) in _ADDED_UP and clipped is not None:
+        if isinstance(statistic, _ADDED_UP) and type(statistic) in _ADDED_UP and clipped is not None and len(users):
             found = statistic.total(data, users, *clipped)
             if found is not None:
                 return found
         sparse = type(statistic) in _SPARSE and isinstance(data.rows, SparseRows)
-        parts = [users[first : first + contribution.block] for first in range(0, len(users), contribution.block)]
+        parts = [
+            users[first : first + contribution.block] for first in range(0, max(1, len(users)), contribution.block)
+        ]
         total: Any = 0
         for part in parts:
             made: Any = statistic

@@ -228,10 +228,13 @@ class Marks(NamedTuple):
 def size_of(norms: np.ndarray, longest: float, n_sizes: int) -> np.ndarray:
     """k for a norm above longest / 2^(k + 1), the last of them for any smaller one.
 
+    Above by more than a millionth: rows at the bound that row weights set them, with slopes of a half, have norms at an
+    edge, which rounding must not decide.
+
     >>> size_of(np.array([9.0, 1.0, 0.51, 0.5, 0.1, 0.0]), 1.0, 3).tolist()
     [0, 0, 0, 1, 2, 2]
     """
-    fraction, exponent = np.frexp(norms * (1 / longest))
+    fraction, exponent = np.frexp(norms * ((1 - 2.0**-20) / longest))
     exponent[fraction == 0] = -n_sizes
     return np.asarray(np.clip((fraction == 0.5) - exponent, 0, n_sizes - 1))
 
