@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -201,8 +202,10 @@ def test_nobody_and_users_without_any_rows_raise_nothing(statistic):
 
 def test_missing_numbers_of_one_user_stay_out_of_moments():
     X = made(40, 3, entries=3, seed=3, repeated=False)
-    X.data[X.indptr[8]] = np.nan
     data = UserData.from_arrays(X, np.zeros(40), np.repeat(np.arange(10), 4))
+    values = np.array(data.rows.values)
+    values[data.rows.indptr[8]] = np.nan
+    data = replace(data, rows=replace(data.rows, values=values))
     shapes = MomentShape(np.ones(3))(data, np.arange(10), 10)
     assert not shapes[2].any()
     assert np.all(np.isfinite(shapes))
@@ -243,7 +246,7 @@ def test_many_features(solver):
     pair = both(X, y, np.repeat(np.arange(n_users), 2), fit_intercept=True)
     arguments = {"rows_per_user": 2, "solver": solver, "insecure_seed": 3}
     sparse, dense = (minimize("logistic", data, Ball(5.0), 8.0, 1e-5, **arguments) for data in pair)
-    assert close(sparse.weights, dense.weights)
+    assert close(sparse.weights, dense.weights, 1e-6)  # which are added up in another order
 
 
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
@@ -277,7 +280,7 @@ def test_public_rows_may_be_sparse_too():
             ready(CLASSIFIERS[0], public_X=public).fit(rows, y, groups=users)
             for rows, public in ((wide, wide[:500]), (wide.toarray(), wide[:500].toarray()))
         ]
-        assert close(fits[0].coef_, fits[1].coef_)
+        assert close(fits[0].coef_, fits[1].coef_, 1e-6)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

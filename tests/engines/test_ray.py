@@ -191,7 +191,9 @@ def test_every_solver_finds_the_same(solver, mode, both):
         options["max_gradients"] = int(LIMITS[solver] * 2000 * 12)
     local, there = (minimize("logistic", data, Ball(10.0), *budget, insecure_seed=5, **options) for data in both)
     assert np.allclose(there.weights, local.weights, rtol=1e-9, atol=1e-12)
-    assert (there.aborted, there.phases, there.n_gradients) == (local.aborted, local.phases, local.n_gradients)
+    assert (there.aborted, there.n_gradients) == (local.aborted, local.n_gradients)
+    for one, other in zip(there.phases, local.phases, strict=True):  # sums of parts round by how users are parted
+        assert one == pytest.approx(other, rel=1e-9)
 
 
 def test_what_travels_does_not_grow_with_the_users():
