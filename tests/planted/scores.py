@@ -45,7 +45,7 @@ MUTANTS = [
         "means of scores are taken for vectors that never point apart",
         "curator._ACUTE",
         "ScoreSquares)",
-        "ScoreSquares, __import__('userdp.statistics.scores').vectors.scores.ScoreMeans)",
+        "ScoreSquares, __import__('userdp.statistics.scores').statistics.scores.ScoreMeans)",
         _ACUTE,
     ),
     Mutant(
