@@ -67,7 +67,11 @@ class Rows:
             return rows[self.place]
         if isinstance(self.place, slice):
             return _csr(rows.part(self.place.start, self.place.stop))
-        return _csr(rows)[self.place]
+        lengths = rows.indptr[self.place + 1] - rows.indptr[self.place]
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        entries = np.repeat(rows.indptr[self.place] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        parts = rows.values[entries], rows.indices[entries], indptr.astype(rows.indices.dtype)
+        return scipy.sparse.csr_array(parts, shape=(len(self), rows.n_columns))
 
     @cached_property
     def doubled(self) -> Any:
@@ -205,6 +209,15 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
     return out
 
 
+def scaled_norms(rows: Rows, scales: np.ndarray) -> np.ndarray:
+    """|row * scales| of sparse rows, whose entries of one column add up first."""
+    held = rows.held.astype(np.float64, copy=True)
+    held.sum_duplicates()
+    held.data = np.square(held.data * scales[held.indices])
+    squares = np.asarray(held.sum(axis=1)).ravel()
+    return np.asarray(np.sqrt(squares + scales[-1] ** 2 if rows.data.has_intercept else squares))
+
+
 def norms(lines: np.ndarray) -> np.ndarray:
     """Length of each line, by dot products along it."""
     return np.asarray(np.sqrt(np.einsum("ij,ij->i", lines, lines)))
@@ -239,7 +252,8 @@ def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> I
         before = int(data.offsets[users[0]])
     else:
         ends, before = np.cumsum(data.offsets[users + 1] - data.offsets[users]), 0
-    first, most = 0, max(1, entries // per_row)
+    # Sparse rows take more room: values are beside indices, and products beside both.
+    first, most = 0, max(1, entries // per_row // (4 if sparse else 1))
     while first < len(users):
         last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
         last = min(last, first + most)  # users without rows cost something, too

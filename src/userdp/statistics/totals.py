@@ -92,16 +92,20 @@ class Geometry:
         extreme = _EXTREME[data.dtype.itemsize]
         for some in chunks(data, users):
             rows = Rows(data, some)
-            if rows.counts.min() > self.most_rows:  # lengths are all that is asked of these rows
+            if self.lower.ndim == 1 and isinstance(data.rows, SparseRows):
+                along = np.empty((0, 0))  # products are not kept
+                lengths = of_rows.scaled_norms(rows, self.lower)
+                self.lengths[rows.place] = lengths
+            elif rows.counts.min() > self.most_rows:  # lengths are all that is asked of these rows
                 self.lengths[rows.place] = of_rows.norms(turned(rows, self.lower))
                 self.summed[some] = True
                 continue
-            along = turned(rows, self.lower, np.float64)
-            lengths = of_rows.norms(along)
-            few = rows.per_row(rows.counts <= self.most_rows)
-            self.lengths[rows.place] = (
-                lengths if few.all() else np.where(few, lengths, of_rows.norms(turned(rows, self.lower)))
-            )
+            else:
+                along = turned(rows, self.lower, np.float64)
+                lengths = of_rows.norms(along)
+                few = rows.per_row(rows.counts <= self.most_rows)
+                own = lengths if few.all() else of_rows.norms(turned(rows, self.lower))
+                self.lengths[rows.place] = np.where(few, lengths, own)
             bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
             tame = (lengths > 1 / extreme) & (lengths < extreme)  # neither K nor sums of rows over- or underflow
             rough = ~((self.row_rounding * bounds <= _HIDDEN * lengths) & tame)
