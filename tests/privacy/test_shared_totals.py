@@ -437,3 +437,26 @@ def test_samples_are_added_up_from_single_vectors():
     sample = Clip(100, 1.0, sampling_probability=0.5).start(SecureNoise()).contribution(1.0)
     assert everyone.clips_to is not None
     assert sample.clips_to is None
+
+
+def test_several_entries_of_a_column_are_one_users_own():
+    """Sparse rows as they are given: entries that cancel, and an order that decides whether scipy sorts all of them."""
+    n, values = 2000, np.tile([1e20, -1e20, 1.0, 1.0, 1.0], 8)
+
+    def totals_of(last, entries):
+        indices = np.concatenate([np.tile(np.repeat(np.arange(8), 5), n - 1), last])
+        held = np.concatenate([np.tile(values, n - 1), entries])
+        indptr = np.append(np.arange(n) * 40, len(indices))
+        X = scipy.sparse.csr_matrix((held, indices, indptr), shape=(n, 8))
+        data = UserData.from_arrays(X, np.ones(n), np.arange(n))
+        basis = np.ones(8)
+        gradient = MeanGradient(losses.logistic, np.zeros(8), basis, row_weights=RowWeights(basis, 4.0))
+        for statistic in (ClippedGradient(gradient, 0.5, 4.0, 0.15), MomentShape(basis), moments.ColumnScales()):
+            radius = getattr(statistic, "radius", 1.0)
+            yield LocalEngine().total(statistic, ClippedTotal(radius, 40, 1024), data, np.arange(n)) * 2.0**-40
+
+    neighbours = ([0, 1], [1.0, 2.0]), ([1, 0], [2.0, 1.0]), ([0, 0, 0], [1e20, -1e20, 1.0])
+    found = [list(totals_of(*one)) for one in neighbours]
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert np.linalg.norm((one - two)[:-1]) <= 2 * (1 + 2.0**-18)

@@ -1,7 +1,7 @@
 """Rows by their non-zero entries: what a scipy matrix in CSR form holds, without making it dense.
 
-Row i has values[k] in column indices[k] for indptr[i] <= k < indptr[i + 1]. Entries of a row come in any order; several
-in one column add up, and zeros may be among them.
+Row i has values[k] in column indices[k] for indptr[i] <= k < indptr[i + 1]. Entries are sorted by
+column when rows are made, and several in one column added up; zeros may be among them.
 
 Guarantee: whether something is raised here, and its words, depend on types, dimensions and on whether the parts fit
 together (the structure), never on a value; what a row is depends on its own entries only.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from userdp.data.grouping import Groups
 from userdp.data.schema import NUMBER, declared
@@ -46,6 +47,28 @@ class SparseRows:
             object.__setattr__(self, name, view)
         if not _fits(self.indptr, self.indices, self.values, self.n_columns):
             raise ValueError(_MALFORMED.format(what="rows"))
+        self._sort()
+
+    def _sort(self) -> None:
+        """Entries of each row by columns, those of one column added up: what a row is must not hang on other rows.
+
+        scipy's sort is unstable, and its algorithms depend on whether a whole matrix is in this form. Here all rows are
+        sorted if any is not: a row with several entries of a column always is, and of others there is one order only.
+        """
+        made = scipy.sparse.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
+        if made.has_canonical_format:
+            return
+        made = made.copy()
+        made.has_sorted_indices = False
+        with np.errstate(all="ignore"):
+            made.sum_duplicates()
+        for name, array in {
+            "indptr": made.indptr.astype(np.int64),
+            "indices": made.indices,
+            "values": made.data,
+        }.items():
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import scipy.sparse
 
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
+from userdp.statistics import totals
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, Statistic
 from userdp.statistics.moments import ColumnScales, MomentShape
 
@@ -86,6 +87,7 @@ class LocalEngine:
         """The data as it is; refuses users whose rows are elsewhere."""
         if not isinstance(data, UserData):
             raise TypeError(f"Expected UserData, got {type(data).__name__}: leave the engine out, or pass its own.")
+        totals.forget(data)
         return data
 
     def vectors(self, statistic: Statistic, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from scipy.special import betaincinv
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
 from userdp.losses import Loss, known, smoothing
-from userdp.statistics.rows import Rows, along, chunks, in_threads
+from userdp.statistics.rows import Rows, along, chunks, in_threads, sorted_rows
 from userdp.statistics.totals import GradientTotal, Marks, geometry_of, is_tame
 
 N_SIZES = 12
@@ -451,6 +451,7 @@ class ClippedGradient(PerUser):
             found = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
             found[rows.counts == 0] = math.nan
         sparse = scipy.sparse.issparse(found)
+        found = sorted_rows(found) if sparse else found
         squares = (
             np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
         )
@@ -460,7 +461,6 @@ class ClippedGradient(PerUser):
         if not sparse:
             clipped = np.where(np.isnan(norms)[:, None], 0.0, found) * np.nan_to_num(factors)[:, None]
             return np.hstack([clipped, marks])
-        found = scipy.sparse.csr_array(found)
         each = np.repeat(np.nan_to_num(factors) * ~np.isnan(norms), np.diff(found.indptr))
         found.data = np.where(each > 0, found.data, 0.0) * each
         return scipy.sparse.hstack([found, scipy.sparse.csr_array(marks)], "csr")
@@ -475,7 +475,7 @@ class ClippedGradient(PerUser):
         gradient = self.gradient
         if type(gradient) is not MeanGradient or gradient.basis is None or radius < self.radius * (1 - 1e-12):
             return None
-        if not is_tame(gradient.basis):
+        if not is_tame(gradient.basis, data.dtype):
             return None
         if self.directions is None:
             geometry, directions = geometry_of(data, gradient.basis), None

@@ -13,7 +13,7 @@ import scipy.sparse
 
 from userdp.data.users import UserData
 from userdp.statistics.gradients import PerUser, RowWeights
-from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
+from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, sorted_rows, triangular, turned
 from userdp.statistics.totals import ALLOWED, blocks_of, is_tame, rounding
 
 _EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
@@ -147,6 +147,7 @@ class MomentShape(PerUser):
         """Sums of squares of each user's columns, and how long these are."""
         squares = column_squares(rows, self.basis)
         if scipy.sparse.issparse(squares):
+            squares = sorted_rows(squares)
             return squares, np.sqrt(np.asarray(squares.multiply(squares).sum(axis=1)).ravel())
         return squares, np.sqrt(np.einsum("ij,ij->i", squares, squares))
 
@@ -157,27 +158,32 @@ class MomentShape(PerUser):
         rests on.
         """
         self.check_basis(data.n_features)
-        if radius < 1 or not is_tame(self.basis):
+        if radius < 1 or not is_tame(self.basis, data.dtype):
             return None
         steps, lower = 2.0**bits / radius, self.basis if self.basis.ndim == 1 else triangular(self.basis)
+        blocks = blocks_of(users)
+        allowed = ALLOWED * radius / len(blocks)
 
         def of_block(block: np.ndarray) -> np.ndarray:
             total, error = self._summed(data, block, lower)
-            if not error <= ALLOWED * radius:
-                total = np.zeros(1)
+            if not error <= allowed:
+                whole = np.zeros(1, dtype=np.int64)
                 for some in chunks(data, block):
                     rows = Rows(data, some)
                     known = None if lower.ndim == 1 else self._rounded_factors(rows, lower)[0]
-                    total = total + np.asarray(self.of_users(rows, known).sum(axis=0)).ravel()
+                    made = self.of_users(rows, known)
+                    made = made.toarray() if scipy.sparse.issparse(made) else made
+                    whole = whole + np.trunc(made * steps).astype(np.int64).sum(axis=0)
+                return np.append(whole, len(block))
             return np.append(np.trunc(total * steps).astype(np.int64), len(block))
 
-        return np.asarray(np.sum(in_threads(of_block, blocks_of(users)), axis=0))
+        return np.asarray(np.sum(in_threads(of_block, blocks), axis=0))
 
     def _summed(self, data: UserData, block: np.ndarray, lower: np.ndarray) -> tuple[np.ndarray, float]:
         """The sum of a block's vectors, and a bound on how far it is off."""
         d, error = data.n_features, 0.0
         total: Any = 0.0
-        square = np.zeros((d, d))
+        square, reach, depth, leaves = np.zeros((d, d)), 0.0, 0, 0
         for some in chunks(data, block):
             rows = Rows(data, some)
             if lower.ndim == 1:
@@ -194,10 +200,12 @@ class MomentShape(PerUser):
             for leaf in range(0, len(held), _LEAF_ROWS):
                 some_rows = held[leaf : leaf + _LEAF_ROWS]
                 square = square + some_rows.T @ some_rows
-            depth = min(len(rows), _LEAF_ROWS) + len(rows) // _LEAF_ROWS
-            error += rounding(float, depth + 4 * d) * float(weights @ np.square(bounds))
+                leaves += 1
+            depth = max(depth, min(len(rows), _LEAF_ROWS))
+            reach += float(weights @ np.square(bounds))
         if lower.ndim == 2:
             total = triangle(self.basis.T @ square @ self.basis)
+            error = rounding(float, depth + leaves + 4 * d) * reach
         return np.asarray(total), error if np.all(np.isfinite(total)) else math.inf
 
     def _rounded_factors(self, rows: Rows, lower: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -295,7 +303,6 @@ def column_squares(rows: Rows, scales: np.ndarray) -> Any:
     )
     if scipy.sparse.issparse(held):
         held = held.copy()
-        held.sum_duplicates()
         held.data = np.square(held.data * scales[held.indices])
         made = product @ held
     else:

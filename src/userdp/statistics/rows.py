@@ -210,9 +210,8 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
 
 
 def scaled_norms(rows: Rows, scales: np.ndarray) -> np.ndarray:
-    """|row * scales| of sparse rows, whose entries of one column add up first."""
+    """|row * scales| of sparse rows."""
     held = rows.held.astype(np.float64, copy=True)
-    held.sum_duplicates()
     held.data = np.square(held.data * scales[held.indices])
     squares = np.asarray(held.sum(axis=1)).ravel()
     return np.asarray(np.sqrt(squares + scales[-1] ** 2 if rows.data.has_intercept else squares))
@@ -231,6 +230,14 @@ def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:
     else:
         found = np.abs(held)
     return along(found, constant, sizes[None])[:, 0]
+
+
+def sorted_rows(made: Any) -> scipy.sparse.csr_array:
+    """A sparse product with each row's entries sorted: scipy sorts all rows or none, by what one of them is."""
+    made = scipy.sparse.csr_array(made, copy=True)
+    made.has_sorted_indices = False
+    made.sort_indices()
+    return made
 
 
 def _csr(rows: SparseRows) -> scipy.sparse.csr_array:

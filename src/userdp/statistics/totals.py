@@ -22,6 +22,7 @@ Li, Tramer, Liang and Hashimoto 2021 clip gradients of single examples of deep n
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ _EXTREME = {
     4: 2.0**50,
     8: 2.0**400,
 }  # by bytes of a number: rows so long, or one over that, are not multiplied with others
-_TAME = 2.0**300
+_TAME = {4: 2.0**60, 8: 2.0**300}  # by the same: lines of a basis so long, or one over that
 
 
 def rounding(dtype: Any, terms: int) -> float:
@@ -54,10 +55,11 @@ def rounding(dtype: Any, terms: int) -> float:
     return 2 * (terms + 4) * unit
 
 
-def is_tame(basis: np.ndarray) -> bool:
+def is_tame(basis: np.ndarray, dtype: Any) -> bool:
     """Whether rows may be added up before they are turned: where a row is tame in the basis, sums do not overflow."""
     sizes = np.abs(basis) if basis.ndim == 1 else np.abs(basis).max(axis=1)
-    return bool(np.all((sizes >= 1 / _TAME) & (sizes <= _TAME)))
+    most = _TAME[np.dtype(dtype).itemsize]
+    return bool(np.all((sizes >= 1 / most) & (sizes <= most)))
 
 
 class Geometry:
@@ -132,12 +134,15 @@ class Geometry:
         # who else there is.
         outputs = [slopes] if slopes.ndim == 1 else list(np.ascontiguousarray(slopes.T))
         sizes = [rows.per_user(np.abs(one) * lengths).astype(np.float64) for one in outputs]
-        total = np.sum(sizes, axis=0) if len(sizes) > 1 else sizes[0]
+        # One output after the other: numpy's sums over several take an order that depends on how many users there are.
+        total = functools.reduce(np.add, sizes)
         hidden = _HIDDEN + 2 * rounding(lengths.dtype, 4)  # by the rounding of lengths and products
-        alone: np.ndarray = sizes[0] if len(sizes) == 1 else np.sqrt(np.sum(np.square(sizes), axis=0))
+        alone: np.ndarray = (
+            sizes[0] if len(sizes) == 1 else np.sqrt(functools.reduce(np.add, [size * size for size in sizes]))
+        )
         if rows.single:
             return alone, alone * (1 + hidden), total
-        squares = np.maximum(np.sum(self._squares(rows, outputs), axis=0), 0.0)
+        squares = np.maximum(functools.reduce(np.add, self._squares(rows, outputs)), 0.0)
         unit = rounding(lengths.dtype, 2 * self.most_rows)  # by adding products up
         ones = rows.counts == 1
         norms = np.where(ones, alone, np.sqrt(squares))
@@ -188,6 +193,11 @@ def geometry_of(data: UserData, basis: np.ndarray) -> Geometry:
         _KEPT.pop(data, None)  # its memory first
         kept = _KEPT[data] = Geometry(data, basis)
     return kept
+
+
+def forget(data: UserData) -> None:
+    """Keep nothing of these rows: who made them of an array may have changed it since."""
+    _KEPT.pop(data, None)
 
 
 def blocks_of(users: np.ndarray) -> list[np.ndarray]:
@@ -259,25 +269,31 @@ class GradientTotal:
 
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray:
         """Whole numbers: steps of radius 2^-bits, and how many users there are."""
-        steps = 2.0**bits / radius
+        steps, blocks = 2.0**bits / radius, blocks_of(users)
+        allowed = ALLOWED * radius / len(blocks)
 
         def of_block(block: np.ndarray) -> np.ndarray:
             total, marks, error = self._summed(data, block, steps, alone=False)
-            if not error <= ALLOWED * radius:
+            if not error <= allowed:
                 total, marks, _ = self._summed(data, block, steps, alone=True)
-            return np.concatenate([np.trunc(total * steps).astype(np.int64), marks, [len(block)]])
+            else:
+                total = np.trunc(total * steps)
+            return np.concatenate([total.astype(np.int64), marks, [len(block)]])
 
-        return np.asarray(np.sum(in_threads(of_block, blocks_of(users)), axis=0))
+        return np.asarray(np.sum(in_threads(of_block, blocks), axis=0))
 
     def _summed(
         self, data: UserData, block: np.ndarray, steps: float, alone: bool
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """The block's sum, its marks, and a bound on how far the sum is off; `alone`: from single users' vectors."""
+        """The block's sum, its marks, and a bound on how far the sum is off; `alone`: whole steps of single vectors."""
         total: Any = 0.0
         marks, error = np.zeros(self.marks.sizes + 1, dtype=np.int64), 0.0
         for some in chunks(data, block):
             rows = Rows(data, some)
-            part, norms, lost, wrong = self._along(rows) if self.geometry is None else self._turned(rows, alone)
+            few = self.geometry is None
+            part, norms, lost, wrong = self._along(rows, alone) if few else self._turned(rows, alone)
+            if alone:
+                part = np.trunc(part * steps).astype(np.int64).sum(axis=0)
             total, error = total + part, error + wrong
             marks += self.marks.counted(norms, lost, data.affected[some], steps)
         finite = bool(np.all(np.isfinite(total)))
@@ -291,7 +307,7 @@ class GradientTotal:
         lost = ~np.isfinite(norms) | (rows.counts == 0)
         return np.where(lost, 0.0, factors), lost
 
-    def _along(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
+    def _along(self, rows: Rows, alone: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
         """Along few directions: every user's vector is at hand."""
         assert self.directions is not None
         vectors = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
@@ -299,6 +315,8 @@ class GradientTotal:
         factors, lost = self._factors(rows, norms)
         if lost is not None:
             vectors = np.where(lost[:, None], 0.0, vectors)
+        if alone:
+            return vectors * factors[:, None], norms, lost, 0.0
         return factors @ vectors, norms, lost, rounding(float, len(norms)) * self.clip * len(norms)
 
     def _turned(self, rows: Rows, alone: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
@@ -317,7 +335,7 @@ class GradientTotal:
         else:
             norms, safe, reach = self._direct(sums, geometry)
         factors, lost = self._factors(rows, safe)
-        unit = rounding(float, n_features + (len(rows.users) if alone else rows.depth))
+        unit = rounding(float, n_features + max(rows.depth, len(direct)))
         error = unit * float(factors @ (reach if lost is None else np.where(lost, 0.0, reach)))
         if alone:
             return self._one_by_one(rows, outputs, sums, direct, factors), norms, lost, error
@@ -358,7 +376,7 @@ class GradientTotal:
         direct: np.ndarray,
         factors: np.ndarray,
     ) -> np.ndarray:
-        """The sum of users' clipped vectors, each computed by itself and clipped once more by its own norm."""
+        """Users' clipped vectors, each computed by itself and clipped once more by its own norm."""
         assert self.geometry is not None
         basis = self.geometry.basis
         others = np.setdiff1d(np.arange(len(rows.users)), direct)
@@ -374,4 +392,4 @@ class GradientTotal:
         vectors[(factors == 0) | ~np.isfinite(vectors).all(axis=1)] = 0.0
         vectors *= factors[:, None]
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        return np.asarray(vectors.T @ np.minimum(self.clip * _SAFE / norms, 1.0))
+        return np.asarray(vectors * np.minimum(self.clip * _SAFE / norms, 1.0)[:, None])

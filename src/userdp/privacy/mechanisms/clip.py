@@ -199,7 +199,7 @@ class _Session(Session):
             raise ValueError("Expected the radius that vectors were clipped to.")
         # Every vector adds 1 or -1 to the last number, and at most a radius to the others: what no engine that adds
         # each user once can give is refused. (Two users too many cannot be told by that.)
-        count, longest = int(total[-1]), self._left * 2.0**self._record.bits * (1 + 1e-9)
+        count, longest = int(total[-1]), self._left * 2.0**self._record.bits * (1 + SHARED_ROUNDING)
         if abs(count) > self._left or (count - self._left) % 2 or np.linalg.norm(total[:-1].astype(float)) > longest:
             raise ValueError("Expected the total of one vector for each user of the round.")
         self._left, self._total = 0, total if self._counted else np.zeros_like(total)
