@@ -133,4 +133,4 @@ def test_canaries_find_noise_that_is_missing(monkeypatch):
 def test_an_edge_finds_noise_that_is_missing_in_a_training(monkeypatch):
     drawn = noise.gaussian_std
     monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 5)
-    assert not audit_edges("group-privacy", "tight", BUDGET, 0.01, 150, insecure_seed=1).holds
+    assert not audit_edges("whitened-clip", "tight", BUDGET, 0.01, 150, insecure_seed=1).holds

@@ -99,7 +99,7 @@ def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
         count = np.where(lengths <= 1, 1, -1).sum()
         return np.append((clipped * 2.0**self.bits).astype(np.int64).sum(axis=0), count)
 
-    monkeypatch.setattr(local, "_FUSED", ())
+    monkeypatch.setattr(local, "_ADDED_UP", ())
     monkeypatch.setattr(ClippedTotal, "__call__", ten_radii)
     data, tape = make_users(1500, rows=(1, 6)), Tape()
     run("plain", "tight", data, tape, replay=False)
@@ -115,7 +115,7 @@ def test_the_comparison_notices_users_who_change_others(monkeypatch):
     def leaky(self, data, users):
         return honest(self, data, users) + np.isfinite(data.rows).mean()
 
-    monkeypatch.setattr(local, "_FUSED", ())
+    monkeypatch.setattr(local, "_ADDED_UP", ())
     monkeypatch.setattr(ClippedGradient, "vectors", leaky)
     data, tape = make_users(1500, rows=(1, 6)), Tape()
     run("whitened-clip", "tight", data, tape, replay=False)
