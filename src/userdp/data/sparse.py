@@ -49,13 +49,20 @@ class SparseRows:
             raise ValueError(_MALFORMED.format(what="rows"))
         self._sort()
 
+    def csr(self) -> scipy.sparse.csr_array:
+        """As scipy has it, without a copy: pointers and indices of two types would be copied into one."""
+        indptr, kind = self.indptr, self.indices.dtype
+        if len(self.values) <= np.iinfo(kind).max:
+            indptr = indptr.astype(kind, copy=False)
+        return scipy.sparse.csr_array((self.values, self.indices, indptr), shape=self.shape)
+
     def _sort(self) -> None:
         """Entries of each row by columns, those of one column added up: what a row is must not hang on other rows.
 
         scipy's sort is unstable, and its algorithms depend on whether a whole matrix is in this form. Here all rows are
         sorted if any is not: a row with several entries of a column always is, and of others there is one order only.
         """
-        made = scipy.sparse.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
+        made = self.csr()
         if made.has_canonical_format:
             return
         made = made.copy()

@@ -66,7 +66,7 @@ class Rows:
         if not isinstance(rows, SparseRows):
             return rows[self.place]
         if isinstance(self.place, slice):
-            return _csr(rows.part(self.place.start, self.place.stop))
+            return rows.part(self.place.start, self.place.stop).csr()
         lengths = rows.indptr[self.place + 1] - rows.indptr[self.place]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         entries = np.repeat(rows.indptr[self.place] - indptr[:-1], lengths) + np.arange(indptr[-1])
@@ -238,10 +238,6 @@ def sorted_rows(made: Any) -> scipy.sparse.csr_array:
     made.has_sorted_indices = False
     made.sort_indices()
     return made
-
-
-def _csr(rows: SparseRows) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape)
 
 
 def triangular(basis: np.ndarray) -> np.ndarray:
