@@ -288,6 +288,7 @@ def test_public_rows_may_be_sparse_too():
 
 def test_users_next_to_each_other_are_used_without_a_copy():
     X = made(ROWS, D)
+    X.sum_duplicates()  # and sorted, as they are held
     for intercept in (False, True):
         data = UserData.from_arrays(X, None, USERS, fit_intercept=intercept)
         rows = data.rows
@@ -328,6 +329,7 @@ def test_all_forms_and_types_are_read_alike():
 
 def test_missing_values_are_filled_where_that_is_asked_for():
     X = made(ROWS, D, repeated=False)
+    X.sort_indices()
     X.data[::7] = np.nan
     data = UserData.from_arrays(X, None, USERS, fill_missing=2.5)
     assert np.array_equal(data.rows.values, np.where(np.isnan(X.data), 2.5, X.data))

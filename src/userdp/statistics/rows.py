@@ -218,7 +218,8 @@ def scaled_norms(rows: Rows, scales: np.ndarray) -> np.ndarray:
 
 
 def norms(lines: np.ndarray) -> np.ndarray:
-    """Length of each line, by dot products along it."""
+    """Length of each line, by dot products along it; in float64, where squares do not overflow."""
+    lines = lines.astype(np.float64, copy=False)
     return np.asarray(np.sqrt(np.einsum("ij,ij->i", lines, lines)))
 
 
