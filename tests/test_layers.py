@@ -176,7 +176,7 @@ def test_the_check_itself_sees_imports():
 ROOMS = {
     "auditing": 1_400,
     "cli": 2_500,
-    "data": 3_950,
+    "data": 4_000,
     "engines": 1_350,
     "losses": 850,
     "metrics": 1_450,
@@ -185,7 +185,7 @@ ROOMS = {
     "privacy": 5_850,
     "report": 1_800,
     "solvers": 3_650,
-    "statistics": 2_300,
+    "statistics": 2_450,
     "": 1_050,  # the package's own modules
 }
 

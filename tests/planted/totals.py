@@ -40,11 +40,11 @@ MUTANTS = [
     Mutant(
         "sums that are off are kept",
         "GradientTotal.total",
-        "not error <= ALLOWED * radius",
+        "not error <= allowed",
         "False",
         _MISSING,
     ),
-    Mutant("moments that are off are kept", "MomentShape.total", "not error <= ALLOWED * radius", "False", _MISSING),
+    Mutant("moments that are off are kept", "MomentShape.total", "not error <= allowed", "False", _MISSING),
     Mutant(
         "moments one by one are not rounded as those beside others",
         "MomentShape.total",
