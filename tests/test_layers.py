@@ -177,7 +177,7 @@ ROOMS = {
     "auditing": 1_400,
     "cli": 2_500,
     "data": 4_000,
-    "engines": 1_350,
+    "engines": 1_375,
     "losses": 850,
     "metrics": 1_450,
     "models": 4_000,
