@@ -289,7 +289,7 @@ def test_users_of_any_numbers_move_a_total_by_their_own_part(drawn, targets):
     one, other = (replace(data, targets=data.targets + targets) for data in (one, other))
     for statistic in hostile_statistics(np.full(one.n_features, 0.3), basis):
         if statistic.total(one, np.arange(one.n_users), radius_of(statistic), BITS) is None:
-            assert not totals.is_tame(basis), "vectors of each user are added up"
+            assert not totals.is_tame(basis, one.dtype), "vectors of each user are added up"
         else:
             assert_own_part_alone_moves(statistic, one, other, place)
 

@@ -167,7 +167,7 @@ _room = threading.local()
 
 def _copied(rows: np.ndarray) -> np.ndarray:
     """The rows in float64, in room of this thread that the next call takes again: fresh memory costs more."""
-    if getattr(_room, "numbers", np.empty(0)).size < rows.size:
+    if not hasattr(_room, "numbers") or _room.numbers.size < rows.size:
         _room.numbers = np.empty(max(rows.size, CHUNK_ENTRIES))
     copy: np.ndarray = _room.numbers[: rows.size].reshape(rows.shape)
     copy[...] = rows
