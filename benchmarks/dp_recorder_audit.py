@@ -29,7 +29,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from dp_recorder.auditing import Auditor, audit_spec, ensure_equality
 
 from userdp import LinearRegression, LogisticRegression, PrivateStandardScaler, private_mean
-from userdp.metrics import evaluate
+from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise

@@ -29,8 +29,8 @@ import numpy as np
 from scipy.special import expit
 
 import userdp
-from userdp.metrics import evaluate
-from userdp.metrics.scoring import row_losses, scale_of
+from userdp.evaluation import evaluate
+from userdp.evaluation.row_losses import row_losses, scale_of
 
 END = 8.0  # of the range of targets
 MEANS = ("log_loss", "brier", "accuracy", "mae")

@@ -21,7 +21,7 @@ from rich.table import Table
 from scipy.stats import spearmanr
 
 from userdp import Ball, UserData, losses, minimize
-from userdp.solvers.choose import plan, public_problem
+from userdp.solvers.planner import plan, public_problem
 from userdp_research.bench.references import mean_loss, optimum
 
 CELLS = [

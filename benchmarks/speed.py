@@ -34,7 +34,7 @@ from sklearn.linear_model import SGDClassifier
 
 from userdp import LogisticRegression
 from userdp.privacy.accounting import Budget
-from userdp.solvers.choose import default_radius, plan, public_problem
+from userdp.solvers.planner import default_radius, plan, public_problem
 from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_rows
 from userdp_research.bench.solving import solve_all
 

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent / "architecture.md"
 SOURCE = Path(__file__).parent.parent / "src" / "userdp"
 # The order in which data flows, and beside it what only looks on.
 STREET = ("data", "statistics", "engines", "privacy", "solvers", "models", "report", "cli")
-BESIDE = ("losses", "domains", "metrics", "model_selection", "paper", "auditing")
+BESIDE = ("losses", "domains", "evaluation", "model_selection", "paper", "auditing")
 
 
 def files(part: str) -> list[Path]:

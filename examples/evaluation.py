@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 import userdp
 from userdp.cli.demonstration import survey
-from userdp.metrics import evaluate
+from userdp.evaluation import evaluate
 
 frame = survey().to_pandas()
 visit = frame["docvis"] > 0

@@ -20,7 +20,7 @@ from userdp import Boolean, Budget, BudgetExceeded, Category, Columns, Date, Led
 from userdp.data.cells import labels, texts_of_words
 from userdp.data.columns import cut, first_description, packed
 from userdp.data.tables import open_table
-from userdp.models.preparing import Preparation, ranged
+from userdp.models.learned_columns import Preparation, ranged
 from userdp.statistics.columns import Histograms
 
 CLASSES = ["no", "yes"]

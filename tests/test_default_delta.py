@@ -8,7 +8,7 @@ from sklearn.base import clone
 from support_cli import run
 
 from userdp import Ball, Budget, Ledger, LogisticRegression, PrivateStandardScaler, UserData, minimize
-from userdp.models.private_mean import private_mean
+from userdp.models.means import private_mean
 
 N_USERS = 20_000
 DELTA = N_USERS**-1.5

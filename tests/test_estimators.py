@@ -41,7 +41,7 @@ from userdp import (
 )
 from userdp.data.sharing import shares_memory
 from userdp.data.source import Source
-from userdp.metrics import evaluate
+from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.files import model_of
 

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from support_estimators import SEEDED, made, ready
 
 from userdp import LinearRegression, LogisticRegression, PublicScaler
-from userdp.models.conventions import UtilityWarning
+from userdp.models.sklearn_compat import UtilityWarning
 
 
 def outcome(model, X, y, users):

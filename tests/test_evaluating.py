@@ -1,4 +1,4 @@
-"""`userdp.metrics.evaluate`: scores near scikit-learn's, intervals that hold them, one charge, and refusals."""
+"""`userdp.evaluation.evaluate`: scores near scikit-learn's, intervals that hold them, one charge, and refusals."""
 
 import functools
 import json
@@ -20,13 +20,13 @@ from sklearn.tree import DecisionTreeClassifier
 
 import userdp
 from userdp import Budget, BudgetExceeded, Ledger, LinearRegression, LinearSVC, LogisticRegression, PoissonRegressor
-from userdp.metrics import Evaluation, evaluate
-from userdp.metrics.binned import N_BINS, Histogram
-from userdp.metrics.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
-from userdp.metrics.layout import BlockScores, ScoreLayout
-from userdp.metrics.release import _root, above_noise, evaluation_steps
-from userdp.metrics.results import Score, Scores
-from userdp.metrics.scoring import Predictions, Scale, as_table, isolated, margins_of, predictions_of, row_losses
+from userdp.evaluation import Evaluation, evaluate
+from userdp.evaluation.coordinates import BlockScores, ScoreLayout
+from userdp.evaluation.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
+from userdp.evaluation.histogram import N_BINS, Histogram
+from userdp.evaluation.release import _root, above_noise, evaluation_steps
+from userdp.evaluation.row_losses import Predictions, Scale, as_table, isolated, margins_of, predictions_of, row_losses
+from userdp.evaluation.scores import Score, Scores
 from userdp.models import evaluating
 from userdp.privacy.accounting import fits
 from userdp.privacy.guarantee import covered
@@ -550,10 +550,10 @@ def test_a_ball_holds_its_points():
 
 
 def test_the_function_is_found_where_it_is_said_to_be():
-    assert userdp.metrics.evaluate is evaluate
-    assert "evaluate" in dir(userdp.metrics)
+    assert userdp.evaluation.evaluate is evaluate
+    assert "evaluate" in dir(userdp.evaluation)
     with pytest.raises(AttributeError, match="no attribute 'nobody'"):
-        userdp.metrics.nobody  # noqa: B018 - reading it must raise
+        userdp.evaluation.nobody  # noqa: B018 - reading it must raise
 
 
 # --- fit(evaluate=...) ------------------------------------------------------------------------------------------------

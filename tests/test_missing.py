@@ -22,8 +22,8 @@ import userdp
 from userdp import UserData, losses
 from userdp.data import store as stores
 from userdp.engines import LocalEngine
-from userdp.models.conventions import UtilityWarning
 from userdp.models.files import load_model, model_of, save_model
+from userdp.models.sklearn_compat import UtilityWarning
 from userdp.privacy.guarantee import Statement
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanGradient

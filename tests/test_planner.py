@@ -11,7 +11,7 @@ from support_solvers import best_risk, make_users, risk
 import userdp
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
 from userdp.solvers.base import Result
-from userdp.solvers.choose import choose, consider, noise_dominated, public_problem
+from userdp.solvers.planner import choose, consider, noise_dominated, public_problem
 from userdp.solvers.registry import SOLVERS
 
 LOGISTIC = public_problem("logistic", 5)

@@ -25,7 +25,7 @@ from userdp import (
 )
 from userdp.models import mean_intervals
 from userdp.models.mean_intervals import MeanErrors
-from userdp.models.private_mean import mean_of_users, plan_intervals, plan_mean, plan_plain, private_mean
+from userdp.models.means import mean_of_users, plan_intervals, plan_mean, plan_plain, private_mean
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.outlier_removal import radius_grid
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from userdp import LinearRegression, LogisticRegression, PoissonRegressor, load_model, save_model
-from userdp.models.conventions import UtilityWarning
-from userdp.models.inference import far_from_resolved, notes_on, unresolved_columns
+from userdp.models.intervals import far_from_resolved, notes_on, unresolved_columns
+from userdp.models.sklearn_compat import UtilityWarning
 
 N_USERS, ROWS = 30_000, 3
 

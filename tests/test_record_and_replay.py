@@ -28,7 +28,7 @@ from userdp import (
     make_pipeline,
     private_mean,
 )
-from userdp.metrics import evaluate
+from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
 
 N_USERS, VICTIM, CAP = 400, 137, 4

@@ -24,7 +24,7 @@ from userdp.data.schema import Schema
 from userdp.data.store import StoreWarning
 from userdp.data.store_files import _same_sources, parsed_limit
 from userdp.data.tables import open_table
-from userdp.models.private_mean import mean_of_users
+from userdp.models.means import mean_of_users
 from userdp.statistics.moments import UserMean
 
 RNG = np.random.default_rng(0)
@@ -441,7 +441,7 @@ def plain(tmp_path, n_users=400, rows=6):
     return path
 
 
-@pytest.mark.filterwarnings("ignore::userdp.models.conventions.UtilityWarning")
+@pytest.mark.filterwarnings("ignore::userdp.models.sklearn_compat.UtilityWarning")
 @pytest.mark.parametrize("solver", ["auto", "phased-sgd", "accelerated"])
 def test_fits_are_the_same_as_in_memory(solver, tmp_path):
     path, found = plain(tmp_path), []

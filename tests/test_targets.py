@@ -22,9 +22,9 @@ from userdp import (
     UserData,
 )
 from userdp.model_selection import PrivateSearchCV
-from userdp.models.conventions import UtilityWarning
 from userdp.models.files import load_model, model_of, save_model
-from userdp.models.preparing import Preparation, UnknownRange, range_of_targets
+from userdp.models.learned_columns import Preparation, UnknownRange, range_of_targets
+from userdp.models.sklearn_compat import UtilityWarning
 from userdp.statistics.columns import Histograms
 
 TRUE = np.array([3.0, -2.0])

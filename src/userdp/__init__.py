@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.domains import Affine as Affine
     from userdp.domains import Ball, Box
     from userdp.domains import Simplex as Simplex
-    from userdp.models.conventions import PrivacyWarning, UtilityWarning
     from userdp.models.estimators import (
         HuberRegressor,
         LinearRegression,
@@ -31,9 +30,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.export import to_sklearn as to_sklearn
     from userdp.models.files import load_model, save_model
     from userdp.models.fitting import minimize
+    from userdp.models.means import MeanResult, private_mean
     from userdp.models.pipelines import make_pipeline as make_pipeline
-    from userdp.models.private_mean import MeanResult, private_mean
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
+    from userdp.models.sklearn_compat import PrivacyWarning, UtilityWarning
     from userdp.privacy.accounting import Budget, BudgetExceeded
     from userdp.privacy.accounting import Cost as Cost
     from userdp.privacy.accounting import gaussian_multiplier as gaussian_multiplier
@@ -49,8 +49,8 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
     from userdp.solvers.base import Result
-    from userdp.solvers.choose import plan
     from userdp.solvers.mean_plans import plan_means as plan_means
+    from userdp.solvers.planner import plan
     from userdp.solvers.problem import Problem as Problem
     from userdp.solvers.registry import register as register
     from userdp.statistics.gradients import MeanGradient as MeanGradient
@@ -75,9 +75,9 @@ _PUBLIC = {
     "models.files": ("load_model", "save_model"),
     "models.fitting": ("minimize",),
     "models.pipelines": ("make_pipeline",),
-    "models.private_mean": ("MeanResult", "private_mean"),
+    "models.means": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
-    "models.conventions": ("PrivacyWarning", "UtilityWarning"),
+    "models.sklearn_compat": ("PrivacyWarning", "UtilityWarning"),
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),
@@ -86,7 +86,7 @@ _PUBLIC = {
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
     "solvers.base": ("Result",),
-    "solvers.choose": ("plan",),
+    "solvers.planner": ("plan",),
     "solvers.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
     "solvers.registry": ("register",),
@@ -98,8 +98,8 @@ _PACKAGES = (
     "auditing",
     "data",
     "domains",
+    "evaluation",
     "losses",
-    "metrics",
     "model_selection",
     "models",
     "paper",

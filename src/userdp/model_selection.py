@@ -32,12 +32,12 @@ from userdp.data.schema import collected
 from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.source import Source
 from userdp.data.sparse import is_sparse
-from userdp.metrics.scoring import row_losses, taken
-from userdp.models.conventions import PrivateEstimator, documented, owners, read_targets
+from userdp.evaluation.row_losses import row_losses, taken
 from userdp.models.estimators import PoissonRegressor, QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
 from userdp.models.pipelines import check_steps
+from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_targets
 from userdp.models.steps import fit_on_nobody, transformed
 from userdp.privacy.accounting import BudgetExceeded, budget_for
 from userdp.privacy.guarantee import COVERS_SEARCH, statement
@@ -66,7 +66,7 @@ _FAILED = (
     "Expected every candidate's fit to be checked before anything is charged; a check failed. Try the search on data "
     "that is not private. Nothing was spent."
 )
-_SCORINGS = {  # of what, and what `metrics.scoring` calls it
+_SCORINGS = {  # of what, and what `evaluation.row_losses` calls it
     "neg_brier_score": ("probabilities", "brier"),
     "accuracy": ("classes", "accuracy"),
     "neg_mean_squared_error": ("numbers", "mse"),
@@ -110,7 +110,7 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
         "`privacy_` is that of the whole search.",
         "best_score_ : float": "The chosen candidate's noisy score, to compare candidates by: the best of several, so "
         "it is too good on average, and its level has the noise of `std_test_score`. "
-        "For an honest one use `userdp.metrics.evaluate` on others.",
+        "For an honest one use `userdp.evaluation.evaluate` on others.",
         "best_index_ : int": "Its place among the candidates.",
         "cv_results_ : dict": "What was released of scores, for `pandas.DataFrame`: `params` and a `param_` of each, "
         "`mean_test_score`, `rank_test_score`, and two standard deviations of noise: `noise_test_score` of that by "
@@ -345,7 +345,7 @@ def _check_candidate(candidate: Any, first: LinearModel) -> None:
     if model.evaluate is not None:
         raise ValueError(
             "Expected candidates without evaluate: people who helped to choose a model would score it. Score it on "
-            "others, with userdp.metrics.evaluate. Nothing was spent."
+            "others, with userdp.evaluation.evaluate. Nothing was spent."
         )
     if model._classifies != first._classifies or hasattr(model, "predict_proba") != hasattr(first, "predict_proba"):
         raise ValueError("Expected candidates that predict the same kind of thing. Nothing was spent.")

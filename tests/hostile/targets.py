@@ -27,8 +27,8 @@ from userdp import Budget, Curator, Ledger, LogisticRegression, UserData, load_m
 from userdp.cli import app
 from userdp.data.schema import Schema, ids, numbers
 from userdp.data.tables import open_table, write_table
-from userdp.models.conventions import UtilityWarning
-from userdp.models.private_mean import private_mean
+from userdp.models.means import private_mean
+from userdp.models.sklearn_compat import UtilityWarning
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step

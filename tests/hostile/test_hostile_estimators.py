@@ -11,7 +11,7 @@ from support_hostile import SENT, SUBNORMAL, observed, replaced
 from support_solvers import make_users
 
 from userdp import Ball, PrivateStandardScaler, PublicScaler, UserData, losses, minimize
-from userdp.models.private_mean import private_mean
+from userdp.models.means import private_mean
 
 N_USERS, ROWS = 400, 3
 SEEDED = {"epsilon": 8.0, "delta": 1e-4, "max_rows_per_user": ROWS, "insecure_seed": 1, "solver": "phased-sgd"}

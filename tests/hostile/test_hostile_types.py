@@ -21,7 +21,7 @@ from support_hostile import observed, without_releases
 
 from userdp import LinearRegression, LogisticRegression, PrivateStandardScaler, PublicScaler, UserData
 from userdp.data.tables import open_table
-from userdp.models.private_mean import private_mean
+from userdp.models.means import private_mean
 
 N_USERS, ROWS, MANY = 300, 3, 1000  # the hostile person, the first, owns MANY rows: more than all others together
 SEEDED = {"epsilon": 8.0, "delta": 1e-4, "insecure_seed": 1, "max_rows_per_user": ROWS}

@@ -5,7 +5,7 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "private mean: search for free",
-        "private_mean._best",
+        "means._best",
         "(1 - fraction) *",
         "",
         "test_private_mean.py::test_a_plan_fits_its_budget_in_full",

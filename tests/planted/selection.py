@@ -107,14 +107,14 @@ MUTANTS = [
     ),
     Mutant(
         "search: one person's missing values are everybody's",
-        "scoring._sound",
+        "row_losses._sound",
         "todo += [(first, middle), (middle, last)]",
         "pass",
         _OWN_ROWS,
     ),
     Mutant(
         "search: others are asked for in smaller blocks if a row fails",
-        "scoring.isolated",
+        "row_losses.isolated",
         "attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None",
         "None\nif sound.any():\n    out[sound] = attempt(everyone[sound])",
         "test_evaluating.py::test_rows_that_a_step_fails_on_change_no_bit_of_the_others",

@@ -140,7 +140,7 @@ MUTANTS = [
     ),
     Mutant(
         "copies: autologging goes unseen",
-        "conventions.replaced_by",
+        "sklearn_compat.replaced_by",
         'owner.partition(".")[0] != "sklearn"',
         "False",
         "test_searches.py::test_packages_that_log_fits_with_their_scores_are_noticed",

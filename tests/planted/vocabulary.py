@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         "bins that noise fills are in the range of targets",
-        "preparing._held",
+        "learned_columns._held",
         "masses > least",
         "masses > 0",
         "test_targets.py::test_a_range_is_of_all_bins_that_are_clear_and_one_more",

@@ -12,7 +12,7 @@ from support_acute import all_of, inner, users_of
 from support_curator import BUDGET
 
 from userdp.auditing.bounds import audited_gaussian_epsilon
-from userdp.metrics.binned import N_BINS
+from userdp.evaluation.histogram import N_BINS
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger

@@ -11,7 +11,7 @@ from userdp import Affine, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, S
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.base import run
-from userdp.solvers.choose import AUTO, consider
+from userdp.solvers.planner import AUTO, consider
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 

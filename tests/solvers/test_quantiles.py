@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp import Ball, Budget, QuantileRegressor, UserData, UtilityWarning, losses
-from userdp.solvers.layout import LOCATION, RECALIBRATION
 from userdp.solvers.problem import Problem
 from userdp.solvers.quantiles import Counts, located, recovered
+from userdp.solvers.schedule import LOCATION, RECALIBRATION
 from userdp.solvers.whitened_clip import plan_whitened_clip
 
 

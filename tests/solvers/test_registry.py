@@ -9,7 +9,7 @@ from userdp.auditing.priced import clip
 from userdp.privacy.accounting import Budget
 from userdp.report.wording import how
 from userdp.solvers import registry
-from userdp.solvers.choose import choose, consider, public_problem
+from userdp.solvers.planner import choose, consider, public_problem
 from userdp.solvers.registry import Solver, register
 
 OTHER = Solver("userdp.paper.phased_sgd:plan_phased_sgd", baseline=True)

@@ -16,11 +16,11 @@ from userdp import losses
 from userdp.auditing.pairs import FAR, WITHIN, Pair, edge, tested_pairs
 from userdp.data.users import UserData
 from userdp.domains import Ball
-from userdp.metrics.layout import ScoreLayout
-from userdp.metrics.release import evaluation_steps
-from userdp.metrics.scoring import Scale
+from userdp.evaluation.coordinates import ScoreLayout
+from userdp.evaluation.release import evaluation_steps
+from userdp.evaluation.row_losses import Scale
 from userdp.models.mean_intervals import DEFAULT_FRACTION, MeanSteps, mu_squared_of, plan_ranged
-from userdp.models.private_mean import plan_intervals, plan_mean, plan_plain
+from userdp.models.means import plan_intervals, plan_mean, plan_plain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -31,9 +31,9 @@ from userdp.privacy.noise import Noise
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.selection import SelectionPlan, plan_selection, select
 from userdp.solvers.base import SolverPlan
-from userdp.solvers.choose import Option, choose
 from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
 from userdp.solvers.inference import IntervalSteps, with_intervals
+from userdp.solvers.planner import Option, choose
 from userdp.solvers.problem import Problem
 from userdp.statistics.moments import UserMean
 

@@ -16,7 +16,7 @@ from userdp.auditing.trainings import VARIANTS, audit_canaries, audit_edges, aud
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.noise import noise_source
-from userdp.solvers.choose import AUTO
+from userdp.solvers.planner import AUTO
 from userdp.solvers.registry import ATTACKS, SOLVERS
 
 _TRAININGS = 0.02  # of the runs

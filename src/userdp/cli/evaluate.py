@@ -17,7 +17,7 @@ from userdp.data.grouping import Groups
 from userdp.data.schema import ids, positions, require_column
 from userdp.data.source import Source
 from userdp.data.tables import open_table
-from userdp.metrics.scoring import compared, finite
+from userdp.evaluation.row_losses import compared, finite
 from userdp.models.estimators import PoissonRegressor
 from userdp.models.evaluating import Evaluation, evaluate_users, evaluation_layout, row_places
 from userdp.models.files import load_estimator

@@ -22,14 +22,14 @@ from userdp.data.source import Source
 from userdp.data.tables import TableFile, check_place, open_table
 from userdp.data.users import UserData
 from userdp.models import estimators
-from userdp.models.conventions import UtilityWarning
 from userdp.models.files import save_model
-from userdp.models.inference import fraction_of
+from userdp.models.intervals import fraction_of
 from userdp.models.linear import LinearModel
+from userdp.models.sklearn_compat import UtilityWarning
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
-from userdp.solvers import choose
+from userdp.solvers import planner
 from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
 
 _CLASSIFIERS = (o.LossName.logistic, o.LossName.hinge, o.LossName.squared_hinge)
@@ -507,13 +507,13 @@ def _n_users(table: TableFile, user_column: str) -> int:
 def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | None, json: Path | None) -> None:
     """Show the plans for this many users, the only thing read."""
     budget = budget_for(model.epsilon, model.delta, n_users)
-    weak = choose.weak_delta(budget, n_users)
+    weak = planner.weak_delta(budget, n_users)
     n_users -= round((model.evaluate or 0.0) * n_users)
     n_features = len(schema.features if model.columns is None else model.columns.names)
     if model._classifies:
         model.set_params(classes=list(range(2 if classes is None else classes.count(",") + 1)))
     model._declare(None)
-    comparison = choose.plan(
+    comparison = planner.plan(
         n_users,
         model.max_rows_per_user,
         n_features,
@@ -528,15 +528,15 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
     )
     size, fraction = (comparison.problem, n_users, model.max_rows_per_user), fraction_of(model.inference)
 
-    def chosen(left: Budget) -> choose.Option:
-        return choose.choose(*size, left, model.solver, model.mode, model.max_gradients)
+    def chosen(left: Budget) -> planner.Option:
+        return planner.choose(*size, left, model.solver, model.mode, model.max_gradients)
 
     taken = chosen(budget) if fraction is None else with_intervals(*size, budget, fraction, chosen)
     if show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode}, json):
         return
     show.options(comparison, taken)
     typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
-    for advice in (weak, choose.advice_on(comparison.problem, taken)):
+    for advice in (weak, planner.advice_on(comparison.problem, taken)):
         if advice:
             show.note(in_options(advice))
 

@@ -15,7 +15,7 @@ from userdp.cli.errors import InputError
 from userdp.data.tables import whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
-from userdp.solvers import choose
+from userdp.solvers import planner
 from userdp.solvers.base import PROVEN
 
 _BOUNDS = (
@@ -61,7 +61,7 @@ def plan(
     show.check_picture(plot)
     show.check_json(json)
     with show.working("planning", quiet=False):
-        comparison = choose.plan(
+        comparison = planner.plan(
             users,
             rows_per_user,
             features,

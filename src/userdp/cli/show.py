@@ -15,10 +15,10 @@ from rich.text import Text
 
 from userdp.cli.errors import InputError
 from userdp.data.tables import check_place, whole_file
-from userdp.metrics.results import Scores
+from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import Statement, in_percent, right_guess
-from userdp.solvers.choose import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
+from userdp.solvers.planner import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
 
 _STDOUT = Path("-")
 

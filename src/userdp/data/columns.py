@@ -2,7 +2,7 @@
 
 A description is public. It says what a column means and never what its cells are: each cell is read by itself, what is
 beyond a range is clipped to it, and what cannot be read is missing. What is not known publicly may be left to be
-learned privately ("private"): `userdp.models.preparing` does that.
+learned privately ("private"): `userdp.models.learned_columns` does that.
 
 Guarantee: whether something is raised here, and its words, depend on the description and on names, types and lengths of
 columns only; the features of a row depend on the row's own cells, its columns' types and the description, bit for bit.

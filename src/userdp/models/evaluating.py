@@ -1,4 +1,4 @@
-"""`userdp.metrics.evaluate`: scores of a fitted model on other people, private for whole users, with intervals."""
+"""`userdp.evaluation.evaluate`: scores of a fitted model on other people, private for whole users, with intervals."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.schema import positions
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
-from userdp.metrics.layout import MOST_LEVELS, ScoreLayout, check_metrics
-from userdp.metrics.release import evaluation_steps, released_scores
-from userdp.metrics.results import Score, Scores
-from userdp.metrics.scoring import compared, has_probabilities, kind_of, read_rows, scale_of
-from userdp.models.conventions import documented, owners, read_targets, read_weights
+from userdp.evaluation.coordinates import MOST_LEVELS, ScoreLayout, check_metrics
+from userdp.evaluation.release import evaluation_steps, released_scores
+from userdp.evaluation.row_losses import compared, has_probabilities, kind_of, read_rows, scale_of
+from userdp.evaluation.scores import Score, Scores
+from userdp.models.sklearn_compat import documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import COVERS_EVALUATION, Statement, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan
-from userdp.solvers.choose import check_delta
+from userdp.solvers.planner import check_delta
 
 _DEFAULT = {"binary": ("log_loss", "auc", "calibration"), "classes": ("log_loss", "accuracy")}
 _WITHOUT_CHANCES = {"binary": ("accuracy", "auc"), "classes": ("accuracy",)}

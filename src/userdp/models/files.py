@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.columns import Columns
 from userdp.data.source import Source
 from userdp.data.tables import whole_file
-from userdp.metrics.results import Scores
+from userdp.evaluation.scores import Scores
 from userdp.models.estimators import ESTIMATORS
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.mean_intervals import MeanErrors

@@ -20,9 +20,9 @@ from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
-from userdp.models.conventions import documented
 from userdp.models.held_out import HeldOut
-from userdp.models.preparing import Preparation
+from userdp.models.learned_columns import Preparation
+from userdp.models.sklearn_compat import documented
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
@@ -31,8 +31,8 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
-from userdp.solvers.choose import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.inference import with_intervals
+from userdp.solvers.planner import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE

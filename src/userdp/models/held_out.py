@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.data.users import UserData
-from userdp.metrics.layout import ScoreLayout
-from userdp.metrics.release import evaluation_steps, released_scores
-from userdp.metrics.results import Scores
+from userdp.evaluation.coordinates import ScoreLayout
+from userdp.evaluation.release import evaluation_steps, released_scores
+from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.plan import Plan

@@ -32,12 +32,24 @@ from userdp.data.source import Source, check_purpose
 from userdp.data.sparse import is_sparse
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Ball
+from userdp.evaluation.coordinates import ScoreLayout
+from userdp.evaluation.row_losses import compared, finite, kind_of, scale_of
+from userdp.evaluation.scores import Scores
 from userdp.losses import Loss
 from userdp.losses.weighing import pack_classes, pack_numbers
-from userdp.metrics.layout import ScoreLayout
-from userdp.metrics.results import Scores
-from userdp.metrics.scoring import compared, finite, kind_of, scale_of
-from userdp.models.conventions import (
+from userdp.models.evaluating import usual_metrics
+from userdp.models.fitting import minimize
+from userdp.models.held_out import HeldOut
+from userdp.models.intervals import (
+    Intervals,
+    far_from_resolved,
+    fraction_of,
+    names_of,
+    notes_on,
+    unresolved_columns,
+)
+from userdp.models.learned_columns import Preparation, UnknownRange
+from userdp.models.sklearn_compat import (
     PrivateEstimator,
     UtilityWarning,
     documented,
@@ -46,18 +58,6 @@ from userdp.models.conventions import (
     read_targets,
     read_weights,
 )
-from userdp.models.evaluating import usual_metrics
-from userdp.models.fitting import minimize
-from userdp.models.held_out import HeldOut
-from userdp.models.inference import (
-    Intervals,
-    far_from_resolved,
-    fraction_of,
-    names_of,
-    notes_on,
-    unresolved_columns,
-)
-from userdp.models.preparing import Preparation, UnknownRange
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.guarantee import Statement
@@ -65,7 +65,7 @@ from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers.base import Result
-from userdp.solvers.choose import default_radius
+from userdp.solvers.planner import default_radius
 from userdp.solvers.problem import loss_at_zero
 
 FORMAT = "userdp model 1"
@@ -434,14 +434,14 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if weighed or getattr(self, "class_weight", None) is not None:
             raise ValueError(
                 f"Expected no {(weighed or ['class_weight'])[0]} with evaluate: score on other people with "
-                "userdp.metrics.evaluate instead. Nothing was spent."
+                "userdp.evaluation.evaluate instead. Nothing was spent."
             )
         if self.columns is not None and self.columns.private:
             raise ValueError("Expected columns that are declared with evaluate, not learned. Nothing was spent.")
         if self._learns_range:
             raise ValueError(
                 "Expected a target_range that is declared with evaluate, not learned: its scores are told in units of "
-                "it. Score on other people with userdp.metrics.evaluate instead. Nothing was spent."
+                "it. Score on other people with userdp.evaluation.evaluate instead. Nothing was spent."
             )
 
     def _held_out(

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from userdp.models.inference import Summary
+from userdp.models.intervals import Summary
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip

@@ -13,15 +13,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
-from userdp.models.conventions import PrivateEstimator, documented, owners, read_rows
-from userdp.models.inference import fraction_of, names_of, title_of
+from userdp.models.intervals import fraction_of, names_of, title_of
 from userdp.models.mean_intervals import DEFAULT_FRACTION, MEAN, MeanErrors, MeanIntervals, plan_ranged
-from userdp.models.private_mean import MeanResult, mean_of_users, named_columns
+from userdp.models.means import MeanResult, mean_of_users, named_columns
+from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_rows
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger
-from userdp.solvers.choose import check_delta
+from userdp.solvers.planner import check_delta
 from userdp.statistics.moments import UserMean
 
 _OUTLIERS = 0.01

@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 
 from userdp.data.schema import NUMBER, declared
 from userdp.data.sparse import is_sparse
-from userdp.metrics.scoring import taken
+from userdp.evaluation.row_losses import taken
 from userdp.privacy.curator import WARNINGS_OFF
 
 

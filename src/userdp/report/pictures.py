@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.choose import Comparison, consider
+from userdp.solvers.planner import Comparison, consider
 from userdp.solvers.registry import SOLVERS
 
 if TYPE_CHECKING:

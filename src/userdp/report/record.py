@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from userdp.metrics.results import Scores
+from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.guarantee import AffectedUsers, Tradeoff
 from userdp.solvers.base import PROVEN

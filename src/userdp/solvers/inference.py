@@ -39,8 +39,8 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, 
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Releases, Request, Uncertainty
-from userdp.solvers.choose import AUTO, Option
 from userdp.solvers.mean_plans import enough_users
+from userdp.solvers.planner import AUTO, Option
 from userdp.solvers.preconditioning import block_of, symmetric
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature

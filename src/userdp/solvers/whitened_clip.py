@@ -49,7 +49,9 @@ from userdp.solvers.base import (
     largest_sample,
     too_few_gradients,
 )
-from userdp.solvers.layout import (
+from userdp.solvers.problem import Problem, alike
+from userdp.solvers.quantiles import coverage_advice, located, recovered
+from userdp.solvers.schedule import (
     APPROACH,
     CURVATURE,
     EARLY_CURVATURE,
@@ -62,8 +64,6 @@ from userdp.solvers.layout import (
     Part,
     n_recalibrated,
 )
-from userdp.solvers.problem import Problem, alike
-from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.shrinkage import Axes, Walk, expected, told_curvature
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights

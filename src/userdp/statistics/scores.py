@@ -1,6 +1,7 @@
 """What users contribute to a private evaluation: where their predictions lie, and how good they are on average.
 
-Rows are those of `metrics.layout`: a cell's number first. A user's vector is the mean over its rows, or, if rows are
+Rows are those of `evaluation.coordinates`: a cell's number first. A user's vector is the mean over its rows, or, if
+rows are
 counted, their sum over the public most rows of a user.
 """
 

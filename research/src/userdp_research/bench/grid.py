@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.choose import default_radius, public_problem
+from userdp.solvers.planner import default_radius, public_problem
 from userdp_research.bench.cells import Cell, Record
 from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_rows, true_weights
 from userdp_research.bench.references import Yardstick, user_optimum, yardstick

@@ -14,7 +14,7 @@ import numpy as np
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
-from userdp.solvers.choose import default_radius
+from userdp.solvers.planner import default_radius
 from userdp.solvers.problem import Problem
 from userdp_research.bench.cells import Cell, Record
 from userdp_research.bench.oracle import oracle

@@ -14,7 +14,7 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.base import run
-from userdp.solvers.choose import Option, advice_on, choose, consider, needs
+from userdp.solvers.planner import Option, advice_on, choose, consider, needs
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
 

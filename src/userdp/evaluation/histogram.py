@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, ndtri
 
-from userdp.metrics.results import CurvePoint
+from userdp.evaluation.scores import CurvePoint
 
 EDGES = np.concatenate([[-7.0, -6.0], np.arange(-5.0, 5.5, 0.5), [6.0, 7.0]])  # of bins of margins, public
 N_BINS = len(EDGES) + 1

@@ -1,6 +1,6 @@
 """How good a model is, told privately: scores with intervals, of people it has not seen.
 
-`userdp.metrics.evaluate` is the public face; it is in `models.evaluating`, beside the estimators that it asks.
+`userdp.evaluation.evaluate` is the public face; it is in `models.evaluating`, beside the estimators that it asks.
 """
 
 from typing import Any

@@ -24,7 +24,7 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.vocabulary import Vocabulary
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.choose import Option
+from userdp.solvers.planner import Option
 from userdp.statistics.columns import Histograms, OwnLevels
 
 _LEVELS = "levels of {}"

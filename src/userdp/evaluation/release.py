@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from userdp.metrics import binned
-from userdp.metrics.binned import N_BINS, Histogram, Influences
-from userdp.metrics.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
-from userdp.metrics.layout import BlockScores, ScoreLayout
-from userdp.metrics.results import Score, Scores
+from userdp.evaluation.coordinates import BlockScores, ScoreLayout
+from userdp.evaluation.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
+from userdp.evaluation.histogram import KNOTS, N_BINS, Histogram, Influences, Ranking, curve, second_order
+from userdp.evaluation.scores import Score, Scores
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
@@ -110,7 +109,7 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         mechanisms[SPREAD].noise_std(_RADIUS**2, width * (width + 1) // 2) / n_users,
     )
     quantile = float(ndtri(0.5 + confidence / 2))
-    unresolved = [0.0 if one is None or not one.clear else binned.Ranking.unresolved(one) for one in histograms]
+    unresolved = [0.0 if one is None or not one.clear else Ranking.unresolved(one) for one in histograms]
     blocks = [
         _block_scores(
             layout, found, block, quantile, zip(tables, _left_over(tables, histogram), strict=True), unresolved[block]
@@ -123,7 +122,7 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
     return Scores(
         blocks[0],
         {str(level): scores for level, scores in zip(layout.levels, blocks[1:], strict=True)},
-        binned.curve(everybody, n_users, quantile) if everybody is not None and shown else (),
+        curve(everybody, n_users, quantile) if everybody is not None and shown else (),
         confidence,
         "people" if layout.most_rows is None else "rows",
         n_users,
@@ -166,7 +165,7 @@ def _clipped(layout: ScoreLayout, found: Histogram | None) -> float | None:
         return None
     limit = layout.scale.limit
     margin, below = limit + math.log(-math.expm1(-limit)), found.cumulative
-    lost = float(np.interp(-margin, binned.KNOTS, below[1])), 1 - float(np.interp(margin, binned.KNOTS, below[0]))
+    lost = float(np.interp(-margin, KNOTS, below[1])), 1 - float(np.interp(margin, KNOTS, below[0]))
     return float(found.chances[1] * lost[0] + found.chances[0] * lost[1])
 
 
@@ -193,9 +192,7 @@ class _Means:
 
 def _left_over(tables: tuple[Influences | None, ...], found: Histogram | None) -> list[np.ndarray]:
     """The deviation of what the histogram's noise leaves in each of the estimates."""
-    return [
-        np.zeros(0) if table is None or found is None else binned.second_order(found, type(table)) for table in tables
-    ]
+    return [np.zeros(0) if table is None or found is None else second_order(found, type(table)) for table in tables]
 
 
 def _block_scores(

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from userdp.metrics.binned import KNOTS, N_BINS, Calibration, Histogram, Ranking, bin_of
-from userdp.metrics.scoring import (
+from userdp.evaluation.histogram import KNOTS, N_BINS, Calibration, Histogram, Ranking, bin_of
+from userdp.evaluation.row_losses import (
     LARGEST_MARGIN,
     METRICS,
     NEED_PROBABILITIES,

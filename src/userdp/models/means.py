@@ -15,8 +15,7 @@ import numpy as np
 from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
-from userdp.models.conventions import UtilityWarning, documented
-from userdp.models.inference import fraction_of, title_of
+from userdp.models.intervals import fraction_of, title_of
 from userdp.models.mean_intervals import (
     DEFAULT_FRACTION,
     Clipped,
@@ -27,14 +26,15 @@ from userdp.models.mean_intervals import (
     mu_squared_of,
     plan_located,
 )
+from userdp.models.sklearn_compat import UtilityWarning, documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.choose import check_delta
 from userdp.solvers.mean_plans import enough_users
+from userdp.solvers.planner import check_delta
 from userdp.statistics.moments import UserMean
 
 _LABEL = "mean"
