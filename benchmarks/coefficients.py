@@ -14,7 +14,8 @@ clip would shorten just these. With --ablate parts of the solver are switched of
 NOT PRIVATE: compared with models without privacy.
 
     python benchmarks/coefficients.py [--losses linear,logistic] [--users 3000,30000] [--epsilon 1,2,8] [--columns ...]
-        [--runs 3] [--inference] [--ablate] [--json docs/bench/coefficients.json] [--table docs/coefficients.md]
+        [--runs 3] [--inference] [--sparse] [--ablate]
+        [--json docs/bench/coefficients.json] [--table docs/coefficients.md]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 import userdp
 from userdp import UserData, losses
@@ -134,7 +136,9 @@ def reference(model: Any, X: np.ndarray, y: np.ndarray, owners: np.ndarray) -> t
     return model._half * weights, model._half * 2 * z / data.n_users * rms * spread
 
 
-def run(loss: str, columns: str, n_users: int, epsilon: float, seed: int, inference: bool) -> list[Coefficient]:
+def run(
+    loss: str, columns: str, n_users: int, epsilon: float, seed: int, inference: bool, sparse: bool
+) -> list[Coefficient]:
     """The rare columns' coefficients of one private fit, the worst output each; none if the fit is refused."""
     rng = np.random.default_rng(seed)
     X, weights, rare = rare_columns(columns, n_users, rng)
@@ -142,7 +146,7 @@ def run(loss: str, columns: str, n_users: int, epsilon: float, seed: int, infere
     settings = {"epsilon": epsilon, "max_rows_per_user": ROWS, "allow_weak": True}
     model = LOSSES[loss](**settings, inference=inference)
     try:
-        model.fit(X, y, groups=owners)
+        model.fit(scipy.sparse.csr_array(X) if sparse else X, y, groups=owners)
     except userdp.BudgetExceeded:
         return []
     best, limits = reference(LOSSES[loss](**settings), X, y, owners)
@@ -201,6 +205,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--inference", action="store_true")
+    parser.add_argument("--sparse", action="store_true", help="fit the columns as a sparse matrix")
     parser.add_argument("--ablate", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path)
@@ -214,7 +219,8 @@ def main() -> None:
                     for epsilon in map(float, asked.epsilon.split(",")):
                         with switched(*how):
                             seeds = range(asked.first_seed, asked.first_seed + asked.runs)
-                            found = [c for s in seeds for c in run(loss, columns, n_users, epsilon, s, asked.inference)]
+                            how_fitted = asked.inference, asked.sparse
+                            found = [c for s in seeds for c in run(loss, columns, n_users, epsilon, s, *how_fitted)]
                         cell = {"part": part, "loss": loss, "columns": columns, "users": n_users, "epsilon": epsilon}
                         cells.append(cell | {"found": [asdict(one) for one in found]})
                         print(*cell.values(), counted(found), flush=True)
