@@ -3,16 +3,14 @@
 costs: seconds of a release of one user a partition, on 1 to 8 partitions of this machine, with 20 to 10,000 weights.
 growth: seconds, bytes and peak memory of a release for 10^4 to 3x10^6 users of 20 rows and 20 features (float32).
 overhead: a whole fit of some seconds with the local engine and on 2 partitions, in turns, compiled before.
-plans: what `userdp plan` predicts for 2 partitions and for one process, and what fits took.
 
 picture: docs/bench/scale.svg from docs/bench/scale.json, which `growth` writes.
 
-Run: python benchmarks/scale_ray.py [--only costs growth overhead plans picture] [--repeats 5] [--quick]
+Run: python benchmarks/scale_ray.py [--only costs growth overhead picture] [--repeats 5] [--quick]
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import resource
@@ -26,7 +24,7 @@ from common import run_parts
 from rich.console import Console
 from rich.table import Table
 
-from userdp import Ball, UserData, losses, minimize, plan
+from userdp import Ball, UserData, losses, minimize
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray import RayEngine
 from userdp.privacy.mechanisms.clip import ClippedTotal
@@ -145,40 +143,10 @@ def ray_overhead(repeats: int, quick: bool) -> list[dict]:
     return records
 
 
-def ray_plans(repeats: int, quick: bool) -> list[dict]:
-    """What `userdp plan --engine ray --workers 2` says, and whole fits of users who are there already."""
-    records, engine, budget = [], RayEngine(n_partitions=2), (2.0, 1e-6)
-    table = Table("solver", "users", "planned, s", "here planned, s", "2 partitions, s", "here, s")
-    for solver, n_users in itertools.product(
-        ("whitened-clip", "accelerated", "phased-sgd"), (20_000,) if quick else (20_000, 100_000)
-    ):
-        fit = {"rows_per_user": ROWS_PER_USER, "row_norm": FEATURES**0.5, "solver": solver, "insecure_seed": 1}
-        comparison = plan(n_users, ROWS_PER_USER, FEATURES, *budget, fit_intercept=False)
-        (here,), (there,) = (
-            [o.seconds for o in c.options if (o.solver, o.mode) == (solver, "tight")]
-            for c in (comparison, comparison.on_ray(2))
-        )
-        seconds, data = {"here": [], "there": []}, users(n_users)
-        placed = engine.place(data)
-        for _ in range(repeats + 1):  # the first compiles
-            for name, given in (("here", data), ("there", placed)):
-                start = time.perf_counter()
-                minimize("logistic", given, Ball(10.0), *budget, **fit)
-                seconds[name].append(time.perf_counter() - start)
-        found = {name: float(np.median(times[1:])) for name, times in seconds.items()}
-        records.append({"solver": solver, "users": n_users, "planned": there, "planned_here": here, **found})
-        figures = (f"{x:.2g}" for x in (there, here, found["there"], found["here"]))
-        table.add_row(solver, f"{n_users:,}", *figures)
-    console.print(table)
-    ray.shutdown()
-    return records
-
-
 RAY_PARTS = {
     "costs": ray_costs,
     "growth": ray_growth,
     "overhead": ray_overhead,
-    "plans": ray_plans,
     "picture": ray_picture,
 }
 

@@ -48,17 +48,6 @@ def test_what_would_be_enough_is_enough():
     assert "needs about" in str(few)
 
 
-def test_more_partitions_compare_more_vectors():
-    """Those of accelerated stay in partitions, so that its time on a cluster falls with their number."""
-    comparison = plan(1_000_000, 20, 20, 2.0, 1e-6)
-    here, two, hundred = (
-        next(o.seconds for o in told.options if (o.solver, o.mode) == ("accelerated", "tight"))
-        for told in (comparison, comparison.on_ray(2), comparison.on_ray(100))
-    )
-    assert here < two < 1.2 * here, "two cores in both cases"
-    assert hundred < two / 2
-
-
 def test_an_epsilon_beyond_the_theorems_is_told_since_it_is_planned():
     told = [option for option in plan(10_000, 20, 4, 4.0, 1e-6).options if option.mode == "paper"]
     assert told

@@ -35,10 +35,6 @@ def plan(
     classes: Annotated[int | None, o.option(o.MODEL, "How many, with --loss logistic; else 2.")] = None,
     max_count: o.MaxCount = None,
     max_gradients: o.MaxGradients = None,
-    engine: o.Engine = o.EngineName.local,
-    workers: Annotated[
-        int | None, o.option(o.MODEL, "With --engine ray: partitions, one core each, to tell the seconds of.")
-    ] = None,
     row_norm: o.RowNorm = None,
     domain_radius: Annotated[float, o.option(o.MODEL, "How long the vector of weights may be.", default=True)] = 10.0,
     l2: o.L2 = 0.0,
@@ -56,8 +52,6 @@ def plan(
 
     userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
     """
-    if (workers is not None) != (engine == o.EngineName.ray):
-        raise InputError("Expected --engine ray and --workers together: add the other, or leave both out.")
     show.check_picture(plot)
     show.check_json(json)
     with show.working("planning", quiet=False):
@@ -74,8 +68,6 @@ def plan(
             domain_radius=domain_radius,
             l2=l2,
         )
-    if workers is not None:
-        comparison = comparison.on_ray(workers)
     if plot is not None:
         from userdp.report.pictures import plot_plan
 

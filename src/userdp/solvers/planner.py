@@ -20,8 +20,6 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
-from userdp.privacy.plan import Step
 from userdp.solvers.base import PROVEN, SolverPlan, without_delta
 from userdp.solvers.problem import Problem
 from userdp.solvers.registry import SOLVERS
@@ -39,11 +37,6 @@ _WORTH_SAYING = 0.002  # rarer classes are not spoken of
 # Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
 # weight's noise; what a release takes by itself.
 _GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 2e-7, 4.5e-8, 2e-5, 2e-3
-
-# Seconds on Ray: what a release takes by itself, and for each partition; a byte to or from the driver; and the bytes of
-# a question and its answer besides weights. By benchmarks/scale_ray.py, on two cores without a network.
-_RAY_RELEASE, _RAY_PARTITION, _RAY_BYTE, _RAY_ASKED = 1.2e-3, 1.6e-3, 5.6e-9, 1500
-_RAY_REDUCTIONS = 3  # of a round whose vectors stay where they are
 
 
 @dataclass(frozen=True)
@@ -228,49 +221,12 @@ def two_digits(count: float) -> int:
 
 def _seconds(problem: Problem, plan: SolverPlan) -> float:
     """About how long training takes on two cores; reading and planning take some seconds more."""
-    return _seconds_of_gradients(problem, plan) + _seconds_of_releases(problem, plan)
-
-
-def seconds_on_ray(problem: Problem, plan: SolverPlan, n_partitions: int) -> float:
-    """The same on so many partitions of a Ray cluster, one core each: gradients there, noise and tests here."""
-    asked = _RAY_ASKED + 16 * problem.dimension  # weights go there, numbers of as many bytes come back
-    travel = _RAY_RELEASE + n_partitions * (_RAY_PARTITION + asked * _RAY_BYTE)
-    seconds = 2 * _seconds_of_gradients(problem, plan) / n_partitions + plan.n_releases * problem.dimension * _NOISE
+    seconds = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
     for step in plan.certified.steps:
-        asked_for, compared = travel, 0.0
-        if _stay(step):  # sums are asked for one after the other, and vectors are compared in partitions
-            asked_for = _RAY_REDUCTIONS * travel
-            compared = 2 * _seconds_of_comparing(problem, step) / n_partitions
-        elif not isinstance(step.mechanism, Clip):
-            compared = _seconds_of_comparing(problem, step) + step.n_vectors * 8 * problem.dimension * _RAY_BYTE
-        seconds += step.mechanism.rounds * (_RELEASE + asked_for + compared)
-    return seconds
-
-
-def _stay(step: Step) -> bool:
-    """Whether vectors stay in partitions; where a radius is searched for, most radii are too small for that."""
-    mechanism = step.mechanism
-    searched = isinstance(mechanism, OutlierRemoval) and mechanism.radii is not None
-    return step.n_groups is None and isinstance(mechanism, OutlierRemoval | SampledOutlierRemoval) and not searched
-
-
-def _seconds_of_gradients(problem: Problem, plan: SolverPlan) -> float:
-    return float(plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension))
-
-
-def _seconds_of_releases(problem: Problem, plan: SolverPlan) -> float:
-    releases = sum(
-        step.mechanism.rounds * (_RELEASE + _seconds_of_comparing(problem, step)) for step in plan.certified.steps
-    )
-    noise = plan.n_releases * problem.dimension * _NOISE
-    return float(releases + noise)
-
-
-def _seconds_of_comparing(problem: Problem, step: Step) -> float:
-    """A round's vectors, with each other, on two cores."""
-    if isinstance(step.mechanism, Clip):
-        return 0.0
-    return float(step.n_vectors * (_VECTOR + _VECTOR_WEIGHT * problem.dimension))
+        clips = isinstance(step.mechanism, Clip)  # all others compare a round's vectors with each other
+        compared = 0.0 if clips else step.n_vectors * (_VECTOR + _VECTOR_WEIGHT * problem.dimension)
+        seconds += step.mechanism.rounds * (_RELEASE + problem.dimension * _NOISE + compared)
+    return float(seconds)
 
 
 @dataclass(frozen=True)
@@ -308,15 +264,6 @@ class Comparison:
             f"Clipping is expected to bias how often a class is predicted that is rarer than about {100 * rare:.2g}%."
         )
         return f"{reason} {bias}"
-
-    def on_ray(self, n_partitions: int) -> Comparison:
-        """The same with the seconds that so many partitions of a Ray cluster take."""
-        (n_partitions,) = check_counts(workers=n_partitions)
-        options = (
-            o if o.planned is None else replace(o, seconds=seconds_on_ray(self.problem, o.planned, n_partitions))
-            for o in self.options
-        )
-        return replace(self, options=tuple(options))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the plans themselves."""
