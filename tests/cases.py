@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from userdp import losses
-from userdp.domains import Affine, Ball, Box, Simplex
+from userdp.domains import Ball, Box
 
 
 def log_cosh_value(predictions, targets):
@@ -38,9 +38,6 @@ DOMAINS = [
     Ball(radius=1.5),
     Ball(radius=2.0, center=np.array([1.0, -3.0, 0.5])),
     Box(low=np.array([-1.0, 0.0, 2.0]), high=np.array([1.0, 0.5, 5.0])),
-    Simplex(total=2.5),
-    Affine(constraints=[[1.0, -2.0, 0.5]], values=[1.0], radius=2.0, center=[0.5, 0.0, 1.0]),
-    Affine(constraints=[[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 1.0, 0.0]], values=[3.0, 6.0, -1.0], radius=5.0),
 ]
 
 

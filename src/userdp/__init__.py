@@ -14,9 +14,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.auditing import audit
     from userdp.data.columns import Boolean, Category, Columns, Date, Number, Text
     from userdp.data.users import UserData
-    from userdp.domains import Affine as Affine
     from userdp.domains import Ball, Box
-    from userdp.domains import Simplex as Simplex
     from userdp.models.estimators import (
         HuberRegressor,
         LinearRegression,
@@ -65,7 +63,7 @@ _PUBLIC = {
     "auditing": ("AuditReport", "Finding", "audit"),
     "data.columns": ("Boolean", "Category", "Columns", "Date", "Number", "Text"),
     "data.users": ("UserData",),
-    "domains": ("Affine", "Ball", "Box", "Simplex"),
+    "domains": ("Ball", "Box"),
     "models.estimators": (
         *("HuberRegressor", "LinearRegression", "LinearSVC", "LogisticRegression", "PoissonRegressor"),
         "QuantileRegressor",

@@ -1,24 +1,25 @@
-"""Where the weights may lie: a ball, a box, a simplex or a plane within a ball, with the projection onto it.
+"""Where the weights may lie: a ball or a box, with the projection onto it.
 
-A domain is public: its size comes from declared parameters, never from the data. Solvers need nothing but the methods
-of `Domain`; `nearest` is the projection when distance means difference of predictions, |((v - w) as rows) axes scales|,
-for rows whose second moment has the eigenvectors `axes` (columns) and the eigenvalues scales^2.
+A domain is public: its size comes from declared parameters, never from the data. Both have
+
+    diameter, largest_norm    largest distance between two points (R in the paper), and largest |w|
+    project(w), contains(w)   the nearest point, and whether w is inside up to rounding
+    reach(w), around(d)       largest distance of a point of the domain from w, and a ball that holds the domain
+    nearest(w, axes, scales)  the point nearest to a w outside when distance means difference of predictions,
+                              |((v - w) as rows) axes scales|, for rows whose second moment has the eigenvectors
+                              `axes` (columns) and the eigenvalues scales^2
 
 >>> Ball(radius=1.0).project([3.0, 4.0])
 array([0.6, 0.8])
 >>> Box(low=[0, 0], high=[1, 1]).project([3.0, 0.5])
 array([1. , 0.5])
->>> Simplex().project([1.0, 0.5, -3.0])
-array([0.75, 0.25, 0.  ])
->>> Affine([[1.0, 1.0]], [0.0], radius=2.0).project([3.0, 1.0])
-array([ 1., -1.])
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,33 +27,6 @@ import scipy  # whose parts load when they are used
 
 # A projected point can miss its domain by rounding; this much is called inside.
 _ROUNDING = 1e-12
-
-
-class Domain(Protocol):
-    """A closed convex set of weights."""
-
-    @property
-    def diameter(self) -> float:
-        """Largest distance between two points of the set (R in the paper)."""
-
-    @property
-    def largest_norm(self) -> float:
-        """Largest |w| of the set, which losses with growing slopes need."""
-
-    def project(self, w: npt.ArrayLike) -> np.ndarray:
-        """The point of the set nearest to w."""
-
-    def contains(self, w: npt.ArrayLike) -> bool:
-        """Whether w lies in the set, up to rounding."""
-
-    def reach(self, w: npt.ArrayLike) -> float:
-        """Largest distance of a point of the set from w."""
-
-    def around(self, dimension: int) -> Ball:
-        """A ball that holds the set, as small as is easily told."""
-
-    def nearest(self, w: np.ndarray, axes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        """The point of the set nearest to w in predictions, up to rounding; w is outside."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,174 +147,11 @@ class Box:
         return Ball(0.5 * self.diameter, 0.5 * self.low + 0.5 * self.high)
 
     def nearest(self, w: np.ndarray, axes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        root = _root(len(w), axes, scales)
+        root = np.kron(np.eye(len(w) // len(scales)), (axes * scales).T)  # |root (v - w)| is that distance
         return np.asarray(scipy.optimize.lsq_linear(root, root @ w, (self.low, self.high)).x)
 
 
-@dataclass(frozen=True, eq=False)
-class Simplex:
-    """All points without negative coordinates that add up to `total`: mixtures, if that is 1.
-
-    project(w) = max(w - t, 0) with the t that gives the sum (Held et al. 1974); diameter sqrt(2) * total.
-    """
-
-    total: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.total) and self.total > 0):
-            raise ValueError(f"Expected total={self.total} > 0 and finite: pass what the weights add up to.")
-        object.__setattr__(self, "total", float(self.total))
-
-    @property
-    def diameter(self) -> float:
-        return math.sqrt(2.0) * self.total
-
-    @property
-    def largest_norm(self) -> float:
-        return self.total
-
-    def project(self, w: npt.ArrayLike) -> np.ndarray:
-        w = _vector("w", w)
-        # Halves cannot overflow, and what is below the largest entry by more than the total is cut off anyway.
-        half = np.maximum(0.5 * w - 0.5 * w.max(), -0.5 * self.total)
-        falling = np.sort(half)[::-1]
-        levels = (np.cumsum(falling) - 0.5 * self.total) / np.arange(1, w.size + 1)
-        level = levels[np.flatnonzero(falling > levels)[-1]]
-        inside = np.maximum(half - level, 0.0)
-        return np.asarray(inside * (self.total / inside.sum()))
-
-    def contains(self, w: npt.ArrayLike) -> bool:
-        w = _vector("w", w)
-        slack = _ROUNDING * self.total * w.size
-        if not np.all((w >= -slack) & (w <= self.total + slack)):  # sums of what is left cannot overflow
-            return False
-        return bool(abs(w.sum() - self.total) <= slack)
-
-    def reach(self, w: npt.ArrayLike) -> float:
-        """The distance of the corner of w's smallest coordinate."""
-        half = 0.5 * _vector("w", w)
-        half[np.argmin(half)] -= 0.5 * self.total
-        return 2 * _norm(half)
-
-    def around(self, dimension: int) -> Ball:
-        return Ball(self.total, np.full(dimension, self.total / dimension))
-
-    def nearest(self, w: np.ndarray, axes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        """By non-negative least squares: v = total x / sum(x), x minimising |C x|^2 + (sum(x) - 1)^2.
-
-        C = root (total I - w 1') / size has C x = t root (v - w) / size for x = t v / total. Over t the least is
-        q / (1 + q) with q = |root (v - w) / size|^2, which rises with q.
-        """
-        root = _root(len(w), axes, scales)
-        corners = self.total * root - (root @ w)[:, None]
-        size = float(np.abs(corners).max())
-        weights, _ = scipy.optimize.nnls(
-            np.vstack([corners / size, np.ones(len(w))]), np.append(np.zeros(len(w)), 1.0), maxiter=100 * len(w)
-        )
-        return np.asarray(self.total / weights.sum() * weights)
-
-
-@dataclass(frozen=True, eq=False)
-class Affine:
-    """All points with constraints @ w = values within `radius` of `center` (or the origin): a ball in a plane.
-
-    With c the point of the plane nearest to the center and P the projection onto the plane's directions,
-    project(w) = c + P (w - c) * min(1, r / |P (w - c)|), r^2 = radius^2 - |c - center|^2; diameter 2 r.
-    """
-
-    constraints: np.ndarray
-    values: np.ndarray
-    radius: float
-    center: np.ndarray | None = None
-    _middle: np.ndarray = field(init=False, repr=False)  # c
-    _free: np.ndarray = field(init=False, repr=False)  # orthonormal directions of the plane, as rows
-    _r: float = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        constraints = np.array(self.constraints, dtype=np.float64)
-        if constraints.ndim != 2 or not np.all(np.isfinite(constraints)):
-            raise ValueError(
-                f"Expected finite constraints of shape (n_constraints, n_features), got {constraints.shape}."
-            )
-        origin = np.zeros(constraints.shape[1])
-        center = _vector("center", origin if self.center is None else self.center, like=origin)
-        ball = Ball(self.radius, center)
-        values = _vector("values", self.values, like=np.empty(len(constraints)))
-        left, sizes, right = np.linalg.svd(constraints, full_matrices=True)
-        rank = int(np.count_nonzero(sizes > sizes.max(initial=0.0) * max(constraints.shape) * np.finfo(float).eps))
-        across = left[:, :rank].T @ (values - constraints @ center) / sizes[:rank]
-        middle = center + across @ right[:rank]
-        missed = float(np.abs(constraints @ middle - values).max(initial=0.0))
-        if missed > 1e-9 * (np.abs(values).max(initial=0.0) + np.abs(constraints).max(initial=0.0) * _norm(middle)):
-            raise ValueError("Expected constraints that some weights fulfil: these contradict each other.")
-        distance = _norm(across)
-        if rank == constraints.shape[1] or not distance < ball.radius:
-            raise ValueError(
-                f"Expected fewer independent constraints than the {constraints.shape[1]} weights, and weights within "
-                f"radius={ball.radius} that fulfil them: they are {rank}, {distance:.6g} from the center; widen it."
-            )
-        arrays = {
-            "constraints": constraints,
-            "values": values,
-            "center": center,
-            "_middle": middle,
-            "_free": right[rank:],
-        }
-        for name, array in arrays.items():
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
-        object.__setattr__(self, "radius", ball.radius)
-        object.__setattr__(self, "_r", math.sqrt((ball.radius - distance) * (ball.radius + distance)))
-
-    @property
-    def diameter(self) -> float:
-        return 2 * self._r
-
-    @property
-    def largest_norm(self) -> float:
-        return self.reach(np.zeros(len(self._middle)))
-
-    def project(self, w: npt.ArrayLike) -> np.ndarray:
-        half, size = self._scaled_offset(w)
-        along = self._free @ half
-        length = _norm(along)
-        kept = 2 * size * along if 2 * size * length <= self._r else self._r * (along / length)
-        return np.asarray(self._middle + kept @ self._free)
-
-    def contains(self, w: npt.ArrayLike) -> bool:
-        w = _vector("w", w, like=self._middle)
-        slack = 100 * _ROUNDING * (self.radius + _norm(self._middle))
-        return 2 * _norm(0.5 * w - 0.5 * self.project(w)) <= slack
-
-    def reach(self, w: npt.ArrayLike) -> float:
-        half, size = self._scaled_offset(w)
-        along = self._free @ half
-        return 2 * size * math.hypot(_norm(half - along @ self._free), _norm(along) + self._r / size / 2)
-
-    def around(self, dimension: int) -> Ball:
-        return Ball(self._r, self._middle)
-
-    def nearest(self, w: np.ndarray, axes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        """Least squares in the plane's directions, and if that is too far, the nearest point of the ball in these."""
-        root = _root(len(w), axes, scales)
-        free = root @ self._free.T
-        best = np.linalg.lstsq(free, root @ (w - self._middle))[0]
-        inner = Ball(self._r)
-        if not inner.contains(best):
-            _, sizes, turned = np.linalg.svd(free, full_matrices=False)
-            best = inner.nearest(best, turned.T, np.maximum(sizes, 1e-150))
-        return np.asarray(self._middle + best @ self._free)
-
-    def _scaled_offset(self, w: npt.ArrayLike) -> tuple[np.ndarray, float]:
-        """Numbers of at most 1, and s with w - c = 2 s times these: sums of entries near 1e308 would overflow."""
-        half = 0.5 * _vector("w", w, like=self._middle) - 0.5 * self._middle
-        size = max(1.0, float(np.abs(half).max()))
-        return half / size, size
-
-
-def _root(dimension: int, axes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """The matrix whose product with a difference of weights has the length of their distance in predictions."""
-    return np.kron(np.eye(dimension // len(scales)), (axes * scales).T)
+Domain: TypeAlias = Ball | Box
 
 
 def _vector(name: str, value: npt.ArrayLike, like: np.ndarray | None = None) -> np.ndarray:

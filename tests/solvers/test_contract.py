@@ -7,7 +7,7 @@ import pytest
 from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Affine, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, Simplex, UserData, losses
+from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.base import run
@@ -77,8 +77,6 @@ def test_it_ends_inside_the_domain_and_spends_what_it_said(solver, mode, dtype):
         Ball(0.3),
         Ball(1.0, np.full(4, 2.0)),
         Box(np.full(4, -0.2), np.array([0.1, 0.2, 3.0, 1.0])),
-        Simplex(0.5),
-        Affine([[1.0, 1.0, 0.0, 0.0]], [0.1], radius=0.5),
     ):
         for _ in range(2):  # a run aborts by chance once in some hundred
             ledger = Ledger(budget)

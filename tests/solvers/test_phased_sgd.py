@@ -9,7 +9,7 @@ from scipy.optimize import minimize as scipy_minimize
 from sklearn.linear_model import LogisticRegression
 from support_solvers import make_users, values_and_slopes
 
-from userdp import Affine, Ball, Box, Budget, BudgetExceeded, UserData, losses
+from userdp import Ball, Box, Budget, BudgetExceeded, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.paper import phased_sgd as tight
 from userdp.privacy.accounting import epsilon_at, fits
@@ -272,7 +272,6 @@ def test_penalised_passes_of_sparse_rows_are_those_of_dense_ones():
         Ball(0.4),
         Ball(0.5, np.full(4, 0.5)),
         Box(np.full(4, -0.1), np.full(4, 0.3)),
-        Affine([[1.0, 1, 0, 0]], [0.1], 0.5),
     ],
 )
 @pytest.mark.parametrize("whitened", [False, True], ids=["plain", "whitened"])

@@ -6,7 +6,7 @@ from cases import DOMAINS, name
 from scipy.optimize import minimize
 from support_solvers import make_users
 
-from userdp import Affine, Ball, Box, Budget, Curator, Ledger, Plan, Simplex
+from userdp import Ball, Box, Budget, Curator, Ledger, Plan
 from userdp.solvers.base import carry_out
 from userdp.solvers.preconditioning import LABEL, Preconditioner, Whitening, moment_error, moment_step
 
@@ -65,13 +65,11 @@ def test_projection_of_several_outputs_is_joint_in_a_ball():
         options={"ftol": 1e-14},
     )
     assert (projected - w) @ moment @ (projected - w) <= reference.fun * (1 + 1e-6)
-    for domain in (Simplex(), Affine(rng.normal(size=(2, 6)), rng.normal(size=2), 3.0)):
-        found = white.project(domain, w)
-        assert domain.contains(found)
-        others = [domain.project(found + rng.normal(size=6) * 10.0 ** rng.uniform(-4, 1)) for _ in range(300)]
-        assert min((v - w) @ moment @ (v - w) for v in others) >= (found - w) @ moment @ (found - w) - 1e-9
     box = Box(np.full(6, -0.1), np.full(6, 0.2))
-    assert box.contains(white.project(box, w))
+    found = white.project(box, w)
+    assert box.contains(found)
+    others = [box.project(found + rng.normal(size=6) * 10.0 ** rng.uniform(-4, 1)) for _ in range(300)]
+    assert min((v - w) @ moment @ (v - w) for v in others) >= (found - w) @ moment @ (found - w) - 1e-9
 
 
 def test_released_moments_whiten_the_rows():

@@ -49,7 +49,7 @@ class BatchPasses(shared.Passes):
 
     def one_pass(self, problem: Problem, start: np.ndarray, phase: PassPhase, usual: np.ndarray) -> SafeBatchPass:
         """In the problem's domain, or if that reaches farther than `stay`, in a ball around the start."""
-        domain = shared.walked_domain(problem)
+        domain = problem.domain
         if phase.stay < domain.reach(start):
             domain = Ball(phase.stay, start)
         limits = shared.safe_rows(problem, self.rows_per_user)

@@ -37,7 +37,7 @@ class RowPasses(shared.Passes):
     def one_pass(self, problem: Problem, start: np.ndarray, phase: PassPhase, usual: np.ndarray) -> SafeRowPass:
         limits = shared.safe_rows(problem, self.rows_per_user)
         size = (phase.step_size, phase.n_users, limits)
-        return SafeRowPass(problem.loss, start, shared.walked_domain(problem), *size, width=self.width)
+        return SafeRowPass(problem.loss, start, problem.domain, *size, width=self.width)
 
 
 def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from userdp.domains import Ball, Box
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.solvers.base import Found, Phase, Releases, Request
 from userdp.solvers.problem import Problem
@@ -79,15 +78,6 @@ class Passes(ABC):
             found.weights = problem.domain.project(statistic.start + offset)
             own = {"steps": phase.n_steps, "step_size": phase.step_size}
             found.phases.append(phase.summary(statistic.replace_one_sensitivity, **own))
-
-
-def walked_domain(problem: Problem) -> Ball | Box:
-    """Where passes stay: in the domain, or if that is neither a ball nor a box, in a ball around it.
-
-    The rounding of other projections is in no proof; what is released is projected onto the domain itself.
-    """
-    domain = problem.domain
-    return domain if isinstance(domain, (Ball, Box)) else domain.around(problem.dimension)
 
 
 def noise_multiplier(problem: Problem, budget: Budget) -> float:

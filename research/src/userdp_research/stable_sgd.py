@@ -107,7 +107,7 @@ class _SafePass:
             raise ValueError(
                 f"Expected a width for the {self.loss.name} loss if and only if it is non-smooth, got {self.width}."
             )
-        if not isinstance(self.domain, (Ball, Box)):
+        if not isinstance(self.domain, Domain):
             raise TypeError(f"Expected a Ball or a Box, got {type(self.domain).__name__}.")
         if self.rows.target_bound is None and not self.loss.classifies:
             raise ValueError(f"Expected a target_bound for the {self.loss.name} loss: targets are clipped to it.")

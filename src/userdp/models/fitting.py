@@ -46,7 +46,7 @@ _HIDDEN = 0.12
 @documented(
     loss="A loss, or the name of one in `userdp.losses`.",
     data="Users' rows and targets; estimators also pass tables whose columns are partly to be learned first.",
-    domain="Where weights may be: a `Ball`, `Box`, `Simplex` or `Affine`.",
+    domain="Where weights may be: a `Ball` or a `Box`.",
     rows_per_user="The cap that the data was loaded with (`max_rows_per_user`), or how many rows users typically have. "
     "It decides accuracy, not privacy, as the other bounds do: all are public.",
     target_bound="See `Problem`.",
@@ -105,8 +105,8 @@ def minimize(
         )
     if not data.has_targets:
         raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
-    if not hasattr(domain, "project"):
-        raise TypeError(f"Expected domain to be a Ball, Box, Simplex or Affine, got {domain!r}: use Ball(10.0).")
+    if not isinstance(domain, Domain):
+        raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0).")
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
     budget = budget_for(epsilon, delta, data.n_users)

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
-from userdp.domains import Ball, Box, Domain
+from userdp.domains import Box, Domain
 from userdp.losses import Loss
 from userdp.statistics.gradients import (
     MOST_PULL,
@@ -48,8 +48,8 @@ class OnePassSGD:
     step, without the first `average_from` of them; `average_from` = 1 is the last iterate. With a `basis` (d x d)
     every row enters as x @ basis, so w are weights in that basis. With several outputs the weights are a flattened
     matrix. NaN for a group without rows. A NaN cell makes the vector NaN; so does an infinite one, except that a box
-    may clip its effect to the border. One gradient per row: a pass never costs more than the rows there are. In other
-    domains than a ball or a box, and for losses from outside, groups take their steps one by one, which is slow.
+    may clip its effect to the border. One gradient per row: a pass never costs more than the rows there are.
+    With losses from outside groups take their steps one by one, which is slow.
 
     Guarantee: vector j is a function of the rows of group j's users, in their order, and of the parameters.
     Paper: Alg. 1, lines 6-8; Lemma 2.3. The defaults, a constant step and the average of all iterates, are the printed.
@@ -73,8 +73,8 @@ class OnePassSGD:
             raise ValueError(f"Expected step_size={self.step_size} to be finite and > 0.")
         if not 0 <= self.average_from <= 1:
             raise ValueError(f"Expected 0 <= average_from={self.average_from} <= 1: the fraction of steps left out.")
-        if not hasattr(self.domain, "project"):
-            raise TypeError(f"Expected a domain such as a Ball, got {type(self.domain).__name__}.")
+        if not isinstance(self.domain, Domain):
+            raise TypeError(f"Expected a domain, a Ball or a Box, got {type(self.domain).__name__}.")
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
         object.__setattr__(self, "basis", square_basis(self.basis))
@@ -96,7 +96,7 @@ class OnePassSGD:
             raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
         check_sizes("a start", self.start, self.loss, self.basis, data.n_features)
         groups = np.array_split(users, n_groups)
-        if self.loss.may_raise or not isinstance(self.domain, (Ball, Box)):
+        if self.loss.may_raise:
             return np.array([self._slowly(data, group) for group in groups])
         sizes = np.array([np.sum(data.offsets[group + 1] - data.offsets[group]) for group in groups])
         longest_first = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
@@ -149,7 +149,6 @@ class OnePassSGD:
         if isinstance(self.domain, Box):
             np.clip(w, self.domain.low, self.domain.high, out=w)
             return
-        assert isinstance(self.domain, Ball)
         center, radius = self.domain.center, self.domain.radius
         off = w if center is None else w - center
         squares = np.einsum("gd,gd->g", off, off)
@@ -177,7 +176,7 @@ class OnePassSGD:
             )
 
     def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
-        """The same for one group and any slope and domain; whatever it raises makes the vector NaN."""
+        """The same for one group and any slope; whatever it raises makes the vector NaN."""
         w, total, several = self.start, np.zeros(self.start.size), self.loss.n_outputs > 1
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
