@@ -162,22 +162,6 @@ def test_a_node_is_lost(tmp_path):
         cluster.shutdown()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own settings
-def test_a_dataset_of_ray_is_sorted_once(tmp_path):
-    X, y, owners = people(500)
-    order = np.random.default_rng(3).permutation(len(owners))
-    table = pa.table({name: values[order] for name, values in columns_of(X, y, owners).items()})
-    engine = RayEngine(n_partitions=2)
-    engine.place(UserData.from_arrays(X, y, owners))  # starts Ray
-    dataset = ray.data.from_arrow([table.slice(k, 3000) for k in range(0, len(table), 3000)])
-    there = engine.from_dataset(dataset, tmp_path / "sorted", user="user", features="x*", target="y")
-    # Rows of a user come in another order, so sums differ in their last digits.
-    found = minimize("logistic", there, Ball(10.0), 4.0, 1e-5, rows_per_user=20, insecure_seed=1)
-    data = UserData.from_arrays(X, y, owners)
-    expected = minimize("logistic", data, Ball(10.0), 4.0, 1e-5, rows_per_user=20, insecure_seed=1)
-    assert np.allclose(found.weights, expected.weights, rtol=1e-9)
-
-
 def test_the_driver_is_killed_and_goes_on(tmp_path):
     pq.write_table(pa.table(columns_of(*people(3000))), tmp_path / "people.parquet")
     words = [*("fit", tmp_path / "people.parquet", "--user-column", "user", "--target", "y", "--features", "x*")]

@@ -140,15 +140,6 @@ class RayEngine:
             loaders.append(ParquetUsers(where, schema, own, part, n_parts, sorted_by_user))
         return self._started(loaders, insecure_seed, None, None)
 
-    def from_dataset(self, dataset: Any, folder: str | os.PathLike[str], *, user: str, **arguments: Any) -> RayUsers:
-        """Users of a Ray Dataset, which is sorted by user once and written to `folder`, an empty place all nodes read.
-
-        Other arguments are those of `from_parquet`. The folder is as secret as the data; delete it after.
-        """
-        connect(self.address, self.n_partitions)
-        dataset.sort(user).write_parquet(os.fspath(Path(folder).resolve()))
-        return self.from_parquet(folder, user=user, sorted_by_user=True, **arguments)
-
     def _number_of_partitions(self) -> int:
         return self.n_partitions or max(1, int(ray.cluster_resources().get("CPU", 1)))
 

@@ -9,7 +9,7 @@ import warnings
 
 import ray
 
-_STORE_BYTES = 2**29  # of a local Ray's object store, through which only a Ray Dataset goes
+_STORE_BYTES = 2**29  # of a local Ray's object store, which long arguments alone go through
 _CONNECTION = 10.0  # seconds to reach a cluster in
 _CONNECTING = threading.Lock()
 _REACHED_AS: list[str] = []  # how the cluster was called that this process is with
