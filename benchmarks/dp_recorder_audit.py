@@ -120,7 +120,7 @@ def mean(data: Data) -> Any:
 
 
 def scaler(data: Data) -> Any:
-    found = PrivateStandardScaler(EPSILON, DELTA, low=-1, high=1, inference=True).fit(data[0], groups=data[2])
+    found = PrivateStandardScaler(EPSILON, DELTA, low=-1, high=1).fit(data[0], groups=data[2])
     return found.mean_.tolist(), found.scale_.tolist()
 
 
@@ -153,7 +153,7 @@ CASES: dict[str, Work] = {
     "LogisticRegression, evaluate=0.3": fitted(evaluate=0.3),
     "LinearRegression": number,
     "private_mean": mean,
-    "PrivateStandardScaler, inference=True": scaler,
+    "PrivateStandardScaler": scaler,
     "metrics.evaluate": scores,
     "PrivateSearchCV, split": search,
 }

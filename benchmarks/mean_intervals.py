@@ -1,17 +1,16 @@
-"""Coverage of 95% intervals of `private_mean(inference=True)` and of a private scaler's means, on generated people.
+"""Coverage of 95% intervals of `private_mean(inference=True)`, on generated people.
 
 Each run draws new people and new noise. Kinds: `normal`, features correlated by 0.5, a user's rows by 0.3; `counts`,
 visits of people whose rates are gamma, cut off at 30, with spread=(30, 30), of each row with the same; `skewed`, an
 exponential of each user and normal rows, without a public spread; `heavy`, a lognormal of each user, `t3`, Student's
-with 3 degrees of freedom, and `far`, normal with 1% of the users 20 deviations out, the same way; `scaler`, the normal
-ones in ranges from -5 to 5. `unequal` users have 1, 2, 5 or 40 rows. `coverage` is of all
-features, `exact` that of the same people's means without noise, by their true variance: what chance made of these
-draws; `least` of the feature that is held least often; `width` is the standard error over the ideal one, of the noise
-that was added and of the true variance of the users; `noise` the part of the variance that is privacy's; `error` the
-true error over the standard error, root mean square; `std_err` the mean standard error. With more than half a million
-numbers users' means are drawn instead of their rows, which all releases are functions of. With r runs of one feature,
-coverage of 95% is told up to about 1.96 sqrt(.0475 / r). Runs that abort are counted apart (`aborts`), as are those
-that say that there are no intervals (`none`).
+with 3 degrees of freedom, and `far`, normal with 1% of the users 20 deviations out, the same way.
+`unequal` users have 1, 2, 5 or 40 rows. `coverage` is of all features, `exact` that of the same people's means without
+noise, by their true variance: what chance made of these draws; `least` of the feature that is held least often; `width`
+is the standard error over the ideal one, of the noise that was added and of the true variance of the users; `noise` the
+part of the variance that is privacy's; `error` the true error over the standard error, root mean square; `std_err` the
+mean standard error. With more than half a million numbers users' means are drawn instead of their rows, which all
+releases are functions of. With r runs of one feature, coverage of 95% is told up to about 1.96 sqrt(.0475 / r). Runs
+that abort are counted apart (`aborts`), as are those that say that there are no intervals (`none`).
 
     python benchmarks/mean_intervals.py [--kinds normal,counts] [--users 2000,10000] [--rows 1,10,50,unequal]
         [--epsilon 0.5,1,8] [--features 1,5] [--fraction 0.1] [--runs 200] [--first-seed 0] [--save]
@@ -29,7 +28,7 @@ import numpy as np
 from common import save
 from scipy.stats import gamma, poisson
 
-from userdp import Aborted, BudgetExceeded, PrivateStandardScaler, private_mean
+from userdp import Aborted, BudgetExceeded, private_mean
 
 SHARED = {  # a number of each user, by its kind, with mean and variance
     "skewed": (lambda rng, size: rng.exponential(size=size), 1.0, 1.0),
@@ -37,7 +36,7 @@ SHARED = {  # a number of each user, by its kind, with mean and variance
     "t3": (lambda rng, size: rng.standard_t(3, size=size), 0.0, 3.0),
     "far": (lambda rng, size: rng.normal(size=size) + 20 * (rng.random(size) < 0.01), 0.2, 1 + 0.0099 * 400),
 }
-KINDS = ("normal", "counts", *SHARED, "scaler")
+KINDS = ("normal", "counts", *SHARED)
 SIZES = {"unequal": (1, 2, 5, 40)}
 ALIKE, CORRELATION, CENTRE = 0.3, 0.5, 0.5
 RATE, VISITS, MOST = 0.6, 2.9, 30  # shape of people's rates, mean number of visits, largest
@@ -94,17 +93,12 @@ def measure(
             kind, n_users, sizes, features, np.random.default_rng([seed, n_users, int(8 * epsilon), *sizes])
         )
         try:
-            if kind == "scaler":
-                model = PrivateStandardScaler(epsilon, low=-5, high=5, inference=fraction, insecure_seed=seed)
-                told = model.fit(X, groups=users).summary()
-            else:
-                spread = (MOST, MOST) if kind == "counts" else (1e-9, 1e9)
-                options = {"spread": spread, "inference": fraction, "insecure_seed": seed}
-                found = private_mean(X, users, epsilon, **options)
-                if found.errors is None:
-                    none += 1
-                    continue
-                told = found.summary()
+            spread = (MOST, MOST) if kind == "counts" else (1e-9, 1e9)
+            found = private_mean(X, users, epsilon, spread=spread, inference=fraction, insecure_seed=seed)
+            if found.errors is None:
+                none += 1
+                continue
+            told = found.summary()
         except BudgetExceeded as refused:
             return cell | {"refused": True, "enough_users": refused.enough_users}
         except Aborted:  # which happens once in a thousand runs

@@ -453,9 +453,6 @@ def test_help_shows_all_parameters_with_types_and_defaults():
 ROWS_AND_USERS = {
     "fit": lambda ledger, **unit: LogisticRegression(1.0, 1e-6, max_rows_per_user=4, ledger=ledger, **unit),
     "scaler": lambda ledger, **unit: PrivateStandardScaler(2.0, 1e-6, low=-1, high=1, ledger=ledger, **unit),
-    "scaler with errors": lambda ledger, **unit: PrivateStandardScaler(
-        2.0, 1e-6, low=-1, high=1, inference=True, ledger=ledger, **unit
-    ),
     "search": lambda ledger, **unit: PrivateSearchCV(
         LogisticRegression(max_rows_per_user=4, **unit), {"l2": [0.0, 1.0]}, 1.0, 1e-6, ledger=ledger
     ),

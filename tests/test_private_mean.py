@@ -24,16 +24,12 @@ from userdp import (
     save_model,
 )
 from userdp.models import mean_intervals
-from userdp.models.mean_intervals import MeanErrors
+from userdp.models.files import pipeline_of, pipeline_to_dict
 from userdp.models.means import mean_of_users, plan_intervals, plan_mean, plan_plain, private_mean
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
 USERS = np.repeat(np.arange(2000), 5)
-
-
-def SCALER(*budget, **more):
-    return PrivateStandardScaler(*budget, low=-10, high=10, inference=True, **more)
 
 
 def values(seed=0, d=2):
@@ -172,7 +168,6 @@ def test_scaler_and_model_share_a_ledger():
         lambda ledger: private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger),
         lambda ledger: PrivateStandardScaler(1.0, 1e-6, low=-10, high=10, ledger=ledger).fit(values(), groups=USERS),
         lambda ledger: private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger, inference=True),
-        lambda ledger: SCALER(1.0, 1e-6, ledger=ledger).fit(values(), groups=USERS),
     ],
 )
 def test_what_is_stated_is_certified_whatever_is_planned(use, monkeypatch):
@@ -305,27 +300,18 @@ def test_intervals_of_each_feature():
 
 def test_no_intervals_unless_asked_for():
     found = private_mean(values(), USERS, 1.0, 1e-6, insecure_seed=1)
-    scaler = PrivateStandardScaler(2.0, 1e-6, low=-10, high=10, insecure_seed=1).fit(values(), groups=USERS)
-    for one in (found, scaler):
-        with pytest.raises(ValueError, match="inference=True"):
-            one.conf_int()
-        assert not hasattr(one, "std_err")
+    with pytest.raises(ValueError, match="inference=True"):
+        found.conf_int()
+    assert not hasattr(found, "std_err")
 
 
-@pytest.mark.parametrize("of", ["mean", "scaler"])
-def test_errors_are_as_large_as_the_standard_errors_say(of):
+def test_errors_are_as_large_as_the_standard_errors_say():
     """Noise and sampling are each a good part of the variance here: without one of them this fails."""
     relative, shares = [], []
     for seed in range(24):
         rows = np.random.default_rng(seed).normal(0, 1, (2000, 4))
-        if of == "mean":
-            found = private_mean(rows, np.arange(2000), 2.0, 1e-6, inference=True, insecure_seed=seed)
-            relative.append(found.mean / found.std_err)
-        else:
-            scaler = PrivateStandardScaler(2.0, 1e-6, low=-5, high=5, inference=True, insecure_seed=seed)
-            scaler.fit(rows, groups=np.arange(2000))
-            relative.append(scaler.mean_ / scaler.std_err)
-            found = scaler
+        found = private_mean(rows, np.arange(2000), 2.0, 1e-6, inference=True, insecure_seed=seed)
+        relative.append(found.mean / found.std_err)
         shares.append(found.summary().noise_share.mean())
     assert 0.3 < np.mean(shares) < 0.8
     assert 0.85 < np.sqrt(np.mean(np.square(relative))) < 1.2
@@ -338,9 +324,6 @@ def test_the_spread_is_that_of_users_means():
     found = private_mean(rows, USERS, 50.0, 1e-6, inference=0.9, insecure_seed=1)
     means = np.add.reduceat(rows, np.arange(0, len(USERS), 5)) / 5
     np.testing.assert_allclose(found.errors.sampling, means.var(axis=0) / 2000, rtol=0.15)
-    scaler = PrivateStandardScaler(50.0, 1e-6, low=[-9, -20], high=[11, 20], inference=0.5, insecure_seed=1)
-    scaler.fit(rows, groups=USERS)
-    np.testing.assert_allclose(scaler.errors_.sampling, means.var(axis=0) / 2000, rtol=0.05)
 
 
 def test_one_plan_within_the_budget_and_one_charge():
@@ -348,15 +331,12 @@ def test_one_plan_within_the_budget_and_one_charge():
     for n_users, epsilon, fraction in ((2000, 1.0, 0.1), (50_000, 0.5, 0.3), (3000, 8.0, 0.1)):
         budget = Budget(epsilon, 1e-6)
         located = plan_intervals(n_users, 3, budget, radii, 0.01, fraction)
-        ranged = mean_intervals.plan_ranged(n_users, 3, budget, fraction)
-        for steps in (located, ranged):
-            cost = steps.plan.cost_of(0)
-            assert fits(cost, budget)
-            assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
+        cost = located.plan.cost_of(0)
+        assert fits(cost, budget)
+        assert not fits(cost, Budget(0.99 * epsilon, 1e-6))
         costs = [step.mechanism.cost.gaussian for step in located.plan.steps]
         assert costs[3] / sum(costs[1:]) == pytest.approx(fraction)
         assert costs[1] / (costs[1] + costs[2]) == pytest.approx(0.2)
-        assert ranged.spread.cost.gaussian == pytest.approx(fraction * cost.gaussian)
     ledger = Ledger(Budget(1.0, 1e-6))
     found = private_mean(values(), USERS, 1.0, 1e-6, ledger=ledger, inference=True, purpose="how old")
     assert [charge.purpose for charge in ledger.charges()] == ["how old; private_mean"]
@@ -368,20 +348,16 @@ def test_one_plan_within_the_budget_and_one_charge():
 
 def test_the_number_of_users_that_would_do_does():
     radii = radius_grid(1e-9, 1e9, 1.15)
-    plans = (
-        lambda n, budget: plan_intervals(n, 3, budget, radii, 0.01, 0.1),
-        lambda n, budget: mean_intervals.plan_ranged(n, 3, budget, 0.1),
-    )
-    for plan in plans:
-        needed = []
-        for epsilon in (0.5, 1.0, 8.0):
-            with pytest.raises(BudgetExceeded, match="users would do") as refused:
-                plan(40, Budget(epsilon, 1e-6))
-            needed.append(refused.value.enough_users)
-            plan(needed[-1], Budget(epsilon, 1e-6))
-            with pytest.raises(BudgetExceeded):
-                plan(int(0.9 * needed[-1]), Budget(epsilon, 1e-6))
-        assert needed == sorted(needed, reverse=True), "more epsilon never takes more users"
+    needed = []
+    for epsilon in (0.5, 1.0, 8.0):
+        budget = Budget(epsilon, 1e-6)
+        with pytest.raises(BudgetExceeded, match="users would do") as refused:
+            plan_intervals(40, 3, budget, radii, 0.01, 0.1)
+        needed.append(refused.value.enough_users)
+        plan_intervals(needed[-1], 3, budget, radii, 0.01, 0.1)
+        with pytest.raises(BudgetExceeded):
+            plan_intervals(int(0.9 * needed[-1]), 3, budget, radii, 0.01, 0.1)
+    assert needed == sorted(needed, reverse=True), "more epsilon never takes more users"
 
 
 def test_with_intervals_nobody_is_left_out():
@@ -432,36 +408,12 @@ def test_there_are_no_intervals_if_people_are_beyond_any_clip():
 
 
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
-def test_intervals_of_a_scaler(tmp_path):
-    table = pd.DataFrame(values(), columns=["age", "income"])
-    scaler = SCALER(2.0, 1e-6, insecure_seed=1).fit(table, groups=USERS)
-    assert scaler.conf_int().shape == (2, 2)
-    assert np.all(np.abs(scaler.mean_ - [3, -1]) < 4 * scaler.std_err)
-    assert scaler.scale_ == pytest.approx([1, 1], abs=0.4)
-    assert "PrivateStandardScaler, 2,000 users, epsilon 2" in str(scaler.summary())
-    assert scaler.summary().names == ("age", "income")
-    ledger = Ledger(Budget(1.0, 1e-6))
-    with pytest.raises(BudgetExceeded, match="users would do"):
-        SCALER(0.03, 1e-6, ledger=ledger).fit(values(), groups=USERS)
-    assert ledger.charges() == ()
+def test_files_of_scalers_that_had_intervals_are_read():
+    rows = values()
+    scaler = PrivateStandardScaler(2.0, 1e-6, low=-10, high=10, insecure_seed=1).fit(rows, groups=USERS)
     model = LinearRegression(2.0, target_range=(0, 2), allow_weak=True, insecure_seed=0)
-    model.fit(scaler.transform(table), np.ones(len(USERS)), groups=USERS)
-    read = load_model(save_model(Pipeline([("scale", scaler), ("model", model)]), tmp_path / "pipeline.json"))
-    np.testing.assert_array_equal(read[0].mean_, scaler.mean_)
-    np.testing.assert_array_equal(read[0].conf_int(), scaler.conf_int())
-    for wrong in ([1.0], [1.0, -1.0], [1.0, np.inf]):
-        with pytest.raises(ValueError, match="variances expected"):
-            MeanErrors.from_dict(scaler.errors_.to_dict() | {"sampling": wrong}, 2)
-
-
-def test_a_scaler_with_errors_charges_the_ledger_that_it_is_given():
-    ledger = Ledger(Budget(3.0, 1e-5))
-    SCALER(1.0, 1e-6, ledger=ledger).fit(values(), groups=USERS)
-    assert [charge.purpose for charge in ledger.charges()] == ["PrivateStandardScaler.fit"]
-    assert ledger.spent_epsilon(1e-6) == pytest.approx(1.0, abs=0.01)
-
-
-def test_a_seeded_scaler_with_errors_is_not_said_to_be_private():
-    seeded, secure = (SCALER(1.0, 1e-6, insecure_seed=seed) for seed in (1, None))
-    assert not seeded.fit(values(), groups=USERS).privacy_.private
-    assert secure.fit(values(), groups=USERS).privacy_.private
+    model.fit(scaler.transform(rows), np.ones(len(USERS)), groups=USERS)
+    record = pipeline_to_dict(Pipeline([("scale", scaler), ("model", model)]))
+    record["steps"][0]["parameters"]["inference"] = True
+    record["steps"][0]["errors"] = {"noise": [1.0, 1.0], "sampling": [1.0, 1.0], "sampling_noise": [1.0, 1.0]}
+    np.testing.assert_array_equal(pipeline_of(record)[0].mean_, scaler.mean_)

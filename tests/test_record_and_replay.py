@@ -199,12 +199,13 @@ def test_means_and_scales(inference):
         return vars(found) | {"privacy": str(found.privacy)}, str(found), str(found.summary()) if inference else ""
 
     def scaler(data, ledger):
-        one = PrivateStandardScaler(8.0, low=-1, high=1, inference=inference, ledger=ledger)
+        one = PrivateStandardScaler(8.0, low=-1, high=1, ledger=ledger)
         one.fit(data[0], groups=data[3])
-        return one.mean_, one.scale_, str(one.privacy_), str(one.summary()) if inference else ""
+        return one.mean_, one.scale_, str(one.privacy_)
 
     compare(mean, data, replaced(NUMBERS, data))
-    compare(scaler, data, replaced(NUMBERS, data))
+    if not inference:
+        compare(scaler, data, replaced(NUMBERS, data))
 
 
 @pytest.mark.parametrize("kind", [LABELS, NUMBERS])

@@ -14,7 +14,7 @@ from userdp.privacy.noise import SecureNoise, SeededNoise
 
 PLANS = {pair.what: pair for pair in plan_pairs(BUDGET) if pair.attack == "edges"}
 PARTS = {pair.what: pair for pair in pairs.mechanism_pairs(BUDGET) if pair.attack == "edges"}
-QUICK = ["evaluate", "intervals of coefficients", "PrivateStandardScaler", "PrivateSearchCV, scores"]
+QUICK = ["evaluate", "intervals of coefficients", "PrivateSearchCV, scores"]
 PIECES = ["Clip, squares of means", "Clip, counts of a quantile"]
 SLOW = ["fit with intervals", "fit of a quantile", "private_mean, with intervals", "PrivateSearchCV"]
 

@@ -214,14 +214,13 @@ def mean(n_users: int = 3000, tail: bool = False, **options: Any) -> Any:
     return record | ({"std_err": one.std_err, "conf_int": one.conf_int()} if one.errors else {})
 
 
-def scaler(**options: Any) -> Any:
+def scaler() -> Any:
     """Private means and scales."""
     X, _, users = people(n_users=3000)
     ledger, ends = large(), {"low": [-1, -1, -2], "high": [1, 1, 2]}
-    one = userdp.PrivateStandardScaler(2.0, DELTA, **ends, ledger=ledger, insecure_seed=1, **options)
+    one = userdp.PrivateStandardScaler(2.0, DELTA, **ends, ledger=ledger, insecure_seed=1)
     one.fit(nudged(X), groups=users)
-    record = {"mean": one.mean_, "scale": one.scale_, "charges": charges(ledger)}
-    return record | ({"conf_int": one.conf_int()} if options else {})
+    return {"mean": one.mean_, "scale": one.scale_, "charges": charges(ledger)}
 
 
 def own_loss(domain: Any) -> Any:
@@ -260,8 +259,8 @@ def ledger_file() -> Any:
         path = Path(folder) / "people.ledger"
         ledger = userdp.Ledger(userdp.Budget(4.0, 1e-5), path)
         for epsilon in (1.0, 0.5):
-            one = userdp.PrivateStandardScaler(epsilon, DELTA, low=-1, high=1, inference=True, ledger=ledger)
-            private = one.fit(X, groups=users).privacy_
+            options = {"spread": (5.0, 5.0), "inference": True, "ledger": ledger}
+            private = userdp.private_mean(X, users, epsilon, DELTA, **options).privacy
         model = userdp.LogisticRegression(1.0, DELTA, max_rows_per_user=5, ledger=ledger).fit(X, X[:, 0] > 0, users)
         text = [line for line in str(model.privacy_).splitlines() if "% of the users (95%" not in line]
         database = sqlite3.connect(path)
@@ -273,7 +272,7 @@ def ledger_file() -> Any:
         spent = {"spent": ledger.spent_epsilon(), "fits": ledger.largest_epsilon(), "unit": ledger.unit}
         shown = json.loads(command("ledger", "show", path, "--json"))
     return (
-        spent | tables | {"schema": schema, "steps": steps, "show": shown, "of scaler": private.to_dict(), "text": text}
+        spent | tables | {"schema": schema, "steps": steps, "show": shown, "of mean": private.to_dict(), "text": text}
     )
 
 
@@ -398,7 +397,6 @@ CASES: dict[str, dict[str, Case]] = {
         "mean with intervals": partial(mean, inference=True),
         "mean of a long tail": partial(mean, tail=True, inference=True),
         "scaler": scaler,
-        "scaler with intervals": partial(scaler, inference=True),
     },
     "plans": {
         "logistic": partial(planned, 48_092, 30, 29),

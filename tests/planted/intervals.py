@@ -164,25 +164,4 @@ MUTANTS = [
         "0 * scale",
         _MEAN_ERRORS,
     ),
-    Mutant(
-        "a scaler with errors states a budget that nobody certified",
-        "PrivateStandardScaler._with_errors",
-        "budget=budget,",
-        "",
-        "test_private_mean.py::test_what_is_stated_is_certified_whatever_is_planned",
-    ),
-    Mutant(
-        "a scaler with errors charges a ledger of its own",
-        "PrivateStandardScaler._with_errors",
-        "self._opened_ledger() or Ledger(budget)",
-        "Ledger(budget)",
-        "test_private_mean.py::test_a_scaler_with_errors_charges_the_ledger_that_it_is_given",
-    ),
-    Mutant(
-        "a seeded scaler with errors states that it is private",
-        "PrivateStandardScaler._with_errors",
-        "ledger, seed, self.privacy_unit)",
-        "ledger, unit=self.privacy_unit)",
-        "test_private_mean.py::test_a_seeded_scaler_with_errors_is_not_said_to_be_private",
-    ),
 ]

@@ -19,7 +19,7 @@ from userdp.domains import Ball
 from userdp.evaluation.coordinates import ScoreLayout
 from userdp.evaluation.release import evaluation_steps
 from userdp.evaluation.row_losses import Scale
-from userdp.models.mean_intervals import DEFAULT_FRACTION, MeanSteps, mu_squared_of, plan_ranged
+from userdp.models.mean_intervals import DEFAULT_FRACTION, MeanSteps, mu_squared_of
 from userdp.models.means import plan_intervals, plan_mean, plan_plain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
@@ -108,7 +108,6 @@ def plan_pairs(budget: Budget) -> list[Pair]:
         whole_plan("private_mean", mean.plan),
         *tested_pairs("private_mean, few users", plan_mean(users, budget, radii, 0.0)),
         whole_plan("private_mean, with intervals", located.plan),
-        whole_plan("PrivateStandardScaler", plan_ranged(some, 1, budget, DEFAULT_FRACTION).plan),
         whole_plan("PrivateSearchCV, scores", _search(budget, refit_fraction=0.0).score_plan),
         _whole_search(budget),
     ]

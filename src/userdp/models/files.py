@@ -25,7 +25,6 @@ from userdp.data.tables import whole_file
 from userdp.evaluation.scores import Scores
 from userdp.models.estimators import ESTIMATORS
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
-from userdp.models.mean_intervals import MeanErrors
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler
 from userdp.privacy.accounting import Budget
@@ -133,14 +132,13 @@ def _step_to_dict(step: Any) -> dict[str, Any]:
     usual = type(step)().get_params(deep=False)
     given = {k: v for k, v in step.get_params(deep=False).items() if k not in NOT_KEPT and not _same(v, usual[k])}
     fitted = {name: getattr(step, name).tolist() for name in _LEARNED if hasattr(step, name)}
-    names, errors = getattr(step, "feature_names_in_", None), getattr(step, "errors_", None)
+    names = getattr(step, "feature_names_in_", None)
     return {
         "kind": kind,
         "parameters": {name: as_json(value) for name, value in given.items()},
         "n_features": getattr(step, "n_features_in_", None),
         "features": None if names is None else [str(name) for name in names],
         "fitted": fitted,
-        "errors": errors.to_dict() if errors is not None else None,
         "privacy": step.privacy_.to_dict() if hasattr(step, "privacy_") else None,
         "source": asdict(step.source_) if hasattr(step, "source_") else None,
     }
@@ -149,13 +147,14 @@ def _step_to_dict(step: Any) -> dict[str, Any]:
 def _step_of(record: dict[str, Any]) -> Any:
     """A step as it was: what learns nothing is fitted to a row of zeros, or of categories."""
     parameters = {name: _listed(name, value) for name, value in record["parameters"].items()}
-    step = _STEPS[record["kind"]](**parameters)
-    if isinstance(step, PrivateStandardScaler):
+    kind = _STEPS[record["kind"]]
+    if kind is PrivateStandardScaler:
+        parameters.pop("inference", None)  # of earlier files, whose scalers could have intervals
+    step = kind(**parameters)
+    if kind is PrivateStandardScaler:
         step.n_features_in_ = int(record["n_features"])
         for name in _LEARNED:
             setattr(step, name, np.array(record["fitted"][name], dtype=np.float64).reshape(step.n_features_in_))
-        errors = record.get("errors")  # which files of 0.1 do not have
-        step.errors_ = None if errors is None else MeanErrors.from_dict(errors, step.n_features_in_)
         step.privacy_ = Statement.from_dict(record["privacy"])
         step.source_ = Source(**(record.get("source") or {}))
     elif record["n_features"] is not None:

@@ -1,6 +1,6 @@
 """Means with standard errors: released around where they lie, with how much users differ.
 
-1. `location`, unless ranges are public: mean and radius as `private_mean` finds them, for a small part of the budget.
+1. `location`: mean and radius as `private_mean` finds them, for a small part of the budget.
 2. `sizes`, with it, unless one width is public: how many users are how far from there. The clip is at a length that a
    normal quantity hardly ever exceeds, or farther, where more users are beyond than noise explains.
 3. `mean`: the mean of users' differences from there, clipped at this length. Nobody is left out, as the first release
@@ -22,10 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
-from userdp.models.intervals import Summary
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
@@ -69,70 +67,6 @@ class MeanErrors:
     def freedom(self) -> np.ndarray:
         """Degrees of freedom with which a variance would be as uncertain (Satterthwaite): 2 (variance / its std)^2."""
         return np.asarray(2 * ((self.noise + self.sampling) / self.sampling_noise) ** 2)
-
-    def times(self, units: np.ndarray) -> MeanErrors:
-        """Those of the means in other units."""
-        squares = units**2
-        return MeanErrors(squares * self.noise, squares * self.sampling, squares * self.sampling_noise)
-
-    def to_dict(self) -> dict[str, list[float]]:
-        return {name: values.tolist() for name, values in vars(self).items()}
-
-    @staticmethod
-    def from_dict(record: dict[str, list[float]], n_features: int) -> MeanErrors:
-        """Those of `to_dict`; refuses what cannot be variances of so many features."""
-        told = [np.array(record[name], dtype=np.float64) for name in ("noise", "sampling", "sampling_noise")]
-        if not all(one.shape == (n_features,) and np.isfinite(one).all() and (one >= 0).all() for one in told):
-            raise ValueError("variances expected, one per feature")
-        return MeanErrors(*told)
-
-
-class MeanIntervals:
-    """What a private mean tells of its errors, where `inference` was asked for."""
-
-    @property
-    def std_err(self) -> np.ndarray:
-        """The standard error of each feature's mean: privacy's noise, and who was sampled."""
-        return self._known(AttributeError).std_err
-
-    def conf_int(self, level: float = 0.95) -> np.ndarray:
-        """Confidence intervals: a row (low, high) for each feature's mean, over all people there could be.
-
-        Each person counts once. Post-processing of the release: it costs no budget.
-        """
-        return self.summary(level).conf_int
-
-    def summary(self, level: float = 0.95) -> Summary:
-        """A table of means, standard errors, z, intervals, and which part of the variance is privacy's noise."""
-        errors = self._known(ValueError)
-        names, means, title = self._shown()
-        told = {"what": "mean", "freedom": errors.freedom, "note": self._note()}
-        return Summary.of(names, means, errors.noise, errors.sampling, level, title, **told)
-
-    def _known(self, refusal: type[Exception]) -> MeanErrors:
-        errors = self._errors()
-        if errors is None:
-            raise refusal(
-                self._why_none()
-                or "Expected a mean with inference=True: standard errors are part of the plan, and cannot be had "
-                "afterwards."
-            )
-        return errors
-
-    def _note(self) -> str:
-        """What else is to be said of intervals."""
-        return ""
-
-    def _why_none(self) -> str:
-        """Why there are none, though they were asked for."""
-        return ""
-
-    def _errors(self) -> MeanErrors | None:
-        raise NotImplementedError
-
-    def _shown(self) -> tuple[list[str], np.ndarray, str]:
-        """Names of the features, their means, and a title."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -184,28 +118,26 @@ class LocatedMean:
 class MeanSteps:
     """The releases of the module, of all users."""
 
+    location: OutlierRemoval
     mean: Clip
-    spread: Clip | None
-    location: OutlierRemoval | None = None
+    spread: Clip | None = None
     sizes: Clip | None = None
 
     @staticmethod
-    def of(
-        n_users: int, mu_squared: float, fraction: float | None, location: OutlierRemoval | None = None
-    ) -> MeanSteps:
+    def of(n_users: int, mu_squared: float, fraction: float | None, location: OutlierRemoval) -> MeanSteps:
         """Those that together cost this mu^2, a fraction of it for the spread, beside the location.
 
         Without a fraction it is the mean alone.
         """
         if fraction is None:
-            return MeanSteps(Clip(n_users, 1 / math.sqrt(mu_squared)), None, location)
+            return MeanSteps(location, Clip(n_users, 1 / math.sqrt(mu_squared)))
         left = (1 - fraction) * mu_squared
         sizes = None
-        if location is not None and location.probes > 1:  # else one width is public, which nobody exceeds
+        if location.probes > 1:  # else one width is public, which nobody exceeds
             sizes = Clip(n_users, 1 / math.sqrt(_SIZES * left), acute=True)
             left = (1 - _SIZES) * left
         spread = Clip(n_users, 1 / math.sqrt(fraction * mu_squared), acute=True)
-        return MeanSteps(Clip(n_users, 1 / math.sqrt(left)), spread, location, sizes)
+        return MeanSteps(location, Clip(n_users, 1 / math.sqrt(left)), spread, sizes)
 
     @property
     def plan(self) -> Plan:
@@ -213,13 +145,11 @@ class MeanSteps:
         steps = (Step(label, 0, one.n_vectors, one) for label, one in found.items() if one is not None)
         return Plan(self.mean.n_vectors, tuple(steps))
 
-    def tells_nothing(self, n_features: int, reach: float, squares: float) -> bool:
-        """Whether users are too few, or noise hides means or variances, if these are in standard deviations of users.
-
-        reach: the length that differences are clipped at; squares: that of their squares.
-        """
+    def tells_nothing(self, n_features: int) -> bool:
+        """Whether users are too few, or noise hides means or variances, if these are in standard deviations of users"""
         assert self.spread is not None
-        noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(squares, n_features)
+        reach = self.reach(n_features)
+        noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(reach**2, n_features)
         rough = sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
         return rough or noise > _MOST_NOISE or self.mean.n_vectors < _FEWEST
 
@@ -236,7 +166,6 @@ class MeanSteps:
 
     def located_mean(self, curator: Curator, n_features: int, longest: float) -> LocatedMean:
         """The mean around a location that is found first; nobody is farther than `longest`."""
-        assert self.location is not None
         located = curator.release(LOCATION, UserMean(), 1.0)
         centre, radius = located[:-1], float(located[-1])
         far = self.reach(n_features) / usual_radius(self.location, n_features)
@@ -249,7 +178,7 @@ class MeanSteps:
         mean, errors = centre + clipped.reach * moved, None
         if self.spread is not None and not clipped.lost:
             cut = _SHORT * clipped.reach * clipped.beyond
-            errors = self.errors(curator, mean, clipped.reach, 1.0, math.hypot(noise_std, cut))
+            errors = self.errors(curator, mean, clipped.reach, math.hypot(noise_std, cut))
         return LocatedMean(mean, noise_std, radius, errors, clipped)
 
     @staticmethod
@@ -275,14 +204,14 @@ class MeanSteps:
             reach = min(reach, _OVER * float(edges[first - 1] * np.sqrt(beyond[first - 1] / seen[first - 1])))
         return Clipped(reach * usual, told, at_most, lost)
 
-    def errors(
-        self, curator: Curator, mean: np.ndarray, units: npt.ArrayLike, longest: float, noise_std: float
-    ) -> MeanErrors:
-        """Errors of a mean with such noise, around which squares of differences, in units, are at most so long."""
+    def errors(self, curator: Curator, mean: np.ndarray, reach: float, noise_std: float) -> MeanErrors:
+        """Errors of a mean with such noise, of squares of differences that are clipped at this length."""
         assert self.spread is not None
-        squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, units)), longest)
-        scale = np.square(np.broadcast_to(units, mean.shape)) / self.mean.n_vectors
-        sampling_noise = self.spread.noise_std(longest, mean.size) * scale
+        squares, scale = (
+            curator.release(SPREAD, CentredSquares(CentredMean(mean, reach)), 1.0),
+            reach**2 / self.mean.n_vectors,
+        )
+        sampling_noise = np.full(mean.size, self.spread.noise_std(1.0, mean.size) * scale)
         return MeanErrors(np.full(mean.size, noise_std**2), np.maximum(squares, 0.0) * scale, sampling_noise)
 
 
@@ -331,27 +260,8 @@ def plan_located(
 
     def planned(n_users: int) -> MeanSteps | None:
         steps = located_steps(n_users, n_features, mu_squared, fraction, locate)
-        if steps is None:
-            return None
-        reach = steps.reach(n_features)
-        return None if steps.tells_nothing(n_features, reach, reach**2) else steps
+        return None if steps is None or steps.tells_nothing(n_features) else steps
 
-    return _enough_for(planned, n_users, n_features, budget)
-
-
-def plan_ranged(n_users: int, n_features: int, budget: Budget, fraction: float) -> MeanSteps:
-    """The same for features within public ranges, the ends of which are 8 standard deviations apart, about."""
-    mu_squared = mu_squared_of(budget)
-
-    def planned(n_users: int) -> MeanSteps | None:
-        steps, root = MeanSteps.of(n_users, mu_squared, fraction), math.sqrt(n_features)
-        return None if steps.tells_nothing(2 * n_features, 4 * root, 16 * root) else steps
-
-    return _enough_for(planned, n_users, n_features, budget)
-
-
-def _enough_for(planned: Callable[[int], MeanSteps | None], n_users: int, n_features: int, budget: Budget) -> MeanSteps:
-    """What is planned; refuses, with a number of users that would do, if it is None."""
     steps = planned(n_users)
     if steps is not None:
         return steps

@@ -15,12 +15,11 @@ import numpy as np
 from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
-from userdp.models.intervals import fraction_of, title_of
+from userdp.models.intervals import Summary, fraction_of, title_of
 from userdp.models.mean_intervals import (
     DEFAULT_FRACTION,
     Clipped,
     MeanErrors,
-    MeanIntervals,
     MeanSteps,
     located_steps,
     mu_squared_of,
@@ -46,7 +45,7 @@ _TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaus
 
 
 @dataclass(frozen=True, eq=False)
-class MeanResult(MeanIntervals):
+class MeanResult:
     """A private mean. All of it may be shown.
 
     mean: one number per feature; noise_std: of the noise in each of them; radius: within which most users' means are of
@@ -65,18 +64,34 @@ class MeanResult(MeanIntervals):
     names: tuple[str, ...] = ()
     clipped: Clipped | None = None
 
-    def _errors(self) -> MeanErrors | None:
+    @property
+    def std_err(self) -> np.ndarray:
+        """The standard error of each feature's mean: privacy's noise, and who was sampled."""
+        return self._known_errors(AttributeError).std_err
+
+    def conf_int(self, level: float = 0.95) -> np.ndarray:
+        """Confidence intervals: a row (low, high) for each feature's mean, over all people there could be.
+
+        Each person counts once. Post-processing of the release: it costs no budget.
+        """
+        return self.summary(level).conf_int
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """A table of means, standard errors, z, intervals, and which part of the variance is privacy's noise."""
+        errors, title = self._known_errors(ValueError), title_of("private_mean", self.privacy)
+        names = self.names or [f"x{k}" for k in range(len(self.mean))]
+        told = {"what": "mean", "freedom": errors.freedom, "note": "" if self.clipped is None else self.clipped.note}
+        return Summary.of(names, self.mean, errors.noise, errors.sampling, level, title, **told)
+
+    def _known_errors(self, refusal: type[Exception]) -> MeanErrors:
+        if self.errors is None:
+            why_none = "" if self.clipped is None else self.clipped.message
+            raise refusal(
+                why_none
+                or "Expected a mean with inference=True: standard errors are part of the plan, and cannot be had "
+                "afterwards."
+            )
         return self.errors
-
-    def _note(self) -> str:
-        return "" if self.clipped is None else self.clipped.note
-
-    def _why_none(self) -> str:
-        return "" if self.clipped is None else self.clipped.message
-
-    def _shown(self) -> tuple[list[str], np.ndarray, str]:
-        names = [*self.names] or [f"x{k}" for k in range(len(self.mean))]
-        return names, self.mean, title_of("private_mean", self.privacy)
 
 
 @documented(

@@ -13,16 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
-from userdp.models.intervals import fraction_of, names_of, title_of
-from userdp.models.mean_intervals import DEFAULT_FRACTION, MEAN, MeanErrors, MeanIntervals, plan_ranged
-from userdp.models.means import MeanResult, mean_of_users, named_columns
+from userdp.models.means import mean_of_users, named_columns
 from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_rows
-from userdp.privacy.accounting import Budget, budget_for
-from userdp.privacy.curator import Curator, Engine
-from userdp.privacy.guarantee import statement
+from userdp.privacy.accounting import budget_for
+from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.planner import check_delta
-from userdp.statistics.moments import UserMean
 
 _OUTLIERS = 0.01
 _ENDS = "of the public range of every feature, or one number per feature; from what features mean, not from the data."
@@ -67,26 +63,20 @@ class PublicScaler(_Scaler):
         "mean_ : array": "Mean of each feature.",
         "scale_ : array": "Standard deviation of each feature.",
         "privacy_ : Statement": "What was guaranteed and spent.",
-        "errors_ : MeanErrors or None": "With `inference`: variances of the means, which `std_err`, `conf_int()` and "
-        "`summary()` are made of.",
         "source_ : Source": "Names of the columns, and of the one that says who is a user, as far as they are known.",
     },
     low=f"The lowest end {_ENDS} What lies beyond is cut off. Too wide a range costs noise.",
     high=f"The highest end {_ENDS}",
-    inference="True for standard errors and intervals of the means (`std_err`, `conf_int()`, `summary()`), for a tenth "
-    "of the budget; or the part of it that they get. Noise is then in proportion to the ranges, and nobody is left "
-    "out. Refused for too few users, before anything is charged.",
     purpose="What it is for, in words that may be shown to anyone: the ledger and a saved pipeline name it.",
 )
 @dataclass(eq=False, repr=False)
-class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
+class PrivateStandardScaler(_Scaler, PrivateEstimator):
     """Take off the mean and divide by the standard deviation of each feature, both learned privately for whole users.
 
     Means and mean squares over users (every user counts the same), in units of public ranges, are released together;
     what cannot be told from noise is taken to be as large as the noise. Missing values count as the middle of a range.
     Users who are far from the others count less, or not at all (`private_mean`), which pulls means of skewed features
-    towards the bulk; with `inference` all count in full. Intervals are of the means alone: one of `scale_` would need
-    how much users' mean squares differ, one more release that would cost the means noise.
+    towards the bulk.
 
     Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private under replacement of one user's whole data.
     They come on top of what a model costs: give both the same `ledger`.
@@ -97,7 +87,6 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
     _: KW_ONLY
     low: npt.ArrayLike | None = None
     high: npt.ArrayLike | None = None
-    inference: bool | float = False
     max_rows_per_user: int | None = None
     ledger: Ledger | str | None = None
     engine: Engine | str | None = None
@@ -109,7 +98,6 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
         budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
-        fraction = fraction_of(self.inference, DEFAULT_FRACTION)
         check_purpose(self.purpose)
         self._warn_of_surroundings(stacklevel=2)
         if groups is None:
@@ -128,50 +116,17 @@ class PrivateStandardScaler(MeanIntervals, _Scaler, PrivateEstimator):
         budget = budget_for(self.epsilon, self.delta, data.n_users)
         check_delta(budget, data.n_users, self.insecure_seed)
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
-        if fraction is None:  # means are at most sqrt(d) from 0, so no two are farther apart than twice that
-            spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
-            released = mean_of_users(
-                data, budget, spread, _OUTLIERS, self._opened_ledger(), self.engine, seed, purpose, self.privacy_unit
-            )
-        else:
-            released = self._with_errors(data, budget, fraction, purpose)
+        # Means are at most sqrt(d) from 0, so no two are farther apart than twice that.
+        spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
+        released = mean_of_users(
+            data, budget, spread, _OUTLIERS, self._opened_ledger(), self.engine, seed, purpose, self.privacy_unit
+        )
         means, squares = np.split(released.mean, 2)
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means
         self.scale_ = half * np.sqrt(np.clip(squares + 1 - means**2, min(1.0, released.noise_std), 1.0))
-        self.errors_ = None if released.errors is None else released.errors.times(half)
         self.privacy_, self.source_ = released.privacy, source
         return self
-
-    def _with_errors(self, data: UserData, budget: Budget, fraction: float, purpose: str) -> MeanResult:
-        """Means and mean squares of everybody, less 1, and errors of the means."""
-        steps = plan_ranged(data.n_users, self.n_features_in_, budget, fraction)
-        ledger = self._opened_ledger() or Ledger(budget)
-        seed = self.insecure_seed
-        curator = Curator(
-            data,
-            steps.plan,
-            ledger,
-            budget=budget,
-            purpose=purpose,
-            engine=self.engine,
-            insecure_seed=seed,
-            unit=self.privacy_unit,
-        )
-        longest = math.sqrt(self.n_features_in_) * (1 + 1e-9)
-        released = curator.release(MEAN, UserMean(), longest)
-        noise_std = steps.mean.noise_std(longest, released.size)
-        means = np.clip(released[: self.n_features_in_], -1, 1)
-        errors = steps.errors(curator, means, 1 + np.abs(means), longest, noise_std)
-        return MeanResult(
-            released, noise_std, longest, statement(steps.plan, budget, ledger, seed, self.privacy_unit), errors=errors
-        )
-
-    def _errors(self) -> MeanErrors | None:
-        return getattr(self, "errors_", None)
-
-    def _shown(self) -> tuple[list[str], np.ndarray, str]:
-        return names_of(self, len(self.mean_)), self.mean_, title_of(type(self).__name__, self.privacy_)
 
     @np.errstate(all="ignore")
     def transform(self, X: Any) -> np.ndarray:
