@@ -191,9 +191,11 @@ def _certified_scale(kind: str, scale: float, sensitivity: float, allowed: float
     What rounding to the grid adds to the sensitivity is enough, but for the map's own rounding: the map decides.
     """
     added = 2.0**-GRID_BITS * (math.sqrt(dimension) if kind == "gaussian" else dimension)
-    enlarged, extra = scale, 1.01 * added * scale / sensitivity + 2.0**-48
+    extra = 1.01 * added * scale / sensitivity + 2.0**-48
+    enlarged = scale * (1 + extra)  # `scale` itself hardly ever pays for the grid, and to ask costs as much as noise
     while not _measurement(kind, enlarged, dimension).map(sensitivity) <= allowed:
-        enlarged, extra = scale * (1 + extra), 2 * extra
+        extra *= 2
+        enlarged = scale * (1 + extra)
     return enlarged
 
 
