@@ -18,6 +18,7 @@ PAIRS = {(pair.what, pair.attack): pair for pair in mechanism_pairs(BUDGET)}
 QUICK = {("Perturbation", "edges"): 20_000, ("LocalVotes", "edges"): 4000, ("LocalReports", "edges"): 20_000}
 MAIN = [*QUICK, ("Winsorized", "edges"), ("SampledRows", "edges")]
 KINDS = {
+    "ClipWithFraction": "clip",  # as files call it, since it was part of `Clip`
     "LocalReports": "local-reports",
     "LocalVotes": "local-votes",
     "Perturbation": "output-perturbation",

@@ -20,7 +20,7 @@ def test_a_table_and_its_files(tmp_path):
     assert record["holds"] is True
     assert record["secure_noise"] is False
     kinds = ("", ", 3 rounds", ", acute vectors", ", Laplace noise", ", Laplace noise, 3 rounds")
-    kinds += (", sampled", ", sampled, with its fraction", ", curvature matrices", ", squares of gradients")
+    kinds += (", sampled", ", curvature matrices", ", squares of gradients")
     kinds += (", squares of means", ", counts of a quantile")
     assert {finding["what"] for finding in record["findings"]} == {f"Clip{kind}" for kind in kinds}
     assert re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}$", record["date"])

@@ -8,12 +8,10 @@ _ENDS = _ALL + "test_the_sensitivity_is_attained_by_a_user_at_both_ends_of_the_b
 _LENGTH = _ALL + "test_a_vector_is_clipped_to_the_radius_and_never_longer_than_the_sensitivity_allows"
 _ALIKE = _ALL + "test_totals_do_not_depend_on_order_blocks_or_partitions"
 _ROUNDING = "test_the_sensitivities_are_at_least_what_the_proof_says_of_rounding"
-_NEIGHBOURS = _SAMPLES + "test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_every_round"
-_ATTAINED = _SAMPLES + "test_the_sensitivities_are_attained_in_both_directions_at_once"
-_SAME_NOISE = _SAMPLES + "test_the_noise_is_the_same_for_every_sample"
-_ONE_RELEASE = _SAMPLES + "test_mean_and_fraction_are_one_gaussian_release"
+_NEIGHBOURS = _SAMPLES + "test_one_user_moves_the_mean_by_at_most_its_sensitivity_in_every_round"
+_ATTAINED = _SAMPLES + "test_the_sensitivity_is_attained"
+_COST = _SAMPLES + "test_every_round_is_a_sampled_gaussian_release"
 _COUNTS = _SAMPLES + "test_another_number_of_vectors_than_sampled_is_refused"
-_EVERYONE = _SAMPLES + "test_with_everyone_in_it_costs_what_clipping_costs_and_the_fraction"
 _ROUNDS = _SAMPLES + "test_a_sample_serves_one_release_and_rounds_are_counted"
 
 _TOTALS = "privacy/test_totals.py::"
@@ -104,8 +102,8 @@ MUTANTS = [
     Mutant(
         "clipped rounds charged as one",
         "Clip.cost",
-        "self.rounds / self.joint_multiplier",
-        "1 / self.joint_multiplier",
+        "self.rounds / self.noise_multiplier",
+        "1 / self.noise_multiplier",
         _ALL + "test_the_cost_is_that_of_the_gaussians_alone",
     ),
     Mutant(
@@ -179,42 +177,13 @@ MUTANTS = [
         "/ self.n_vectors",
         _ATTAINED,
     ),
-    Mutant(
-        "fractions get half their noise",
-        "Clip.fraction_sensitivity",
-        "/ self.expected",
-        "/ 2 / self.expected",
-        _ATTAINED,
-    ),
-    Mutant(
-        "fractions of many users not paid for their rounding",
-        "Clip.fraction_sensitivity",
-        "2.0**-49 * self.n_vectors",
-        "2.0**-40",
-        _SAMPLES + _ROUNDING,
-    ),
-    Mutant("the fraction is free", "Clip.joint_multiplier", "+ 1 / self.fraction_multiplier**2", "", _ONE_RELEASE),
-    Mutant("sampled rounds charged as one", "Clip.cost", "adding, self.rounds", "adding, 1", _ONE_RELEASE),
+    Mutant("sampled rounds charged as one", "Clip.cost", "adding, self.rounds", "adding, 1", _COST),
     Mutant(
         "an addition charged with the noise of a replacement twice over",
         "Clip.cost",
-        "2 * self.joint_multiplier",
-        "4 * self.joint_multiplier",
-        _ONE_RELEASE,
-    ),
-    Mutant(
-        "the fraction of everyone is free",
-        "Clip.cost",
-        "self.rounds / self.joint_multiplier**2",
-        "self.rounds / self.noise_multiplier**2",
-        _EVERYONE,
-    ),
-    Mutant(
-        "fractions get the means' noise multiplier",
-        "Clip.released",
-        "self.fraction_sensitivity, self.fraction_multiplier",
-        "self.fraction_sensitivity, self.noise_multiplier",
-        _SAME_NOISE,
+        "2 * self.noise_multiplier",
+        "4 * self.noise_multiplier",
+        _COST,
     ),
     Mutant(
         "sums divided by all users' number",
@@ -242,7 +211,7 @@ MUTANTS = [
         "clip.clipped_total",
         "2 * np.count_nonzero(short) - len(",
         "3 * np.count_nonzero(short) - 2 * len(",
-        _NEIGHBOURS,
+        _SAMPLES + "test_short_is_what_is_finite_and_within_the_radius",
     ),
     Mutant(
         "another number of users than priced",

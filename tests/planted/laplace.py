@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "samples with Laplace noise are released without a price",
         "Clip.__post_init__",
-        "or self.samples_users or",
-        "or",
+        "or self.samples_users",
+        "",
         _LAPLACE + "test_what_has_no_proof_with_laplace_noise_is_refused",
     ),
     Mutant(

@@ -92,7 +92,7 @@ def test_a_report_tells_the_same_of_it(number):
 
 FIELDS = {
     "allotment": "n_vectors mu_squared rounds",
-    "clip": "n_vectors noise_multiplier rounds block acute sampling_probability fraction_multiplier laplace",
+    "clip": "n_vectors noise_multiplier rounds block acute sampling_probability laplace",
     "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii",
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",

@@ -25,7 +25,7 @@ LARGE = Budget(1e6, 0.5)  # paper's constants are not the matter here
 CLIPS = plan_of(Clip(SIZE, 20.0, rounds=3), Clip(SIZE, 20.0))
 PLANS = {
     "clip": CLIPS,
-    "samples": plan_of(Clip(SIZE, 20.0, rounds=3, sampling_probability=0.3, fraction_multiplier=20.0)),
+    "samples": plan_of(Clip(SIZE, 20.0, rounds=3, sampling_probability=0.3)),
     "above threshold": plan_of(mean(rounds=3), Clip(SIZE, 20.0)),
     "sampled removal": plan_of(SampledOutlierRemoval(SIZE, 0.5, 40.0, 5.0, 1e-6, rounds=3)),
     "paper": plan_of(PaperOutlierRemoval(SIZE, 1.0, 20.0, 1e-3, rounds=3)),

@@ -202,7 +202,7 @@ def test_audit_of_the_release():
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{"acute": True}, {"sampling_probability": 0.5}, {"fraction_multiplier": 3.0}])
+@pytest.mark.parametrize("more", [{"acute": True}, {"sampling_probability": 0.5}])
 def test_what_has_no_proof_with_laplace_noise_is_refused(more):
     with pytest.raises(ValueError, match="Expected"):
         Clip(40, 5.0, laplace=True, **more)

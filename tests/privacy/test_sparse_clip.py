@@ -38,7 +38,7 @@ def distance(first, second):
 def test_no_replacement_moves_the_total_by_more_than_the_sensitivity(vectors, data, radius):
     """Whatever the entries are: repeated, in any order, not finite."""
     place, other = data.draw(st.integers(0, len(vectors) - 1)), data.draw(any_vector)
-    clip = Clip(len(vectors), 1.0, fraction_multiplier=1.0)
+    clip = Clip(len(vectors), 1.0)
     before, after = (
         clipped_total(held(each), radius, clip.bits)
         for each in (vectors, [*vectors[:place], other, *vectors[place + 1 :]])

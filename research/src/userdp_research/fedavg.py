@@ -33,7 +33,6 @@ import numpy as np
 
 from userdp.paper.descent import sgd_excess
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
@@ -50,6 +49,7 @@ from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import price_of_users
+from userdp_research.mechanisms.clip_with_fraction import ClipWithFraction
 
 _ROUNDS = (25, 50, 100, 200)
 _PASSES = 20.0  # gradients for each row
@@ -96,7 +96,7 @@ def likely_multiplier(mu_squared: float, q: float, rounds: int) -> float:
     return 2 * math.sqrt(rounds / mu_squared) if q == 1.0 else sampled_multiplier(mu_squared, q, rounds)
 
 
-def _mean(n_users: int, budget: Budget, q: float, rounds: int, likely: float) -> Clip:
+def _mean(n_users: int, budget: Budget, q: float, rounds: int, likely: float) -> ClipWithFraction:
     """Means and fractions that cost what the budget allows; the fraction's noise is as published.
 
     One user's part of the fraction is +-1/2, so noise of s users is a multiplier of 2 s.
@@ -106,7 +106,7 @@ def _mean(n_users: int, budget: Budget, q: float, rounds: int, likely: float) ->
     exact = gaussian_multiplier(budget, rounds) if q == 1.0 else subsampled_multiplier(budget, q, rounds) / 2
     joint = exact * (1 + 1e-9)  # rounding
     of_mean = joint / math.sqrt(1 - ratio**-2)
-    return Clip(n_users, of_mean, rounds, sampling_probability=q, fraction_multiplier=ratio * joint)
+    return ClipWithFraction(n_users, of_mean, rounds, sampling_probability=q, fraction_multiplier=ratio * joint)
 
 
 def _step_and_bound(

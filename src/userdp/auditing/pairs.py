@@ -118,20 +118,15 @@ def remembered_counts() -> Iterator[None]:
         concentration.neighbour_counts = count
 
 
-def _of(name: str, attack: str, mechanism: Mechanism, one: Vectors, other: Vectors, weight: float = 1.0) -> Pair:
-    width = 1 + _extra(mechanism)
-
+def _of(
+    name: str, attack: str, mechanism: Mechanism, one: Vectors, other: Vectors, weight: float = 1.0, width: int = 1
+) -> Pair:
     def play(noise: Noise, version: int) -> list[float]:
         seen = play_mechanism(mechanism, (one, other), noise, version)
         return [*seen[:-1][:width], *[0.0] * (width - len(seen) + 1), seen[-1]]
 
     mode = "paper" if isinstance(mechanism, _AS_PUBLISHED) else "tight"
     return Pair(name, mode, attack, mechanism.cost, play, weight)
-
-
-def _extra(mechanism: Mechanism) -> int:
-    """Numbers that are released behind the mean."""
-    return int(getattr(mechanism, "fraction_multiplier", None) is not None)
 
 
 def _others(mechanism: Mechanism, own: float, place: float = 0.0, far: int = 0) -> Vectors:
@@ -178,7 +173,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += _quantile_counts(budget)
     pairs += mean_pairs("Clip, Laplace noise", priced.laplace_clip(budget))
     pairs += mean_pairs("Clip, Laplace noise, 3 rounds", priced.laplace_clip(budget, rounds=3))
-    pairs += _sampled_clip(budget)
+    pairs += sampled_pairs("Clip, sampled", priced.sampled_clip(budget))
     for rounds in (1, 3):
         suffix = "" if rounds == 1 else f", {rounds} rounds"
         pairs += tested_pairs(f"OutlierRemoval{suffix}", priced.outlier_removal(budget, rounds))
@@ -279,15 +274,13 @@ def _vocabulary(budget: Budget) -> list[Pair]:
     return [pair("edges", 1.0, 2.0, 1.0), pair("missing", 1.0, 3.0, _SANITY)]
 
 
-def _sampled_clip(budget: Budget) -> list[Pair]:
-    """A user within the radius and one beyond it: both the mean and the fraction of short vectors tell them apart."""
-    pairs = []
-    for fraction, name in ((None, "Clip, sampled"), (0.3, "Clip, sampled, with its fraction")):
-        mechanism = priced.sampled_clip(budget, fraction)
-        one, beyond, missing = (_others(mechanism, own) for own in (WITHIN, -FAR, math.nan))
-        pairs.append(_of(name, "edges", mechanism, one, beyond))
-        pairs.append(_of(name, "missing", mechanism, one, missing, weight=_SANITY))
-    return pairs
+def sampled_pairs(name: str, mechanism: Mechanism, width: int = 1) -> list[Pair]:
+    """A user within the radius and one beyond it, who is asked or not; `width` numbers are released."""
+    one, beyond, missing = (_others(mechanism, own) for own in (WITHIN, -FAR, math.nan))
+    return [
+        _of(name, "edges", mechanism, one, beyond, width=width),
+        _of(name, "missing", mechanism, one, missing, weight=_SANITY, width=width),
+    ]
 
 
 def _radius_pairs(budget: Budget) -> list[Pair]:

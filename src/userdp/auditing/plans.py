@@ -44,16 +44,12 @@ _MANY_RELEASES = 0.2  # weight of plans that take long
 def best_weights(mechanism: Clip | OutlierRemoval) -> Vectors:
     """Of what a round releases, in units of the radius, if a user is at one edge or the other and all others at 0.
 
-    The edges are opposite, or where vectors never point apart those of two axes. Of a fraction that follows, if one
-    edge is within the radius and the other beyond it.
+    The edges are opposite, or where vectors never point apart those of two axes.
     """
     acute = isinstance(mechanism, Clip) and mechanism.acute
     far = 1.0 if isinstance(mechanism, Clip) else edge(mechanism, 1.0)
     moved = far * np.array([1.0, -1.0] if acute else [2.0]) / mechanism.n_vectors
     weights: Vectors = moved / mechanism.noise_std(1.0, moved.size) ** 2
-    if isinstance(mechanism, Clip) and mechanism.fraction_multiplier is not None:
-        std = mechanism.fraction_multiplier * mechanism.fraction_sensitivity
-        weights = np.append(weights, 1 / mechanism.n_vectors / std**2)
     return weights
 
 

@@ -45,12 +45,9 @@ def laplace_clip(budget: Budget, rounds: int = 1) -> Clip:
     return Clip(2, rounds / budget.epsilon * (1 + 1e-9), rounds, laplace=True)
 
 
-def sampled_clip(budget: Budget, fraction: float | None) -> Clip:
-    joint = subsampled_multiplier(budget, 0.5, 1) / 2 * (1 + 1e-6)  # a replacement is twice an addition
-    if fraction is None:
-        return Clip(2, joint, sampling_probability=0.5)
-    of_mean, of_fraction = (joint / math.sqrt(part) for part in (1 - fraction, fraction))
-    return Clip(2, of_mean, sampling_probability=0.5, fraction_multiplier=of_fraction)
+def sampled_clip(budget: Budget) -> Clip:
+    multiplier = subsampled_multiplier(budget, 0.5, 1) / 2 * (1 + 1e-6)  # a replacement is twice an addition
+    return Clip(2, multiplier, sampling_probability=0.5)
 
 
 def _sized(make: Callable[[int], _Tested]) -> _Tested:

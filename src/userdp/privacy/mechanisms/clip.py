@@ -38,18 +38,12 @@ class Clip(Mechanism):
     degrees are at most sqrt(2) r apart. It takes statistics only whose vectors are proven never to point apart.
     sampling_probability: with q < 1 each round is on a fresh Poisson sample of the K users, one vector each; K is
     replaced by qK, how many are expected, so that the sample's size stays secret.
-    fraction_multiplier: if given, one more number follows, the fraction of vectors that were not clipped:
-    1/2 + (1/qK) sum of (1/2 if |x_j| <= r, else -1/2) + N(0, (fraction_multiplier / qK)^2), from which the next radius
-    may be chosen (Andrew et al. 2021). Both are one Gaussian release of multiplier z with
-    1/z^2 = 1/noise_multiplier^2 + 1/fraction_multiplier^2. Both multipliers are in units of a replacement.
     laplace: lengths are 1-norms, |x| = sum of |x_i|, and each coordinate of the mean of everyone gets Laplace noise of
     scale noise_multiplier * 2r/K: no delta.
 
-    Guarantee: rounds / z^2 (Gaussian), or with q < 1 `rounds` Poisson-sampled Gaussian steps of multiplier 2z in units
-    of adding one user, or with `laplace` `rounds` times 1 / noise_multiplier (pure); for any vectors, with `acute` for
-    those of such statistics. Proof: docs/proofs.md, sections 13, 21, 22 and 27.
-    Paper: Andrew et al. 2021, Alg. 1, for samples with their fraction.
-    Differs: users are replaced, not added or removed; a vector that is not finite counts as a long one.
+    Guarantee: rounds / z^2 (Gaussian) with z = noise_multiplier, or with q < 1 `rounds` Poisson-sampled Gaussian steps
+    of multiplier 2z in units of adding one user, or with `laplace` `rounds` times 1 / z (pure); for any vectors, with
+    `acute` for those of such statistics. Proof: docs/proofs.md, sections 13, 21, 22 and 27.
     """
 
     kind: ClassVar[str] = "clip"
@@ -59,41 +53,30 @@ class Clip(Mechanism):
     block: int = 1024
     acute: bool = False
     sampling_probability: float = 1.0
-    fraction_multiplier: float | None = None
     laplace: bool = False
 
     def __post_init__(self) -> None:
         check_record(self, ("noise_multiplier", "sampling_probability"), ("n_vectors", "rounds", "block"))
-        if self.fraction_multiplier is not None:
-            check_record(self, ("fraction_multiplier",))
         object.__setattr__(self, "acute", self.acute is True)
         object.__setattr__(self, "laplace", self.laplace is True)
         if self.sampling_probability > 1:
             raise ValueError(f"Expected sampling_probability={self.sampling_probability} <= 1.")
         if self.acute and self.samples_users:
             raise ValueError("Expected acute vectors of everyone, not of samples: a new user moves those by a radius.")
-
-        if self.laplace and (self.acute or self.samples_users or self.fraction_multiplier is not None):
-            raise ValueError("Expected Laplace noise for any vectors of everyone, without their fraction.")
+        if self.laplace and (self.acute or self.samples_users):
+            raise ValueError("Expected Laplace noise for any vectors of everyone.")
 
     @property
     def samples_users(self) -> bool:
         return self.sampling_probability < 1
 
     @property
-    def joint_multiplier(self) -> float:
-        """Noise multiplier of mean and fraction together, rounded down."""
-        if self.fraction_multiplier is None:
-            return self.noise_multiplier
-        return (1 - 1e-12) / math.sqrt(1 / self.noise_multiplier**2 + 1 / self.fraction_multiplier**2)
-
-    @property
     def cost(self) -> Cost:
         if self.laplace:
             return Cost(pure=(math.nextafter(1 / self.noise_multiplier, math.inf),) * self.rounds)
         if not self.samples_users:
-            return Cost(gaussian=math.nextafter(self.rounds / self.joint_multiplier**2, math.inf))
-        adding = AddedUserMultiplier(2 * self.joint_multiplier)  # which moves a sum half as far as a replacement
+            return Cost(gaussian=math.nextafter(self.rounds / self.noise_multiplier**2, math.inf))
+        adding = AddedUserMultiplier(2 * self.noise_multiplier)  # which moves a sum half as far as a replacement
         return Cost(subsampled=(Subsampled(self.sampling_probability, adding, self.rounds),))
 
     @property
@@ -123,25 +106,16 @@ class Clip(Mechanism):
         """The radius that clips no vector of this length (2-norm) with at most so many entries that are not 0."""
         return length * math.sqrt(entries) if self.laplace else length
 
-    @property
-    def fraction_sensitivity(self) -> float:
-        """1/(qK), and what rounding may add to two fractions."""
-        return (1 + 2.0**-49 * self.n_vectors) / self.expected
-
     def contribution(self, vectors: Vectors, radius: float) -> Integers:
         """What vectors add to a round's total, wherever they are: see `clipped_total`."""
         return ClippedTotal(radius, self.bits, self.block, self.laplace)(vectors)
 
     def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
-        """The noisy mean, and fraction, of a round's total."""
+        """The noisy mean of a round's total."""
         mean = mean_of(total, radius, self.bits, self.expected)
         if self.laplace:
             return noise.laplace(mean, self.sensitivity(radius, mean.size), 1 / self.noise_multiplier)
-        released = noise.gaussian(mean, self.sensitivity(radius, mean.size), self.noise_multiplier)
-        if self.fraction_multiplier is None:
-            return released
-        fraction = np.array([0.5 + total[-1] / (2 * self.expected)])
-        return np.append(released, noise.gaussian(fraction, self.fraction_sensitivity, self.fraction_multiplier))
+        return noise.gaussian(mean, self.sensitivity(radius, mean.size), self.noise_multiplier)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)

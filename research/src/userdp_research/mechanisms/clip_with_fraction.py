@@ -1,0 +1,57 @@
+"""Clipped means of samples, and how many of the vectors were not clipped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from userdp.privacy.accounting import Cost
+from userdp.privacy.mechanisms import clip
+from userdp.privacy.mechanisms.base import Integers, Vectors, check_record
+from userdp.privacy.noise import Noise
+
+
+@dataclass(frozen=True)
+class ClipWithFraction(clip.Clip):
+    """A clipped mean with one more number: the fraction of vectors that were not clipped.
+
+    1/2 + (1/qK) sum of (1/2 if |x_j| <= r, else -1/2) + N(0, (fraction_multiplier / qK)^2), from which the next radius
+    may be chosen. Both multipliers are in units of a replacement.
+
+    Guarantee: that of `Clip` with a noise multiplier z of 1/z^2 = 1/noise_multiplier^2 + 1/fraction_multiplier^2: both
+    are one Gaussian release. Proof: docs/proofs.md, section 21.
+    Paper: Andrew et al. 2021, Alg. 1.
+    Differs: users are replaced, not added or removed; a vector that is not finite counts as a long one.
+    """
+
+    fraction_multiplier: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_record(self, ("fraction_multiplier",))
+        if self.acute or self.laplace:
+            raise ValueError("Expected Gaussian noise for any vectors, with their fraction.")
+
+    @property
+    def joint_multiplier(self) -> float:
+        """Noise multiplier of mean and fraction together, rounded down."""
+        return (1 - 1e-12) / math.sqrt(1 / self.noise_multiplier**2 + 1 / self.fraction_multiplier**2)
+
+    @property
+    def cost(self) -> Cost:
+        return clip.Clip(
+            self.n_vectors, self.joint_multiplier, self.rounds, sampling_probability=self.sampling_probability
+        ).cost
+
+    @property
+    def fraction_sensitivity(self) -> float:
+        """1/(qK), and what rounding may add to two fractions."""
+        return (1 + 2.0**-49 * self.n_vectors) / self.expected
+
+    def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
+        """The noisy mean, and fraction, of a round's total."""
+        mean = super().released(total, radius, noise)
+        fraction = np.array([0.5 + total[-1] / (2 * self.expected)])
+        return np.append(mean, noise.gaussian(fraction, self.fraction_sensitivity, self.fraction_multiplier))
