@@ -41,6 +41,12 @@ class InputError(ValueError):
     """Something that the user of the command line can mend."""
 
 
+def expect(fine: object, words: str) -> None:
+    """Refuse what is not as the words, which name the option and the remedy, say."""
+    if not fine:
+        raise InputError(f"Expected {words}")
+
+
 def guarded(command: Callable[_P, None]) -> Callable[_P, None]:
     """The command, with every exception made one line and an exit code; USERDP_DEBUG=1 shows tracebacks instead."""
 

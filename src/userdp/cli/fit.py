@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tomllib
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import typer
 
 from userdp.cli import options as o
 from userdp.cli import show
-from userdp.cli.errors import ABORTED, InputError, in_options, spending
+from userdp.cli.errors import ABORTED, InputError, expect, in_options, spending
 from userdp.cli.tables import Ranges, class_weights, columns_of, declare_classes, pair_of, users_of
 from userdp.data.columns import PRIVATE, Columns
 from userdp.data.grouping import Groups
@@ -33,6 +35,11 @@ from userdp.solvers import planner
 from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
 
 _CLASSIFIERS = (o.LossName.logistic, o.LossName.hinge, o.LossName.squared_hinge)
+_PARAMETERS = (  # of estimators, that are options of the same name
+    *("epsilon", "delta", "solver", "mode", "max_rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
+    *("insecure_seed", "purpose", "max_weight", "columns_fraction", "allow_weak", "evaluate"),
+)
+_ONE_LOSS = {"quantile": "quantile", "threshold": "huber", "max_count": "poisson", "exposure": "poisson"}
 _SHOWN = 6  # coefficients in the summary
 
 
@@ -42,135 +49,77 @@ def fit(
     *,
     user_column: o.UserColumn,
     target: o.Target,
-    features: Annotated[
-        str | None,
-        o.option(
-            o.DATA, "Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1)."
-        ),
-    ] = None,
-    columns: Annotated[
-        Path | None,
-        o.option(
-            o.DATA,
-            "Description of the columns (TOML; `userdp columns` writes a first one), instead of --features: numbers, "
-            "categories, dates, text, with what is missing. Kept in the model.",
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        o.option(
-            o.DATA,
-            "One column's description, as a line of TOML, once or more often: 'age={type=\"number\",low=0,high=100}'. "
-            "Instead of --columns, or on top of it.",
-            metavar="TOML",
-        ),
-    ] = None,
-    columns_fraction: Annotated[
-        float,
-        o.option(o.PRIVACY, 'Part of the budget for what --columns and --target-range leave "private".', default=True),
-    ] = 0.1,
-    feature_range: Annotated[
-        str | None,
-        o.option(
-            o.DATA,
-            "Public ranges, to scale by: 0,100 for all features, or age=0:100,spend=0:500. What is beyond is cut "
-            "off in training. From what columns mean, not from the data.",
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        o.option(
-            o.DATA, "All labels there can be, such as no,yes. Not needed if the column is boolean by type (not CSV)."
-        ),
-    ] = None,
-    target_range: Annotated[
-        str | None,
-        o.option(
-            o.DATA, "Public lowest,highest target, for numbers, or private to learn them; those beyond are cut off."
-        ),
-    ] = None,
+    features: str | None = o.data(
+        "Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1)."
+    ),
+    columns: Path | None = o.data(
+        "Description of the columns (TOML; `userdp columns` writes a first one), instead of --features: numbers, "
+        "categories, dates, text, with what is missing. Kept in the model."
+    ),
+    column: list[str] | None = o.data(
+        "One column's description, as a line of TOML, once or more often: 'age={type=\"number\",low=0,high=100}'. "
+        "Instead of --columns, or on top of it.",
+        metavar="TOML",
+    ),
+    columns_fraction: float = o.privacy(
+        'Part of the budget for what --columns and --target-range leave "private".', 0.1
+    ),
+    feature_range: str | None = o.data(
+        "Public ranges, to scale by: 0,100 for all features, or age=0:100,spend=0:500. What is beyond is cut off in "
+        "training. From what columns mean, not from the data."
+    ),
+    classes: str | None = o.data(
+        "All labels there can be, such as no,yes. Not needed if the column is boolean by type (not CSV)."
+    ),
+    target_range: str | None = o.data(
+        "Public lowest,highest target, for numbers, or private to learn them; those beyond are cut off."
+    ),
     max_count: o.MaxCount = None,
     exposure: o.Exposure = None,
-    max_exposure: Annotated[
-        float | None, o.option(o.DATA, "Public largest --exposure, needed with it; those beyond are cut off.")
-    ] = None,
+    max_exposure: float | None = o.data("Public largest --exposure, needed with it; those beyond are cut off."),
     weight: o.Weight = None,
-    max_weight: Annotated[
-        float | None, o.option(o.DATA, "Public largest --weight, needed with it; those beyond are cut off.")
-    ] = None,
-    class_weight: Annotated[
-        str | None,
-        o.option(o.DATA, "How many times rows of a class count, such as no=1,yes=5: public; 1 for those left out."),
-    ] = None,
-    max_rows_per_user: Annotated[
-        int, o.option(o.DATA, "More rows of a user are dropped at random.", default=True)
-    ] = 50,
+    max_weight: float | None = o.data("Public largest --weight, needed with it; those beyond are cut off."),
+    class_weight: str | None = o.data(
+        "How many times rows of a class count, such as no=1,yes=5: public; 1 for those left out."
+    ),
+    max_rows_per_user: int = o.data("More rows of a user are dropped at random.", 50),
     fill_missing: o.FillMissing = None,
-    public_data: Annotated[
-        Path | None,
-        o.option(
-            o.DATA,
-            "Table of rows that are nobody's secret, with the same features: scales and correlations are then "
-            "taken from them, which saves budget.",
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        o.option(
-            o.DATA,
-            "Memory for data, such as 2GB: a larger table is sorted once into a store on disk, which later fits use. "
-            "Parquet and Arrow only.",
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        o.option(o.DATA, "Folder for the store; else beside the table. As secret as the data."),
-    ] = None,
-    check_data: Annotated[
-        bool,
-        o.option(
-            o.DATA, "Stop at missing values and unknown labels. What that tells is NOT protected.", "--check-data"
-        ),
-    ] = False,
+    public_data: Path | None = o.data(
+        "Table of rows that are nobody's secret, with the same features: scales and correlations are then taken from "
+        "them, which saves budget."
+    ),
+    memory_limit: str | None = o.data(
+        "Memory for data, such as 2GB: a larger table is sorted once into a store on disk, which later fits use. "
+        "Parquet and Arrow only."
+    ),
+    store: Path | None = o.data("Folder for the store; else beside the table. As secret as the data."),
+    check_data: bool = o.data(
+        "Stop at missing values and unknown labels. What that tells is NOT protected.", False, "--check-data"
+    ),
     epsilon: o.Epsilon,
     delta: o.Delta = None,
     ledger: o.LedgerFile = None,
-    ledger_budget: Annotated[
-        str | None, o.option(o.PRIVACY, "Lifetime epsilon,delta of a ledger that is not there yet.")
-    ] = None,
-    evaluate: Annotated[
-        float | None,
-        o.option(
-            o.PRIVACY,
-            "Keep this fraction of the users from training, 0.1 say, and release private scores of them: nobody pays "
-            "for both, so all of it costs no more.",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, o.option(o.PRIVACY, "Plan only: counts users, spends nothing.", "--dry-run")] = False,
-    allow_weak: Annotated[
-        bool,
-        o.option(
-            o.PRIVACY,
-            "Go on even if noise is expected to dominate the model, or delta is not below 1 / number of users.",
-            "--allow-weak",
-        ),
-    ] = False,
-    inference: Annotated[
-        bool,
-        o.option(
-            o.PRIVACY, "Standard errors and 95% intervals of the weights, for a part of the budget.", "--inference"
-        ),
-    ] = False,
-    inference_fraction: Annotated[
-        float, o.option(o.PRIVACY, "Part of the budget for --inference.", default=True)
-    ] = DEFAULT_FRACTION,
+    ledger_budget: str | None = o.privacy("Lifetime epsilon,delta of a ledger that is not there yet."),
+    evaluate: float | None = o.privacy(
+        "Keep this fraction of the users from training, 0.1 say, and release private scores of them: nobody pays for "
+        "both, so all of it costs no more."
+    ),
+    dry_run: bool = o.privacy("Plan only: counts users, spends nothing.", False, "--dry-run"),
+    allow_weak: bool = o.privacy(
+        "Go on even if noise is expected to dominate the model, or delta is not below 1 / number of users.",
+        False,
+        "--allow-weak",
+    ),
+    inference: bool = o.privacy(
+        "Standard errors and 95% intervals of the weights, for a part of the budget.", False, "--inference"
+    ),
+    inference_fraction: float = o.privacy("Part of the budget for --inference.", DEFAULT_FRACTION),
     insecure_seed: o.Seed = None,
     loss: o.Loss = o.LossName.logistic,
-    quantile: Annotated[float | None, o.option(o.MODEL, "Which one, with --loss quantile; else the median.")] = None,
-    threshold: Annotated[
-        float | None,
-        o.option(o.MODEL, "Error from which on it counts linearly, with --loss huber; else a tenth of the range."),
-    ] = None,
+    quantile: float | None = o.model("Which one, with --loss quantile; else the median."),
+    threshold: float | None = o.model(
+        "Error from which on it counts linearly, with --loss huber; else a tenth of the range."
+    ),
     solver: o.Solver = "auto",
     mode: o.Mode = "tight",
     max_gradients: o.MaxGradients = None,
@@ -181,21 +130,14 @@ def fit(
     domain_radius: o.Radius = None,
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
-    output: Annotated[
-        Path | None,
-        o.option(
-            o.OUTPUT, r"Model to write (JSON); not needed with --dry-run. [red]\[required][/red]", "--output", "-o"
-        ),
-    ] = None,
-    report: Annotated[Path | None, o.option(o.OUTPUT, "Report to write (HTML).")] = None,
-    checkpoint: Annotated[
-        Path | None,
-        o.option(
-            o.OUTPUT,
-            "Journal to keep: if the fit is stopped or killed, `userdp resume` goes on with it, and nothing is spent "
-            "twice. As secret as the data; delete it once the fit has ended.",
-        ),
-    ] = None,
+    output: Path | None = o.output(
+        r"Model to write (JSON); not needed with --dry-run. [red]\[required][/red]", None, "--output", "-o"
+    ),
+    report: Path | None = o.output("Report to write (HTML)."),
+    checkpoint: Path | None = o.output(
+        "Journal to keep: if the fit is stopped or killed, `userdp resume` goes on with it, and nothing is spent "
+        "twice. As secret as the data; delete it once the fit has ended."
+    ),
     purpose: o.Purpose = "",
     json: o.Json = None,
     quiet: o.Quiet = False,
@@ -215,172 +157,239 @@ def fit(
     userdp fit claims.parquet --user-column driver --target claims --loss poisson --max-count 20 --exposure years \\
       --max-exposure 5 --features age,power --epsilon 1 --output model.json
     """
-    if output is None and not dry_run:
-        raise InputError("Expected --output, a file to write the model to; or --dry-run, to plan only.")
-    if classes is not None and loss not in _CLASSIFIERS:
-        raise InputError(f"Expected no --classes with --loss {loss}, which is for numbers: leave one of them out.")
-    if target_range is not None and (loss in _CLASSIFIERS or loss == o.LossName.poisson):
-        instead = "classes: leave it out" if loss in _CLASSIFIERS else "counts: use --max-count"
-        raise InputError(f"Expected no --target-range with --loss {loss}, which is for {instead}.")
-    of_one_loss = (
-        *(("quantile", quantile, "quantile"), ("threshold", threshold, "huber")),
-        *(("max-count", max_count, "poisson"), ("exposure", exposure, "poisson")),
+    given = SimpleNamespace(**locals())
+    _check_options(given)
+    model = _estimator(given)
+    table = open_table(data)
+    schema, ranges = _declare_columns(model, table, given)
+    stored = {"memory_limit": memory_limit, "store": store, "tell": show.note, "progress": False if quiet else None}
+    if dry_run:
+        show.check_json(json, data)
+        if memory_limit is None:
+            n_users = _n_users(table, user_column)
+        else:
+            n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
+        _dry_run(model, n_users, schema, classes, json)
+        return
+    read = [path for path in (data, public_data) if path is not None]
+    written = [path for path in (output, report) if path is not None]
+    for position, path in enumerate(written):
+        check_place(path, *read, *written[:position])
+    lifetime = _check_ledger(ledger, ledger_budget, *read, *written)
+    made = "No model was written."
+    if checkpoint is not None:
+        check_place(checkpoint, *read, *written, *([ledger] if ledger else []))
+        model.set_params(checkpoint=Journal(checkpoint, _arguments(context)))
+        made += f" Go on with `userdp resume {checkpoint}`."
+    show.check_json(json, *read, *written, *(path for path in (ledger, checkpoint) if path is not None))
+    with show.working(f"reading {data}", quiet or memory_limit is not None):
+        n_users, train = _read(model, table, schema, ranges, given, stored)
+    budget = budget_for(epsilon, delta, n_users)
+    if ledger is None:
+        charged = Ledger(budget)  # of this run only
+    else:
+        charged = Ledger.open(ledger) if lifetime is None else Ledger(lifetime, ledger)
+    model.set_params(ledger=charged)
+    with spending(charged, budget, lambda: made):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UtilityWarning)
+            train()
+        if ranges is not None:
+            ranges.bring_back(model)
+        save_model(model, written[0])
+        made = f"The model is in {output}."
+        if report is not None:
+            from userdp.report import write_report
+
+            write_report(model, report)
+    if checkpoint is not None:
+        Journal(checkpoint).end()
+    record = {"model": str(output), "report": report and str(report)} | model.to_dict()
+    for name in ("format", "coef", "intercept", "phases", "uncertainty", "versions"):
+        del record[name]
+    if not show.as_json(record, json):
+        _summary(model, output, report, quiet)
+    if model.aborted_:
+        raise typer.Exit(ABORTED)
+
+
+def _check_options(given: SimpleNamespace) -> None:
+    """Refuse options that do not go together, before any file is opened."""
+    loss, weight, exposure = given.loss, given.weight, given.exposure
+    classifies, poisson = loss in _CLASSIFIERS, loss == o.LossName.poisson
+    expect(
+        given.output is not None or given.dry_run, "--output, a file to write the model to; or --dry-run, to plan only."
     )
-    for name, value, owner in of_one_loss:
-        if value is not None and loss != owner:
-            raise InputError(f"Expected --{name} with --loss {owner} only, got --loss {loss}: leave it out.")
-    if quantile is not None and not 0 < quantile < 1:
-        raise InputError(f"Expected 0 < --quantile {quantile:g} < 1.")
-    for name, given in (("address", address), ("workers", workers)):
-        if given is not None and engine != o.EngineName.ray:
-            raise InputError(f"Expected --{name} with --engine ray only: add that, or leave it out.")
-    for name, given, largest in (("exposure", exposure, max_exposure), ("weight", weight, max_weight)):
-        if given is None and largest is not None:
-            raise InputError(f"Expected --{name}, a column, with --max-{name}: add it, or leave that out.")
-    if memory_limit is not None and (weight is not None or exposure is not None):
-        raise InputError("Expected no --memory-limit with --weight or --exposure: they are read into memory.")
-    if check_data and (weight is not None or exposure is not None):
-        raise InputError("Expected no --check-data with --weight or --exposure: leave one of them out.")
-    model = _model(loss, target_range, quantile, threshold)
-    of_rows = {"sample_weight": weight}
-    if loss == o.LossName.poisson:
-        if max_count is None:
-            raise InputError(
-                "Expected --max-count with --loss poisson: the public largest count of a row, from what is counted and "
-                "not from the data; those beyond are cut off. Nothing was spent."
-            )
-        model.set_params(max_count=max_count, max_exposure=max_exposure)
-        of_rows["exposure"] = exposure
+    expect(
+        given.classes is None or classifies,
+        f"no --classes with --loss {loss}, which is for numbers: leave one of them out.",
+    )
+    if given.target_range is not None:
+        instead = "classes: leave it out" if classifies else "counts: use --max-count"
+        expect(not classifies and not poisson, f"no --target-range with --loss {loss}, which is for {instead}.")
+    for name, owner in _ONE_LOSS.items():
+        fine = getattr(given, name) is None or loss == owner
+        option = name.replace("_", "-")
+        expect(fine, f"--{option} with --loss {owner} only, got --loss {loss}: leave it out.")
+    if given.quantile is not None:
+        expect(0 < given.quantile < 1, f"0 < --quantile {given.quantile:g} < 1.")
+    for name in ("address", "workers"):
+        fine = getattr(given, name) is None or given.engine == o.EngineName.ray
+        expect(fine, f"--{name} with --engine ray only: add that, or leave it out.")
+    for name in ("exposure", "weight"):
+        fine = getattr(given, f"max_{name}") is None or getattr(given, name) is not None
+        expect(fine, f"--{name}, a column, with --max-{name}: add it, or leave that out.")
+    alike = weight is None and exposure is None
+    expect(
+        given.memory_limit is None or alike,
+        "no --memory-limit with --weight or --exposure: they are read into memory.",
+    )
+    expect(alike or not given.check_data, "no --check-data with --weight or --exposure: leave one of them out.")
+    expect(
+        not poisson or given.max_count is not None,
+        "--max-count with --loss poisson: the public largest count of a row, from what is counted and not from the "
+        "data; those beyond are cut off. Nothing was spent.",
+    )
+
+
+def _estimator(given: SimpleNamespace) -> LinearModel:
+    """The estimator for this loss, with all its parameters that are known before a table is opened."""
+    name, model = given.loss, None
+    if name == o.LossName.logistic:
+        model = estimators.LogisticRegression()
+    elif name in _CLASSIFIERS:
+        model = estimators.LinearSVC(loss=str(name))
+    elif name == o.LossName.poisson:
+        model = estimators.PoissonRegressor(max_count=given.max_count, max_exposure=given.max_exposure)
+    else:
+        ends = _target_ends(given.target_range, name)
+        if name == o.LossName.huber:
+            model = estimators.HuberRegressor(target_range=ends, threshold=given.threshold)
+        elif name == o.LossName.squared:
+            model = estimators.LinearRegression(target_range=ends)
+        else:
+            quantile = 0.5 if given.quantile is None else given.quantile
+            model = estimators.QuantileRegressor(target_range=ends, quantile=quantile)
     model.set_params(
-        epsilon=epsilon,
-        delta=delta,
-        solver=solver,
-        mode=mode,
-        max_rows_per_user=max_rows_per_user,
-        row_norm=row_norm,
-        domain_radius=domain_radius,
-        fit_intercept=not no_intercept,
-        l2=l2,
-        max_gradients=max_gradients,
-        verbose=False if quiet else None,
-        insecure_seed=insecure_seed,
-        unprotected_checks=check_data,
-        purpose=purpose,
-        columns=_described(columns, column),
-        max_weight=max_weight,
-        columns_fraction=columns_fraction,
-        allow_weak=allow_weak,
-        evaluate=evaluate,
-        inference=inference_fraction if inference else False,
+        **{parameter: getattr(given, parameter) for parameter in _PARAMETERS},
+        fit_intercept=not given.no_intercept,
+        verbose=False if given.quiet else None,
+        unprotected_checks=given.check_data,
+        columns=_described(given.columns, given.column),
+        inference=given.inference_fraction if given.inference else False,
     )
+    of_rows = _of_rows(model, given)
     model._check_parameters()
     model._declare_largest(of_rows)
     model._check_evaluate(model.evaluate, of_rows)
     if not model._classifies:
         model._declare(None)
-    if target == user_column:
-        raise InputError(f"Expected --target to be another column than --user-column, got {target!r} for both.")
-    table = open_table(data)
-    if (features is None) == (model.columns is None):
-        raise InputError(
-            "Expected either --features, columns of numbers, or --columns, a file that describes them (or --column): "
-            f"`userdp columns {data} --output columns.toml` writes a first one. Nothing was spent."
-        )
-    if model.columns is not None and (feature_range is not None or fill_missing is not None):
-        raise InputError("Expected no --feature-range or --fill-missing with --columns: it says both of each column.")
-    if features is not None and features.strip() == "*" and not table.typed:
-        raise InputError(
-            "Expected --features with names, or a narrower pattern, for a file that declares no types: '*' would take "
-            "columns of text for numbers that are all missing. Nothing was spent."
-        )
-    schema = Schema.declare(table.column_names, user_column, features or list(model.columns or ()), target)
-    for name in filter(None, (weight, exposure)):
-        require_column(table.column_names, name)
-        if name in (target, user_column):
-            raise InputError(f"Expected --weight and --exposure to be other columns than target and user: {name!r}.")
-    if class_weight is not None:
-        model.set_params(class_weight=class_weights(class_weight, declare_classes(model, table, target, classes)))
-    ranges = None if feature_range is None else Ranges.read(feature_range, schema.features)
-    if ranges is not None and no_intercept:
-        raise InputError("Expected no --feature-range with --no-intercept: scaling needs an intercept.")
-    if public_data is not None:
-        if public_data.exists() and public_data.samefile(data):
-            raise InputError(f"Expected --public-data to be another table than {data}, whose people are protected.")
-        public: Any = open_table(public_data)
-        if model.columns is None:
-            public = columns_of(public, Schema(None, schema.features), fill_missing)
-        model.set_params(public_X=public if ranges is None else ranges.of(public))
-    if store is not None and memory_limit is None:
-        raise InputError("Expected --memory-limit with --store: say how much memory may be used, 2GB, say.")
-    stored: dict[str, Any] = {"memory_limit": memory_limit, "store": store, "tell": show.note}
-    stored["progress"] = False if quiet else None
-    if dry_run:
-        show.check_json(json, data)
-        if memory_limit is None:
-            n_users = _n_users(table, schema.user)
-        else:
-            n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
-        _dry_run(model, n_users, schema, classes, json)
-        return
-    assert output is not None  # as was checked first
-    sources = [data] if public_data is None else [data, public_data]
-    check_place(output, *sources)
-    if report is not None:
-        from userdp.report import write_report
+    return model
 
-        check_place(report, *sources, output)
-    written = [output, *([report] if report else [])]
-    lifetime = _check_ledger(ledger, ledger_budget, *sources, *written)
-    made = "No model was written."
-    if checkpoint is not None:
-        check_place(checkpoint, *sources, *written, *([ledger] if ledger else []))
-        model.set_params(checkpoint=Journal(checkpoint, _arguments(context)))
-        made += f" Go on with `userdp resume {checkpoint}`."
-    show.check_json(json, *sources, *written, *(path for path in (ledger, checkpoint) if path is not None))
-    users: Any = None
-    rows: Any = None
-    source = Source(data.name, target, user_column, weight, exposure)
-    cluster = _cluster(engine, address, workers)
-    with show.working(f"reading {data}", quiet or memory_limit is not None):
-        if model.columns is None and weight is None and exposure is None:
-            users = users_of(model, table, schema, classes, fill_missing, cluster, **stored)
-            users = replace(users, source=source)
-            n_users = users.n_users
-        else:
-            model.set_params(engine=cluster)
-            declare_classes(model, table, target, classes)
-            rows = table if model.columns else columns_of(table, Schema(None, schema.features), fill_missing, False)
-            table.prefetch_text([user_column, target, *filter(None, (weight, exposure)), *(model.columns or ())])
-            n_users = _n_users(table, user_column)
-    budget = budget_for(epsilon, delta, n_users)
-    charged = _ledger(ledger, lifetime, budget)
-    model.set_params(ledger=charged)
-    with spending(charged, budget, lambda: made):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UtilityWarning)
-            if users is None:
-                rows = rows if ranges is None else ranges.of(rows)
-                others: dict[str, Any] = {
-                    name: None if given is None else table[given] for name, given in of_rows.items()
-                }
-                model._fit_rows(rows, table[target], ids(table[user_column]), source=source, **others)
-                model._keep_names(schema.features)
-            else:
-                if ranges is not None:
-                    users = ranges.users(users) if isinstance(users, UserData) else users.mapped(ranges.users)
-                model.fit_users(users, schema.features)
+
+def _target_ends(text: str | None, loss: str) -> Any:
+    """The range of targets that an option declares, or that it is to be learned."""
+    expect(
+        text is not None,
+        f"--target-range lowest,highest with --loss {loss}: a public range of targets, from what they mean and not "
+        "from the data; those beyond are cut off. --target-range private learns it for a part of the budget. Nothing "
+        "was spent.",
+    )
+    if text is None or text == PRIVATE:
+        return PRIVATE
+    low, high = pair_of(text, "--target-range")
+    expect(low < high, f"--target-range lowest,highest, got {text!r}.")
+    return low, high
+
+
+def _of_rows(model: LinearModel, given: SimpleNamespace) -> dict[str, str | None]:
+    """The columns that say more of a row, by what `fit` calls them."""
+    counts = isinstance(model, estimators.PoissonRegressor)
+    return {"sample_weight": given.weight} | ({"exposure": given.exposure} if counts else {})
+
+
+def _declare_columns(model: LinearModel, table: TableFile, given: SimpleNamespace) -> tuple[Schema, Ranges | None]:
+    """What the table's columns are for, and the ranges that features are scaled by; gives the model public rows."""
+    data, features, described = given.data, given.features, model.columns is not None
+    expect(
+        given.target != given.user_column,
+        f"--target to be another column than --user-column, got {given.target!r} for both.",
+    )
+    expect(
+        (features is None) == described,
+        "either --features, columns of numbers, or --columns, a file that describes them (or --column): "
+        f"`userdp columns {data} --output columns.toml` writes a first one. Nothing was spent.",
+    )
+    expect(
+        not described or (given.feature_range is None and given.fill_missing is None),
+        "no --feature-range or --fill-missing with --columns: it says both of each column.",
+    )
+    expect(
+        features is None or features.strip() != "*" or table.typed,
+        "--features with names, or a narrower pattern, for a file that declares no types: '*' would take columns of "
+        "text for numbers that are all missing. Nothing was spent.",
+    )
+    schema = Schema.declare(table.column_names, given.user_column, features or list(model.columns or ()), given.target)
+    for name in filter(None, (given.weight, given.exposure)):
+        require_column(table.column_names, name)
+        other = name not in (given.target, given.user_column)
+        expect(other, f"--weight and --exposure to be other columns than target and user: {name!r}.")
+    if given.class_weight is not None:
+        labels = declare_classes(model, table, given.target, given.classes)
+        model.set_params(class_weight=class_weights(given.class_weight, labels))
+    ranges = None if given.feature_range is None else Ranges.read(given.feature_range, schema.features)
+    scales = ranges is None or not given.no_intercept
+    expect(scales, "no --feature-range with --no-intercept: scaling needs an intercept.")
+    if (path := given.public_data) is not None:
+        other = not (path.exists() and path.samefile(data))
+        expect(other, f"--public-data to be another table than {data}, whose people are protected.")
+        public: Any = open_table(path)
+        if not described:
+            public = columns_of(public, Schema(None, schema.features), given.fill_missing)
+        model.set_params(public_X=public if ranges is None else ranges.of(public))
+    limited = given.store is None or given.memory_limit is not None
+    expect(limited, "--memory-limit with --store: say how much memory may be used, 2GB, say.")
+    return schema, ranges
+
+
+def _read(
+    model: LinearModel,
+    table: TableFile,
+    schema: Schema,
+    ranges: Ranges | None,
+    given: SimpleNamespace,
+    stored: dict[str, Any],
+) -> tuple[int, Callable[[], Any]]:
+    """Read the table: how many users it has, and what trains the model on them once that is charged."""
+    cluster: Any = None
+    if given.engine == o.EngineName.ray:
+        try:
+            from userdp.engines.ray import RayEngine
+        except ImportError as error:
+            raise InputError(str(error)) from None
+        cluster = RayEngine(given.address, given.workers)
+    source = Source(given.data.name, given.target, given.user_column, given.weight, given.exposure)
+    more = [name for name in (given.weight, given.exposure) if name is not None]
+    if model.columns is None and not more:
+        users = users_of(model, table, schema, given.classes, given.fill_missing, cluster, **stored)
         if ranges is not None:
-            ranges.bring_back(model)
-        save_model(model, output)
-        made = f"The model is in {output}."
-        if report is not None:
-            write_report(model, report)
-    if checkpoint is not None:
-        Journal(checkpoint).end()
-    if not show.as_json(_record(model, output, report), json):
-        _summary(model, output, report, quiet)
-    if model.aborted_:
-        raise typer.Exit(ABORTED)
+            users = ranges.users(users) if isinstance(users, UserData) else users.mapped(ranges.users)
+        grouped = replace(users, source=source)
+        return grouped.n_users, lambda: model.fit_users(grouped, schema.features)
+    model.set_params(engine=cluster)
+    declare_classes(model, table, given.target, given.classes)
+    rows: Any = table
+    if model.columns is None:
+        rows = columns_of(table, Schema(None, schema.features), given.fill_missing, check=False)
+        rows = rows if ranges is None else ranges.of(rows)
+    table.prefetch_text([given.user_column, given.target, *more, *(model.columns or ())])
+
+    def train() -> None:
+        of_rows: dict[str, Any] = {name: column and table[column] for name, column in _of_rows(model, given).items()}
+        model._fit_rows(rows, table[given.target], ids(table[given.user_column]), source=source, **of_rows)
+        model._keep_names(schema.features)
+
+    return _n_users(table, given.user_column), train
 
 
 def resume(
@@ -400,24 +409,10 @@ def resume(
     userdp resume run.journal
     """
     arguments = Journal(journal).command()
-    if not arguments:
-        raise InputError(
-            f"Expected a journal of `userdp fit`; {journal} is of a fit from Python: make that call again."
-        )
+    expect(arguments, f"a journal of `userdp fit`; {journal} is of a fit from Python: make that call again.")
     app = typer.Typer(add_completion=False)
     app.command("fit", cls=o.Command)(fit)
     app([*arguments, *([] if json is None else ["--json", str(json)])], standalone_mode=False)
-
-
-def _cluster(engine: o.EngineName, address: str | None, workers: int | None) -> Any:
-    """The engine on Ray, if it is asked for."""
-    if engine != o.EngineName.ray:
-        return None
-    try:
-        from userdp.engines.ray import RayEngine
-    except ImportError as error:
-        raise InputError(str(error)) from None
-    return RayEngine(address, workers)
 
 
 def _arguments(context: typer.Context) -> tuple[str, ...]:
@@ -448,54 +443,20 @@ def _described(path: Path | None, lines: list[str] | None) -> Columns | None:
     return Columns(found) if found else None
 
 
-def _model(loss: o.LossName, target_range: str | None, quantile: float | None, threshold: float | None) -> LinearModel:
-    """The estimator for this loss, with what belongs to it only."""
-    if loss == o.LossName.logistic:
-        return estimators.LogisticRegression()
-    if loss in _CLASSIFIERS:
-        return estimators.LinearSVC(loss=str(loss))
-    if loss == o.LossName.poisson:
-        return estimators.PoissonRegressor()
-    if target_range is None:
-        raise InputError(
-            f"Expected --target-range lowest,highest with --loss {loss}: a public range of targets, from what they "
-            "mean and not from the data; those beyond are cut off. --target-range private learns it for a part of the "
-            "budget. Nothing was spent."
-        )
-    ends: Any = PRIVATE
-    if target_range != PRIVATE:
-        ends = pair_of(target_range, "--target-range")
-        if not ends[0] < ends[1]:
-            raise InputError(f"Expected --target-range lowest,highest, got {target_range!r}.")
-    if loss == o.LossName.huber:
-        return estimators.HuberRegressor(target_range=ends, threshold=threshold)
-    if loss == o.LossName.squared:
-        return estimators.LinearRegression(target_range=ends)
-    return estimators.QuantileRegressor(target_range=ends, quantile=0.5 if quantile is None else quantile)
-
-
-def _check_ledger(path: Path | None, lifetime: str | None, *sources: Path) -> Budget | None:
+def _check_ledger(path: Path | None, lifetime: str | None, *others: Path) -> Budget | None:
     """Refuse a ledger that is not there or not one, before data is read; the budget that a new one is to have."""
     if path is None:
-        if lifetime is not None:
-            raise InputError("Expected --ledger with --ledger-budget: say where the ledger is, or leave both out.")
+        expect(lifetime is None, "--ledger with --ledger-budget: say where the ledger is, or leave both out.")
         return None
     if path.exists():
         Ledger.open(path)
-    elif lifetime is None:
-        raise InputError(
-            f"Expected a ledger at {path}, found nothing there: for a new one add its lifetime budget, "
-            "--ledger-budget 3,1e-5, say. Nothing was spent."
-        )
-    check_place(path, *sources)
+    expect(
+        path.exists() or lifetime is not None,
+        f"a ledger at {path}, found nothing there: for a new one add its lifetime budget, --ledger-budget 3,1e-5, "
+        "say. Nothing was spent.",
+    )
+    check_place(path, *others)
     return None if lifetime is None else Budget(*pair_of(lifetime, "--ledger-budget"))
-
-
-def _ledger(path: Path | None, lifetime: Budget | None, budget: Budget) -> Ledger:
-    """The data set's ledger, an old or a new one; or one in memory for this run."""
-    if path is None:
-        return Ledger(budget)
-    return Ledger.open(path) if lifetime is None else Ledger(lifetime, path)
 
 
 def _n_users(table: TableFile, user_column: str) -> int:
@@ -536,42 +497,39 @@ def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | No
         return
     show.options(comparison, taken)
     typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
-    for advice in (weak, planner.advice_on(comparison.problem, taken)):
-        if advice:
-            show.note(in_options(advice))
+    for advice in filter(None, (weak, planner.advice_on(comparison.problem, taken))):
+        show.note(in_options(advice))
 
 
-def _record(model: LinearModel, output: Path, report: Path | None) -> dict[str, Any]:
-    record = model.to_dict()
-    for name in ("format", "coef", "intercept", "phases", "uncertainty", "versions"):
-        del record[name]
-    return {"model": str(output), "report": None if report is None else str(report)} | record
-
-
-def _summary(model: LinearModel, output: Path, report: Path | None, quiet: bool) -> None:
+def _summary(model: LinearModel, output: Path | None, report: Path | None, quiet: bool) -> None:
+    """What was guaranteed, spent and learned, and what one should know of it."""
+    result, statement, affected = model.result_, model.privacy_, model.privacy_.affected_users
     if not quiet:
-        work = f"{model.solver_}, {model.result_.mode}; {model.n_gradients_:,} gradients at most"
-        rows = [*show.guarantee(model.privacy_), ("solver", work), ("weights", _weights(model)), ("model", str(output))]
-        if (affected := model.privacy_.affected_users) is not None:
-            rows.insert(-3, ("left out", str(affected)))
-        if travelled := model.result_.bytes_per_release:
-            rows.insert(-2, ("traffic", f"{travelled:,.0f} bytes a release, to and from all partitions"))
-        show.facts(rows if report is None else [*rows, ("report", str(report))])
+        travelled = result.bytes_per_release
+        rows = [
+            *show.guarantee(statement),
+            ("left out", affected),
+            ("solver", f"{model.solver_}, {result.mode}; {model.n_gradients_:,} gradients at most"),
+            ("traffic", travelled and f"{travelled:,.0f} bytes a release, to and from all partitions"),
+            ("weights", _weights(model)),
+            ("model", output),
+            ("report", report),
+        ]
+        show.facts(rows)
         if model.scores_ is not None:
             show.paragraph(f"Measured on {model.scores_.n_users:,} users who were kept from training:")
             show.scores(model.scores_)
         if model.uncertainty_ is not None:
             typer.echo(str(model.summary()))
-    affected = model.privacy_.affected_users
     labels = " Check --classes too: rows with other labels are left out." if model._classifies else ""
-    if model.result_.message:
-        show.note(in_options(model.result_.message) + (labels if model.aborted_ else ""))
+    if result.message:
+        show.note(in_options(result.message) + (labels if model.aborted_ else ""))
     for note in model.notes_:
         show.note(note)
     if affected is not None and affected.clear:
         show.note(f"{affected} Missing cells can be filled, by --fill-missing or --columns.{labels}")
-    if model.privacy_.warning:
-        show.note(model.privacy_.warning, "yellow" if model.privacy_.private else "bold red")
+    if statement.warning:
+        show.note(statement.warning, "yellow" if statement.private else "bold red")
 
 
 def _weights(model: LinearModel) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,19 @@ class LossName(StrEnum):
 def option(panel: str, help: str, *names: str, default: bool = False, **more: Any) -> Any:
     """An option of a panel; whether help shows its default."""
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=default, **more)
+
+
+def _own(panel: str) -> Callable[..., Any]:
+    """Options that one command has, in a panel: help, default (which help shows if there is one), names."""
+
+    def own(help: str, default: Any = None, *names: str, **more: Any) -> Any:
+        shown = default not in (None, False, "", ...)
+        return typer.Option(default, *names, help=help, rich_help_panel=panel, show_default=shown, **more)
+
+    return own
+
+
+data, privacy, model, output = map(_own, (DATA, PRIVACY, MODEL, OUTPUT))
 
 
 def argument(help: str) -> Any:

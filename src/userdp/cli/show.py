@@ -47,17 +47,18 @@ def note(message: str, style: str = "yellow", stderr: bool = True) -> None:
     Console(stderr=stderr, highlight=False).print(Text(message, style=style))
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> None:
-    """Names and what is to be said of them, in two columns."""
+def facts(rows: Iterable[tuple[str, object]]) -> None:
+    """Names and what is to be said of them, in two columns; those without anything to say are left out."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
+        if value:
+            table.add_row(Text(name), Text(str(value)))
     Console(highlight=False).print(table)
 
 
-def guarantee(statement: Statement, more: str = "; `userdp report` says more") -> list[tuple[str, str]]:
+def guarantee(statement: Statement, more: str = "; `userdp report` says more") -> list[tuple[str, object]]:
     """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
     found = statement.tradeoff if statement.private else None
@@ -77,7 +78,7 @@ def guarantee(statement: Statement, more: str = "; `userdp report` says more") -
             f"epsilon {statement.spent_epsilon:.4g} of {rounded_up(statement.ledger_epsilon)} at delta "
             f"{rounded_up(statement.ledger_delta)}{kept}",
         ),
-        *([("noise", noise)] if noise else []),
+        ("noise", noise),
         ("covers", f"{statement.covers}{more}"),
     ]
 
