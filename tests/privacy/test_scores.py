@@ -19,7 +19,8 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares, symmetric
+from userdp.statistics.moments import symmetric
+from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares
 
 WIDTH = 3
 HOSTILE = [0.0, 1.0, 2.0, 3.0, 5.0, -1.0, 0.5, 1e300, -1e300, 1e-300, math.nan, math.inf, -math.inf]

@@ -34,7 +34,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.privacy.accounting import (
+    Budget,
+    BudgetExceeded,
+    Cost,
+    gaussian_multiplier,
+    least_enough,
+    subsampled_multiplier,
+)
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
@@ -46,7 +53,7 @@ from userdp.solvers.base import (
     check_sizes,
     gradients_of_samples,
 )
-from userdp.solvers.mean_plans import enough_users, sampled_multiplier
+from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.mechanisms.winsorized import Winsorized
@@ -137,7 +144,7 @@ def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget)
 
 def too_few(purpose: str, feasible: Callable[[int], bool], n_users: int, budget: Budget) -> BudgetExceeded:
     """The refusal, with a number of users that would do."""
-    least = enough_users(feasible, n_users)
+    least = least_enough(feasible, n_users)
     would_do = "no number up to 10 million would do" if least is None else f"about {least:,} users would do"
     return BudgetExceeded(
         f"Expected more than n_users={n_users} {purpose} at epsilon={budget.epsilon:g}: {would_do}, or a larger "

@@ -28,7 +28,8 @@ from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplie
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares, symmetric
+from userdp.statistics.moments import symmetric
+from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares
 
 BINS, SCORES, SPREAD = "bins of scores", "scores", "spread of scores"
 _BINS_FRACTION, _SPREAD_FRACTION = 0.2, 0.06  # of the budget, in mu^2

@@ -24,12 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
 from userdp.privacy.curator import Curator
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.mean_plans import enough_users
 from userdp.statistics.moments import UserMean
 from userdp.statistics.spreads import CentredMean, CentredSize, CentredSquares
 
@@ -265,7 +264,7 @@ def plan_located(
     steps = planned(n_users)
     if steps is not None:
         return steps
-    more = enough_users(lambda n: planned(n) is not None, n_users)
+    more = least_enough(lambda n: planned(n) is not None, n_users)
     remedy = "far more users" if more is None else f"about {more:,} users would do"
     raise BudgetExceeded(
         f"Expected more than n_users={n_users} for standard errors of {n_features} means at "

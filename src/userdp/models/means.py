@@ -26,13 +26,12 @@ from userdp.models.mean_intervals import (
     plan_located,
 )
 from userdp.models.sklearn_compat import UtilityWarning, documented
-from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
+from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.mean_plans import enough_users
 from userdp.solvers.planner import check_delta
 from userdp.statistics.moments import UserMean
 
@@ -272,7 +271,7 @@ def plan_mean(n_users: int, budget: Budget, radii: tuple[float, ...], outliers: 
     found = _best(n_users, budget, radii, outliers)
     if found is not None:
         return found
-    enough = enough_users(lambda n: _best(n, budget, radii, outliers) is not None, n_users)
+    enough = least_enough(lambda n: _best(n, budget, radii, outliers) is not None, n_users)
     remedy = (
         f"about {enough:,} users would do, or a larger epsilon" if enough else "use a larger epsilon, and delta > 0"
     )

@@ -37,13 +37,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from userdp.domains import Ball, Domain
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
-from userdp.solvers.mean_plans import FAILURE_FRACTION, enough_users
+from userdp.solvers.mean_plans import FAILURE_FRACTION
 from userdp.solvers.preconditioning import (
     MOST_FEATURES,
     Preconditioner,
@@ -208,7 +208,7 @@ def smallest_n_users(budget: Budget) -> int | None:
     if mu_squared is None:
         return None
     failure = FAILURE_FRACTION * budget.delta
-    return enough_users(lambda n: _mechanism(n, mu_squared, failure) is not None, 4, most=2**40, tolerance=0.01)
+    return least_enough(lambda n: _mechanism(n, mu_squared, failure) is not None, 4, most=2**40, tolerance=0.01)
 
 
 def _mu_squared(budget: Budget) -> float | None:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, NewType, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ _LARGEST_EPSILON = 1e6
 _MANY_STEPS = 100_000
 
 Numbers = NDArray[np.float64]
+Number = TypeVar("Number", int, float)
 
 # std / (largest change caused by adding one user). A plain float is std / (largest change caused by replacing one).
 AddedUserMultiplier = NewType("AddedUserMultiplier", float)
@@ -384,15 +385,36 @@ def _narrow(excess: Callable[[float], float], low: float, high: float, tolerance
     return high
 
 
-def bisect(holds: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
+def bisect(
+    holds: Callable[[Number], bool],
+    low: Number,
+    high: Number,
+    tolerance: float,
+    middle: Callable[[Any, Any], Any] = lambda low, high: (low + high) / 2,
+) -> Number:
     """The upper end, for which `holds` is known, after narrowing (low, high] to `tolerance` times its size."""
-    while high - low > tolerance * high:
-        middle = (low + high) / 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
+    while high - low > tolerance * high and (between := middle(low, high)) != low:
+        low, high = (low, between) if holds(between) else (between, high)
     return high
+
+
+def least_enough(
+    enough: Callable[[Number], bool], too_little: Number, most: float = 1e7, tolerance: float = 0.05
+) -> Number | None:
+    """A number up to `tolerance` above the least that is enough, whole unless `too_little` is a float.
+
+    None if there is none up to `most`, about.
+    """
+    low, high = too_little, 2 * too_little
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+
+    def middle(low: Any, high: Any) -> Any:
+        return math.sqrt(low * high) if isinstance(high, float) else (low + high) // 2
+
+    return bisect(enough, low, high, tolerance / (1 + tolerance), middle)
 
 
 def added_epsilon_at(cost: Cost, delta: float) -> float:

@@ -35,17 +35,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.losses import Loss, known
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Releases, Request, Uncertainty
-from userdp.solvers.mean_plans import enough_users
 from userdp.solvers.planner import AUTO, Option
-from userdp.solvers.preconditioning import block_of, symmetric
+from userdp.solvers.preconditioning import block_of
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature
 from userdp.solvers.whitened_clip import Fitted, WhitenedClip
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.moments import symmetric
 from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
 
 SIZE, CURVATURE, SPREAD = "interval curvature size", "interval curvature", "interval spread"
@@ -336,7 +336,7 @@ def _penalty(problem: Problem, fitted: Fitted) -> np.ndarray:
 
 def _with_trace(released: np.ndarray, size: int, share: float) -> tuple[np.ndarray, float]:
     """A released matrix, and its trace by both of what was told of it, each by its precision."""
-    matrix, alone = symmetric(released[:-1], size), float(released[-1]) / share
+    matrix, alone = symmetric(released[:-1]), float(released[-1]) / share
     of_matrix = 1 / (1 + size * share**2)
     return matrix, of_matrix * float(np.trace(matrix)) + (1 - of_matrix) * alone
 
@@ -440,7 +440,7 @@ def _too_rough(problem: Problem, planned: IntervalSteps, rows_per_user: int) -> 
 
 
 def _too_few(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, fraction: float) -> BudgetExceeded:
-    more = enough_users(lambda n: not _too_rough(problem, _steps(problem, n, budget, fraction), rows_per_user), n_users)
+    more = least_enough(lambda n: not _too_rough(problem, _steps(problem, n, budget, fraction), rows_per_user), n_users)
     remedy = "far more users" if more is None else f"about {more:,} users would do"
     return BudgetExceeded(
         f"Expected more than n_users={n_users} for standard errors of {problem.n_features} weights at "

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.concentration import sensitivity
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, radius_grid
@@ -55,7 +54,7 @@ def plan_means(
     if steps is not None:
         return Plan(n_users, steps)
     asked = (rounds, outliers, grid, false_abort, other)
-    more = enough_users(lambda n: _best_steps(n, budget, *asked) is not None, n_users)
+    more = least_enough(lambda n: _best_steps(n, budget, *asked) is not None, n_users)
     if more is not None:
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "
@@ -78,21 +77,6 @@ def means_noise(n_users: int, budget: Budget, rounds: int, outliers: float, radi
     mean = steps[-1].mechanism
     assert isinstance(mean, OutlierRemoval)
     return mean.noise_multiplier * mean.sensitivity(1.0, 1)
-
-
-def enough_users(
-    feasible: Callable[[int], bool], too_few: int, most: int = 10**7, tolerance: float = 0.05
-) -> int | None:
-    """A number of users up to 5% above the least that is feasible; None if there is none up to 10 million, about."""
-    low, high = too_few, 2 * too_few
-    while not feasible(high):
-        low, high = high, 2 * high
-        if high > most:
-            return None
-    while high > (1 + tolerance) * low and high > low + 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
 
 
 def _best_steps(

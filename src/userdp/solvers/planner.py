@@ -10,14 +10,13 @@ theorem.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from userdp.domains import Ball
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
-from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for
+from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers.base import PROVEN, SolverPlan, without_delta
@@ -186,11 +185,11 @@ def check_use(
         found = consider(option.solver, option.mode, *asked)
         return found.feasible and not noise_dominated(problem, found)
 
-    ways = []
-    if (epsilon := _least(lambda value: useful(value, n_users), budget.epsilon)) is not None:
-        ways.append(f"an epsilon of about {epsilon:.2g}")
-    if (users := _least(lambda value: useful(budget.epsilon, round(value)), n_users)) is not None:
-        ways.append(f"about {two_digits(users):,} users")
+    ways, epsilon, users = [], float(budget.epsilon), float(n_users)
+    if (enough := least_enough(lambda value: useful(value, n_users), epsilon, _MOST_TIMES * epsilon)) is not None:
+        ways.append(f"an epsilon of about {enough:.2g}")
+    if (enough := least_enough(lambda value: useful(epsilon, round(value)), users, _MOST_TIMES * users)) is not None:
+        ways.append(f"about {two_digits(enough):,} users")
     remedy = " or ".join(ways) if ways else "far more users, or fewer features"
     raise BudgetExceeded(
         f"Expected a useful model, but with n_users={n_users}, {problem.dimension} weights and "
@@ -198,19 +197,6 @@ def check_use(
         f"{remedy[0].upper()}{remedy[1:]} would do, or fewer features; allow_weak=True goes on all the same. Nothing "
         "was spent."
     )
-
-
-def _least(enough: Callable[[float], bool], too_little: float) -> float | None:
-    """A number up to 5% above the least that is enough; None if there is none up to 64 times."""
-    low, high = float(too_little), 2.0 * too_little
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > _MOST_TIMES * too_little:
-            return None
-    while high > 1.05 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def two_digits(count: float) -> int:
@@ -431,4 +417,4 @@ def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_use
     def enough(epsilon: float) -> bool:
         return feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
 
-    return _least(enough, budget.epsilon)
+    return least_enough(enough, float(budget.epsilon), _MOST_TIMES * budget.epsilon)

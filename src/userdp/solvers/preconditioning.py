@@ -21,7 +21,7 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
-from userdp.statistics.moments import SecondMomentShape
+from userdp.statistics.moments import SecondMomentShape, symmetric
 
 LABEL = "second moment"
 MOST_FEATURES = 400  # second moments have d^2/2 entries
@@ -151,7 +151,7 @@ class Preconditioner:
     def release(self, n_features: int, row_norm: float) -> Releases[Whitening]:
         """Release the average moment and whiten by it."""
         released = yield Request(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
-        values, axes = np.linalg.eigh(symmetric(released[:-1], n_features))
+        values, axes = np.linalg.eigh(symmetric(released[:-1]))
         size = row_norm**2 * min(1.0, max(float(released[-1]), self.error))
         scales = np.sqrt(size * np.maximum(values, max(self.error, 1e-12)) + self.ridge)
         return Whitening(axes, scales).paced(self.progress)
@@ -162,11 +162,3 @@ def coordinates_of(preconditioner: Preconditioner | None, problem: Problem) -> R
     if preconditioner is None:
         return PlainCoordinates()
     return (yield from preconditioner.release(problem.n_features, problem.row_norm))
-
-
-def symmetric(entries: np.ndarray, n_features: int) -> np.ndarray:
-    """The symmetric matrix of an upper triangle whose off-diagonal entries are times sqrt(2)."""
-    upper = np.triu_indices(n_features)
-    matrix = np.zeros((n_features, n_features))
-    matrix[upper] = entries / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    return np.asarray(matrix + np.triu(matrix, 1).T)

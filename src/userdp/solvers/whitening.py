@@ -27,9 +27,9 @@ from userdp.domains import Domain
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
-from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of, symmetric
+from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of
 from userdp.statistics.gradients import RowWeights
-from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
+from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, symmetric
 from userdp.statistics.rows import triangular
 
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
@@ -201,7 +201,7 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         threshold = 0.0 if unknown else min(_AXIS_NOISE / along, _MOST_THRESHOLD)
         released = yield Request(step.label, MomentShape(basis, threshold), radius, _SHOWN)
         if full:
-            values, axes = np.linalg.eigh(symmetric(released, n_features))
+            values, axes = np.linalg.eigh(symmetric(released))
             # Any rotation of these coordinates whitens as well; products with a triangular one take half the time.
             basis = triangular(basis @ axes / np.sqrt(np.maximum(values, 0.0) + along))
         else:

@@ -44,6 +44,20 @@ def triangle(matrices: np.ndarray) -> np.ndarray:
     )  # so that the order in which a row is added up does not depend on how many there are
 
 
+def symmetric(triangle: np.ndarray) -> np.ndarray:
+    """The matrix of an upper triangle whose off-diagonal entries are times sqrt(2).
+
+    >>> symmetric(np.array([1.0, 2.0 * math.sqrt(2), 3.0]))
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
+    first, second = np.triu_indices(width)
+    found = np.zeros((width, width))
+    found[first, second] = triangle / np.where(first == second, 1.0, math.sqrt(2))
+    return np.asarray(found + np.triu(found, 1).T)
+
+
 @dataclass(frozen=True)
 class UserMean(PerUser):
     """Mean of each user's rows, for private means; NaN for a user without rows.

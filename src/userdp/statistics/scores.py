@@ -126,20 +126,6 @@ def split_at(means: np.ndarray, knots: Knots) -> np.ndarray:
     return np.column_stack([capped, *beyond])
 
 
-def symmetric(triangle: np.ndarray) -> np.ndarray:
-    """The matrix of which `ScoreSquares` holds the triangle.
-
-    >>> symmetric(np.array([1.0, 2.0 * math.sqrt(2), 3.0]))
-    array([[1., 2.],
-           [2., 3.]])
-    """
-    width = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
-    first, second = np.triu_indices(width)
-    found = np.zeros((width, width))
-    found[first, second] = triangle / np.where(first == second, 1.0, math.sqrt(2))
-    return np.asarray(found + np.triu(found, 1).T)
-
-
 def _divisors(data: UserData, users: np.ndarray, most_rows: int | None) -> np.ndarray:
     """What sums over rows are divided by: at least as many as the user has rows, and 1 for one without."""
     counts = np.diff(data.offsets)[users]
