@@ -21,8 +21,13 @@ from sklearn.tree import DecisionTreeClassifier
 import userdp
 from userdp import Budget, BudgetExceeded, Ledger, LinearRegression, LinearSVC, LogisticRegression, PoissonRegressor
 from userdp.evaluation import Evaluation, evaluate
-from userdp.evaluation.coordinates import BlockScores, ScoreLayout
-from userdp.evaluation.enclosing import corners_of_means, enclosing_ball, enclosing_ellipsoid
+from userdp.evaluation.coordinates import (
+    BlockScores,
+    ScoreLayout,
+    corners_of_means,
+    enclosing_ball,
+    enclosing_ellipsoid,
+)
 from userdp.evaluation.histogram import N_BINS, Histogram
 from userdp.evaluation.release import _root, above_noise, evaluation_steps
 from userdp.evaluation.row_losses import Predictions, Scale, as_table, isolated, margins_of, predictions_of, row_losses

@@ -1,6 +1,6 @@
-"""What a noisy histogram of margins by class tells: how they rank, how they are calibrated, and each row's influence.
+"""AUC and calibration from a noisy histogram of margins by class, and the influence of each row on them.
 
-A first release counts rows by class and bin. Of it come estimates of the AUC and of the calibration, and how far each
+A first release counts rows by class and bin. It gives estimates of the AUC and of the calibration, and how far each
 row moves them (its influence, a public function then); the mean influence, a few numbers, is released next. Their sum
 is the estimate: errors of the first release enter as products only, and noise does not grow with the number of bins.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -90,6 +90,10 @@ class Ranking:
     int (F - F^) d(G - G^) and (p - p^) times errors of F^ and G^.
     """
 
+    NAMES: ClassVar = ("auc",)
+    LOW: ClassVar = 0.0
+    HIGH: ClassVar = 1.0
+    MOST_LEFT_OVER: ClassVar = 0.25  # deviation that the histogram's noise may leave in the estimate
     value: np.ndarray
     below: np.ndarray
     chances: np.ndarray
@@ -127,6 +131,10 @@ class Calibration:
     H^-1 (y - p(s)) (1, s)', H the mean of p (1 - p) (1, s)(1, s)': one Newton step from the histogram's estimate.
     """
 
+    NAMES: ClassVar = ("intercept", "slope")
+    LOW: ClassVar = -math.inf
+    HIGH: ClassVar = math.inf
+    MOST_LEFT_OVER: ClassVar = 1.0
     value: np.ndarray
     ends: tuple[float, float]
     inverse: np.ndarray
@@ -162,16 +170,14 @@ class Calibration:
         """(n_rows, 2) influences on intercept and slope."""
         margins = np.clip(margins, *self.ends)
         off = (labels > 0) - expit(self.value[0] + self.value[1] * margins)
-        first, second = off, off * margins
-        return np.column_stack(
-            [self.inverse[row, 0] * first + self.inverse[row, 1] * second for row in range(2)]  # no product of matrices
-        )
+        return np.column_stack([row[0] * off + row[1] * (off * margins) for row in self.inverse])  # no matrix product
 
 
 Influences: TypeAlias = Ranking | Calibration
+INFLUENCES: dict[str, type[Influences]] = {"auc": Ranking, "calibration": Calibration}  # by metric
 
 
-def second_order(found: Histogram, kind: type[Influences]) -> np.ndarray:
+def left_over(found: Histogram, kind: type[Influences]) -> np.ndarray:
     """The deviation of what the histogram's noise leaves in an estimate behind its influences.
 
     By trial, without data: the released histogram, smoothed, is taken for the truth, and noise of the same size is

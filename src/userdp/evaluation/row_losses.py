@@ -1,4 +1,4 @@
-"""How good a model's prediction of each row is: losses from 0 to 1, where 1 is the worst, each row by itself.
+"""Losses of a model's predictions, from 0 to 1, where 1 is the worst, each row by itself.
 
 What makes no sense in a row (a missing feature, a label that is no class, a cell that a step or another library's model
 fails on) raises nothing and warns of nothing: the row counts as the worst. What is declared wrongly (types, the number
@@ -116,7 +116,7 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
     counted = getattr(last, "max_count", None)
     declared = getattr(last, "target_range", None)
     declared = last.target_range_ if isinstance(declared, str) else declared
-    found = target_range or ((0.0, counted) if counted is not None else declared)
+    found = target_range or (declared if counted is None else (0.0, counted))
     try:
         low, high = map(float, found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -126,8 +126,7 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
             "Expected target_range=(lowest, highest), a public range of targets from what they mean and not from the "
             "data: the model declares none. Nothing was spent."
         )
-    level = getattr(last, "quantile", 0.5)
-    return Scale(high - low if limit is None else float(limit), low, high, level)
+    return Scale(high - low if limit is None else float(limit), low, high, getattr(last, "quantile", 0.5))
 
 
 def row_losses(
@@ -166,7 +165,7 @@ def read_rows(model: Any, X: Any, y: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     if before is None and last is not None:
         features, sound = _features(last, X)
     else:  # as it is: what steps make of it, and what another model says, is judged
-        features, sound = X, np.ones(_n_rows(X), dtype=bool)
+        features, sound = X, np.ones(X.shape[0] if hasattr(X, "shape") else len(X), dtype=bool)
     if kind == "numbers":
         targets = numbers("y", y).astype(np.float64, copy=False)
     else:
@@ -189,26 +188,23 @@ def compared(
     sound: which rows may make sense. Those that the model, or a step before it, fails on do not.
     """
     kind, (before, last) = kind_of(model), _linear(model)
-    predict = partial(_OF_KIND[kind], model)
+    shape = (len(sound), len(model.classes_)) if kind == "classes" else (len(sound),)
+    predict = partial(_predicted, kind, model)
     with WARNINGS_OFF, np.errstate(all="ignore"):
-        if before is None and last is not None:  # finite numbers, and sums of each row by itself
-            values = predict(features)
-        else:
-            values = isolated(predict, features, _shape(model, kind, len(sound)))
+        ours = before is None and last is not None  # finite numbers, and sums of each row by itself
+        values = predict(features) if ours else isolated(predict, features, shape)
         if kind == "numbers":
             if exposure is not None:
                 sound = sound & np.isfinite(exposure) & (exposure > 0)
                 values = values * np.where(sound, exposure, 1.0)
-            values = (np.clip(values, scale.low, scale.high) - scale.low) / scale.span
-            targets = (np.clip(targets, scale.low, scale.high) - scale.low) / scale.span
+            values, targets = (
+                (np.clip(one, scale.low, scale.high) - scale.low) / scale.span for one in (values, targets)
+            )
         elif kind == "binary":
             values = np.clip(values, -LARGEST_MARGIN, LARGEST_MARGIN)
         sound = sound & np.isfinite(targets) & (np.isfinite(values) if values.ndim == 1 else ~np.isnan(values).any(1))
-    targets, values = (
-        np.where(sound, targets, 0.0),
-        np.where(sound if values.ndim == 1 else sound[:, None], values, 0.0),
-    )
-    return Predictions(kind, targets, values, sound)
+    values = np.where(sound if values.ndim == 1 else sound[:, None], values, 0.0)
+    return Predictions(kind, np.where(sound, targets, 0.0), values, sound)
 
 
 def losses_of(found: Predictions, scale: Scale, parts: tuple[str, ...]) -> np.ndarray:
@@ -241,11 +237,8 @@ _CLASS_LOSSES: dict[str, Any] = {
 
 
 def _own(y: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The value of each row's own class."""
     return np.asarray(values[np.arange(len(y)), y.astype(np.int64)])
-
-
-def _n_rows(X: Any) -> int:
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _check_columns(model: Any, X: Any) -> None:
@@ -376,44 +369,19 @@ def as_table(rows: Any) -> Any:
     return rows.cast(pa.schema(fields), safe=False).to_pandas()
 
 
-def _asked(method: Callable[[Any], Any], rows: Any) -> np.ndarray:
-    return np.asarray(method(as_table(rows)), dtype=np.float64)
-
-
-def _log_odds(model: Any, features: Any) -> np.ndarray:
-    if _linear(model)[1] is not None:
-        return margins_of(model, features)[:, 0]
-    if has_probabilities(model):
-        chances = np.log(np.maximum(_asked(model.predict_proba, features), 1e-300))
-        return np.asarray(chances[:, 1] - chances[:, 0])
-    return _asked(model.decision_function, features)
-
-
-def _log_probabilities(model: Any, features: Any) -> np.ndarray:
-    if _linear(model)[1] is not None:
-        margins = margins_of(model, features)
-        total = logsumexp(margins, axis=1, keepdims=True) if has_probabilities(model) else 0.0
-        return np.asarray(margins - total)
-    if has_probabilities(model):
-        return np.asarray(np.log(np.maximum(_asked(model.predict_proba, features), 1e-300)))
-    return _asked(model.decision_function, features)
-
-
-def _numbers(model: Any, features: Any) -> np.ndarray:
+def _predicted(kind: Kind, model: Any, features: Any) -> np.ndarray:
+    """Log-odds of two classes, (n_rows, n_classes) logarithms of probabilities (margins without them), or numbers."""
     last = _linear(model)[1]
-    if last is None:
-        return _asked(model.predict, features)
-    margins = margins_of(model, features)[:, 0]
-    return np.asarray(np.exp(margins)) if hasattr(last, "max_count") else margins
-
-
-def _shape(model: Any, kind: Kind, n_rows: int) -> tuple[int, ...]:
-    """Of what is predicted."""
-    return (n_rows, len(model.classes_)) if kind == "classes" else (n_rows,)
-
-
-_OF_KIND: dict[Kind, Callable[[Any, Any], np.ndarray]] = {
-    "binary": _log_odds,
-    "classes": _log_probabilities,
-    "numbers": _numbers,
-}
+    if last is not None:
+        margins = margins_of(model, features)
+        if kind == "classes":
+            total = logsumexp(margins, axis=1, keepdims=True) if has_probabilities(model) else 0.0
+            return np.asarray(margins - total)
+        return np.exp(margins[:, 0]) if kind == "numbers" and hasattr(last, "max_count") else margins[:, 0]
+    chances = kind != "numbers" and has_probabilities(model)
+    method = model.predict_proba if chances else model.predict if kind == "numbers" else model.decision_function
+    found = np.asarray(method(as_table(features)), dtype=np.float64)
+    if not chances:
+        return found
+    found = np.log(np.maximum(found, 1e-300))
+    return found if kind == "classes" else np.asarray(found[:, 1] - found[:, 0])

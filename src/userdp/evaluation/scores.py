@@ -40,10 +40,6 @@ class CurvePoint:
     observed_high: float
     fraction: float
 
-    def to_dict(self) -> dict[str, float]:
-        """For JSON."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -51,7 +47,7 @@ class Scores:
 
     curve: of calibration, if that was asked for; confidence: of intervals; weigh: whether each person counts once or
     each row; limit: the log loss or error that a row counts at most, and clipped: about which fraction of rows has a
-    larger log loss, where the histogram tells; notes: why a score is not told, where that is not for noise.
+    larger log loss, where the histogram shows it; notes: why a score is not released, where that is not for noise.
     """
 
     scores: Mapping[str, Score]
@@ -66,30 +62,27 @@ class Scores:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
+        plain = {name: getattr(self, name) for name in ("confidence", "weigh", "n_users", "limit", "clipped")}
         return {
             "scores": {name: score.to_dict() for name, score in self.scores.items()},
             "by": {
                 level: {name: score.to_dict() for name, score in scores.items()} for level, scores in self.by.items()
             },
-            "curve": [point.to_dict() for point in self.curve],
-            "confidence": self.confidence,
-            "weigh": self.weigh,
-            "n_users": self.n_users,
-            "limit": self.limit,
-            "clipped": self.clipped,
+            "curve": [dict(vars(point)) for point in self.curve],
+            **plain,
             "notes": list(self.notes),
         }
 
     @staticmethod
     def from_dict(record: Mapping[str, Any]) -> Scores:
         """The scores that `to_dict` made this of."""
-        by = {
-            level: {name: Score.from_dict(score) for name, score in scores.items()}
-            for level, scores in record["by"].items()
-        }
+
+        def read(scores: Mapping[str, Any]) -> dict[str, Score]:
+            return {name: Score.from_dict(score) for name, score in scores.items()}
+
         return Scores(
-            {name: Score.from_dict(score) for name, score in record["scores"].items()},
-            by,
+            read(record["scores"]),
+            {level: read(scores) for level, scores in record["by"].items()},
             tuple(CurvePoint(**point) for point in record["curve"]),
             **{name: record[name] for name in ("confidence", "weigh", "n_users", "limit", "clipped")},
             notes=tuple(record.get("notes", ())),
@@ -97,18 +90,15 @@ class Scores:
 
     def lines(self) -> list[tuple[str, str, str, str, str]]:
         """Name, value, interval, noise and sampling error of each score, in words."""
-        found = [("", name, score) for name, score in self.scores.items()]
-        found += [(f"{level}: ", name, score) for level, scores in self.by.items() for name, score in scores.items()]
-        return [
-            (
-                f"{where}{name}",
-                _shown(score.value),
-                f"{_shown(score.low)} to {_shown(score.high)}",
-                _shown(score.noise_std),
-                _shown(score.sampling_std),
+        found = dict(self.scores)
+        found |= {f"{level}: {name}": score for level, scores in self.by.items() for name, score in scores.items()}
+        lines = []
+        for name, score in found.items():
+            value, low, high, noise, sampling = (
+                f"{number:.4g}" if math.isfinite(number) else "-" for number in vars(score).values()
             )
-            for where, name, score in found
-        ]
+            lines.append((name, value, f"{low} to {high}", noise, sampling))
+        return lines
 
     def __str__(self) -> str:
         head = ("score", "value", f"{100 * self.confidence:g}% interval", "noise", "sampling")
@@ -116,7 +106,3 @@ class Scores:
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         shown = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
         return "\n".join([*shown, *self.notes])
-
-
-def _shown(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "-"
