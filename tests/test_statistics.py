@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import scipy.sparse
 from cases import ALL_LOSSES, CLASSIFICATION, MULTINOMIAL, name, python_custom
 from hypothesis import given
 from hypothesis import strategies as st
 from support_statistics import N_FEATURES, ROWS_OF_USERS, data_of, vectors, weights_of, with_user
 
 from userdp import losses
+from userdp.data.sparse import sparse_rows
 from userdp.data.users import UserData
+from userdp.domains import Ball
 from userdp.statistics import gradients, rows
 from userdp.statistics.gradients import BallSmoothing, MeanGradient, UserGradients, generated_data
 from userdp.statistics.moments import SecondMoment, SecondMomentShape, UserMean
@@ -73,6 +76,39 @@ def test_a_user_with_a_label_that_is_no_class_is_nan(loss):
     assert np.all(np.isnan(after[6]))
     np.testing.assert_array_equal(np.delete(before, 6, axis=0), np.delete(after, 6, axis=0))
     assert np.all(np.isfinite(np.delete(after, [EMPTY, 6], axis=0)))
+
+
+@pytest.mark.parametrize("loss", ALL_LOSSES, ids=name)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_say_how_often_rows_count(loss, sparse):
+    """Wherever rows go: with some of the users, in parts that are joined again, in the steps of one-pass SGD."""
+    plain, w = data_of(np.float64, n_classes=max(2, loss.n_outputs)), weights_of(loss)
+    weights = np.random.default_rng(3).choice([0.0, 0.25, 0.8, 1.0], plain.n_rows)
+    rows = sparse_rows("rows", scipy.sparse.csr_array(plain.rows)) if sparse else plain.rows
+    data = replace(plain, rows=rows, weights=weights)
+    gradient = MeanGradient(loss, w)
+    each_row = vectors(gradient, UserData(plain.rows, plain.targets, np.arange(plain.n_rows + 1)))
+    expected = np.full((data.n_users, w.size), math.nan)
+    for user in np.flatnonzero(np.diff(data.offsets)):
+        own = slice(data.offsets[user], data.offsets[user + 1])
+        expected[user] = np.mean(weights[own, None] * each_row[own], axis=0)
+    some = np.array([5, 2, 7])
+    joined = UserData.joined([data.part(0, 5), data.part(5, data.n_users)])
+    for found, wanted in (
+        (vectors(gradient, data), expected),
+        (vectors(gradient, joined), expected),
+        (vectors(gradient, data.taken(some)), expected[some]),
+        (gradient(data, some, 3), expected[some]),
+    ):
+        found[np.isnan(found).any(axis=1)] = math.nan  # one entry of a sparse vector
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+    every_other = np.arange(data.n_rows) % 2 == 0
+    left = data.without(every_other)
+    np.testing.assert_array_equal(left.weights, weights[every_other])
+    one_step = OnePassSGD(loss, w, Ball(1e6), 1e-3, 1.0)
+    single = UserData(plain.rows[:4], plain.targets[:4], np.arange(5), weights=weights[:4])
+    steps = one_step(single, np.arange(4), 4)
+    np.testing.assert_allclose(steps, -1e-3 * vectors(gradient, single), rtol=1e-9, atol=1e-12)
 
 
 def test_statistics_say_whether_they_read_targets():

@@ -39,11 +39,11 @@ MUTANTS = [
         "test_losses.py::test_a_row_s_result_is_of_that_row_alone_to_the_last_bit",
     ),
     Mutant(
-        "packed weights are of whoever comes first",
-        "weighing._weights",
-        "4.0 * (wide - np.floor(wide))",
-        "4.0 * (wide - np.floor(wide)).flat[0] + 0.0 * wide",
-        "test_losses.py::test_a_row_s_result_is_of_that_row_alone_to_the_last_bit",
+        "weights are of whoever comes first",
+        "Rows.weighted",
+        "self.data.weights[self.place]",
+        "self.data.weights[: len(self)]",
+        "test_statistics.py::test_weights_say_how_often_rows_count",
     ),
     Mutant(
         "what a custom loss does is not tried row by row",

@@ -62,6 +62,8 @@ class ClippedRowGradients(PerUser):
                     block = slice(first + int(some[0]), first + int(some[-1]) + 1)
                     x = data.dense(block)[some - some[0]].astype(np.float64)
                     slopes = compute(x, data.targets[block][some - some[0]])
+                    if data.weights is not None:
+                        slopes = slopes * data.weights[block][some - some[0], None]
                     lengths = np.sqrt(np.einsum("ij,ij->i", x, x)) * np.sqrt(np.einsum("ij,ij->i", slopes, slopes))
                     counted = lengths < math.inf  # neither NaN nor infinite
                     factors = self.clip / np.maximum(lengths[counted], self.clip)

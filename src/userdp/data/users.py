@@ -91,6 +91,7 @@ class UserData:
     public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
     given: they are then NaN. With `has_intercept` there is one more feature after those of the columns, which is 1 in
     all rows and held nowhere; `dense` gives rows with it.
+    `weights` (n_rows,) float64, from 0 to 1, say how often rows count; None: all of them once.
     `affected` (n_users,) tells which users lost rows because cells, or the target, were missing or infinite: private.
     `store` is where arrays are mapped from, of data that is larger than memory.
     `source` names the file and the columns that rows come from, which are public.
@@ -101,6 +102,7 @@ class UserData:
     offsets: np.ndarray
     user_ids: tuple[Hashable, ...] | None = None
     insecure_seed: int | None = None
+    weights: np.ndarray | None = field(default=None, kw_only=True)
     affected: Any = field(default=None, kw_only=True)  # an array; None makes one of nobody
     has_targets: bool = field(default=True, kw_only=True)
     has_intercept: bool = field(default=False, kw_only=True)
@@ -113,7 +115,10 @@ class UserData:
             object.__setattr__(self, "affected", np.zeros(max(0, len(self.offsets) - 1), dtype=bool))
         _check_layout(self.rows, self.targets, self.offsets, self.affected)
         dense = () if isinstance(self.rows, SparseRows) else ("rows",)
-        for name in (*dense, "targets", "offsets", "affected"):
+        if self.weights is not None and (self.weights.dtype != np.float64 or self.weights.shape != self.targets.shape):
+            raise ValueError("Expected weights as float64 numbers, one for each row.")
+        weights = () if self.weights is None else ("weights",)
+        for name in (*dense, *weights, "targets", "offsets", "affected"):
             view = np.asarray(getattr(self, name)).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -150,6 +155,7 @@ class UserData:
         rows = self.rows.part(begin, end) if isinstance(self.rows, SparseRows) else self.rows[begin:end]
         kept_ids = None if self.user_ids is None else self.user_ids[first:last]
         own: dict[str, Any] = {"targets": self.targets[begin:end], "affected": self.affected[first:last]}
+        own["weights"] = None if self.weights is None else self.weights[begin:end]
         return replace(self, rows=rows, offsets=offsets, user_ids=kept_ids, **own)
 
     def taken(self, users: np.ndarray) -> UserData:
@@ -159,28 +165,29 @@ class UserData:
         order = np.repeat(self.offsets[users] - offsets[:-1], lengths) + np.arange(offsets[-1])
         missing = max(0, 2 - len(users))
         affected = np.append(self.affected[users], np.zeros(missing, dtype=bool))
-        rows, targets = self._gathered(Groups(offsets, order, self.n_rows), np.empty)
+        of_rows = self._gathered(Groups(offsets, order, self.n_rows), np.empty)
         offsets = np.append(offsets, np.full(missing, offsets[-1]))
-        return replace(self, rows=rows, targets=targets, offsets=offsets, affected=affected, user_ids=None)
+        return replace(self, offsets=offsets, affected=affected, user_ids=None, **of_rows)
 
-    def _gathered(self, groups: Groups, room: Callable[..., np.ndarray]) -> tuple[Any, np.ndarray]:
-        """Rows and targets in another order, or some of them."""
-        targets = room((groups.n_rows,), np.float64)
-        groups.gather(self.targets, targets)
-        if isinstance(self.rows, SparseRows):
-            return self.rows.grouped(groups, self.dtype), targets
-        rows = room((groups.n_rows, self.rows.shape[1]), self.dtype)
-        groups.gather(self.rows, rows)
-        return rows, targets
+    def _gathered(self, groups: Groups, room: Callable[..., np.ndarray]) -> dict[str, Any]:
+        """Rows, targets and weights in another order, or some of them."""
+        found: dict[str, Any] = {}
+        for name in ("rows", "targets", "weights"):
+            held = getattr(self, name)
+            if isinstance(held, SparseRows):
+                found[name] = held.grouped(groups, self.dtype)
+            elif held is not None:
+                found[name] = room((groups.n_rows, *held.shape[1:]), held.dtype)
+                groups.gather(held, found[name])
+        return found
 
     def without(self, usable: np.ndarray) -> UserData:
         """The same users without rows that are not usable: who lost one is `affected`, too."""
         groups = Groups(self.offsets, None, self.n_rows).kept(usable, None, None)
         if groups.affected is None:
             return self
-        rows, targets = self._gathered(groups, self.scratch)
         affected = self.affected | groups.affected
-        return replace(self, rows=rows, targets=targets, offsets=groups.offsets, affected=affected)
+        return replace(self, offsets=groups.offsets, affected=affected, **self._gathered(groups, self.scratch))
 
     @staticmethod
     def joined(parts: Sequence[UserData]) -> UserData:
@@ -194,6 +201,7 @@ class UserData:
             parts[0],
             rows=rows,
             targets=targets,
+            weights=None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
             offsets=np.concatenate([*offsets, ends[-1:]]),
             affected=np.concatenate([part.affected for part in parts]),
             user_ids=None,
@@ -238,6 +246,7 @@ class UserData:
         keep_user_ids: bool = False,
         insecure_seed: int | None = None,
         fill_missing: float | None = None,
+        weights: np.ndarray | None = None,
     ) -> UserData:
         """Group a matrix, its targets and one user id per row.
 
@@ -246,7 +255,7 @@ class UserData:
         targets, each cell is read by itself: what is no number becomes NaN.
         X in float32 or float64 whose users are already next to each other is used as it is, without a copy, and so is y
         in float64; do not change them afterwards. Without targets (y=None) they are NaN. With `fit_intercept` there is
-        one more feature, which is 1 and held nowhere.
+        one more feature, which is 1 and held nowhere. `weights` are from 0 to 1, one for each row: how often it counts.
 
         Rows with a NaN or infinite cell, or such a target, are left out; a user of whom no row is left stays a user,
         without rows. `fill_missing`, a number that is chosen publicly and not from the data, goes into every NaN cell
@@ -264,14 +273,14 @@ class UserData:
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         groups = options.groups(users, len(X), _usable_rows(X, targets, options, kept_type))
         if isinstance(X, SparseRows):
-            return cls._grouped(X.grouped(groups, kept_type), targets, groups, users, options, True)
+            return cls._grouped(X.grouped(groups, kept_type), targets, groups, users, options, True, weights)
         if groups.order is None:
             with np.errstate(all="ignore"):
                 rows = np.ascontiguousarray(X, dtype=kept_type)
         else:
             rows = np.empty((groups.n_rows, X.shape[1]), dtype=kept_type)
             groups.gather(X, rows)
-        return cls._grouped(rows, targets, groups, users, options, borrowed=np.may_share_memory(rows, X))
+        return cls._grouped(rows, targets, groups, users, options, np.may_share_memory(rows, X), weights)
 
     @classmethod
     def from_table(
@@ -442,6 +451,7 @@ class UserData:
         users: Any,
         options: Options,
         borrowed: bool,
+        weights: np.ndarray | None = None,
     ) -> UserData:
         if options.fill_missing is not None:
             value = options.fill_missing
@@ -449,6 +459,7 @@ class UserData:
         kept_ids = groups.ids(users) if options.keep_user_ids else None
         facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
         facts["affected"] = groups.affected
+        facts["weights"] = None if weights is None else groups.targets(weights)
         return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
 
 

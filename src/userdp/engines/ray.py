@@ -82,7 +82,11 @@ class RayEngine:
         source: Any
         store = getattr(data, "store", None)
         bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
-        if store is not None and all(same_memory(getattr(data, name), store.array(name)) for name in STORED):
+        if (
+            store is not None
+            and data.weights is None  # which no store holds
+            and all(same_memory(getattr(data, name), store.array(name)) for name in STORED)
+        ):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
             source = StoredUsers(os.fspath(store.path), facts)
             loaders = [Part(source, first, last) for first, last in pairwise(bounds)]

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from userdp.losses import standard
-from userdp.losses.base import Loss, SlopeBound, custom, known, smoothed
+from userdp.losses.base import Loss, SlopeBound, custom, known, smoothed, weighted
 from userdp.losses.standard import *  # noqa: F403 - its __all__ is the list of losses
-from userdp.losses.weighing import poisson_of_exposure, weighted
+from userdp.losses.standard import poisson_of_exposure
 
 __all__ = ["LOSSES", "Loss", "SlopeBound", "custom", "known", "loss", "poisson_of_exposure", "smoothed", "weighted"]
 __all__ += standard.__all__

@@ -37,7 +37,7 @@ class Loss:
     `level` is, of a loss whose best prediction is a quantile, which one. `mean` is, of one whose slope is a mean less
     the target, and not linear, that mean: of predictions, as an array.
     `differences`: whether only differences of outputs count, as softmax's: adding the same to all changes nothing.
-    `unweighted` is, of a loss whose targets hold a weight too (`weighing`), the same for rows of weight 1.
+    `unweighted` is, of a loss for rows with weights (`weighted`), the same for rows of weight 1.
     """
 
     name: str
@@ -75,9 +75,8 @@ class Loss:
     @property
     def classifies(self) -> bool:
         """Whether targets are classes: such a loss has no value between two of them."""
-        value = self.value if self.unweighted is None else self.unweighted.value
         with np.errstate(all="ignore"):
-            between = value(np.zeros(1 if self.n_outputs == 1 else (1, self.n_outputs)), np.array([0.5]))
+            between = self.value(np.zeros(1 if self.n_outputs == 1 else (1, self.n_outputs)), np.array([0.5]))
         return math.isnan(between[0])
 
     def lipschitz(self, row_norm: float, target_bound: float | None = None, weight_norm: float | None = None) -> float:
@@ -117,7 +116,7 @@ def register(loss: Loss, maker: Callable[..., Loss], *parameters: Any) -> Loss:
 def known(loss: Loss) -> Loss | None:
     """The loss of this package that is equal in everything, constants and functions; None if there is none.
 
-    None for losses of weighted rows, too: who rests on constants must know what targets are.
+    None for losses of weighted rows, too: a proof that rests on constants says nothing of weights.
     """
     found = _find(loss)
     return None if found is None or loss.unweighted is not None else found[0]
@@ -215,6 +214,18 @@ def smoothed(loss: Loss, width: float) -> Loss:
     }
     curvature = min(loss.curvature, loss.slope_bound / width)
     return replace(loss, name=f"{loss.name}, smoothed({width:g})", curvature=curvature, **functions)
+
+
+@functools.lru_cache(maxsize=256)
+def weighted(loss: Loss) -> Loss:
+    """The loss for rows that count as often as their weight (`UserData.weights`) says, 0 to 1 times.
+
+    Statistics multiply each row's slope by its weight; the functions and the constants are those of the loss, since no
+    weight is above 1. For losses of this package.
+    """
+    if loss.may_raise or loss.unweighted is not None:
+        raise ValueError(f"Expected a loss of userdp without weights, got {loss.name}: use one of userdp.losses.")
+    return register(replace(loss, name=f"weighted {loss.name}", unweighted=loss), weighted, loss)
 
 
 def _smoothed_value(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:

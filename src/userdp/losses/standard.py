@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -348,19 +349,15 @@ def _started(z: np.ndarray) -> Any:
     return np.exp(np.minimum(z, 0.0)) + np.maximum(z, 0.0)
 
 
-def _fraction(targets: npt.ArrayLike, dtype: np.dtype) -> Any:
-    return np.minimum(np.maximum(targets, 0.0), 1.0).astype(dtype)
-
-
-def _poisson_value(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+def _poisson_value(shift: float, largest: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
-    y = _fraction(targets, z.dtype)
+    y = np.clip(targets, 0.0, largest).astype(z.dtype)
     return _started(z) - y * z + (y * np.log(np.where(y > 0.0, y, np.ones_like(y))) - y)
 
 
-def _poisson_slope(shift: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+def _poisson_slope(shift: float, largest: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
-    return np.exp(np.minimum(z, 0.0)) - _fraction(targets, z.dtype)
+    return np.exp(np.minimum(z, 0.0)) - np.clip(targets, 0.0, largest).astype(z.dtype)
 
 
 @functools.cache
@@ -374,7 +371,7 @@ def poisson(largest: float = 1.0) -> Loss:
     check_positive("largest", largest, "it is the largest count that there can be")
     shift = math.log(largest)
 
-    value, slope = partial(_poisson_value, shift), partial(_poisson_slope, shift)
+    value, slope = partial(_poisson_value, shift, 1.0), partial(_poisson_slope, shift, 1.0)
 
     def usual(mean: float, variance: float) -> float:
         """The mean of exp(z), at most 1, for normal predictions; far off ones are no more likely than usual."""
@@ -386,3 +383,18 @@ def poisson(largest: float = 1.0) -> Loss:
     more: dict[str, Any] = {"typical_prediction": 2.0, "usual_curvature": usual, "event": min(1.0, 2 / largest)}
     more["mean"] = mean
     return register(Loss(f"poisson({largest:g})", value, slope, 1.0, 1.0, may_raise=False, **more), poisson, largest)
+
+
+@functools.cache
+def poisson_of_exposure(largest: float, largest_count: float) -> Loss:
+    """Poisson deviance of counts in a row's exposure, for rows whose weight is u = exposure / largest exposure.
+
+    `largest` is the largest count over the largest exposure; the target is y/u with y = count / largest count, and 0
+    where u is 0. Targets are not cut off at 1 as those of `poisson` are: a short exposure may have any rate. The
+    weighted slope u (e'(z) - y/u) = u e'(z) - y is in [-1, 1] since e', u and y are in [0, 1].
+    """
+    plain = replace(poisson(largest), event=min(1.0, 2 / largest_count))
+    shift, most = math.log(largest), math.inf
+    value, slope = partial(_poisson_value, shift, most), partial(_poisson_slope, shift, most)
+    made = replace(plain, name=f"{plain.name} of exposure", value=value, slope=slope, unweighted=plain)
+    return register(made, poisson_of_exposure, largest, largest_count)

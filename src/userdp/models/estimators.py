@@ -28,8 +28,7 @@ from userdp import losses
 from userdp.data.schema import is_boolean, label_set, numbers, positions
 from userdp.data.users import RemoteUsers
 from userdp.losses import Loss
-from userdp.losses.weighing import pack_numbers
-from userdp.models.linear import LinearModel, TargetScale, documented_model
+from userdp.models.linear import LinearModel, TargetScale, Weighed, documented_model
 from userdp.solvers.base import Result
 
 _NARROW = 0.02  # of a declared range: if nearly all targets lie within that much of it a fit says that it is too wide
@@ -74,13 +73,13 @@ class _Classifier(ClassifierMixin, LinearModel):
                 "frequency. Nothing was spent."
             )
 
-    def _packed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, Loss]:
+    def _weighed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> Weighed:
         if self.class_weight is not None:
             of_class = self._class_weights(self.class_weight)
             self.largest_["class_weight"] = float(of_class.max())
             chosen = np.append(of_class / of_class.max(), 0.0)[_positions(targets, len(of_class))]
             sample_weight = chosen if sample_weight is None else chosen * sample_weight
-        return super()._packed(targets, sample_weight)
+        return super()._weighed(targets, sample_weight)
 
     def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
         if self.class_weight is not None:
@@ -413,14 +412,14 @@ class PoissonRegressor(RegressorMixin, LinearModel):
     def _limits(self) -> tuple[float, float] | None:
         return 0.0, self._largest_rate
 
-    def _packed(
+    def _weighed(
         self, targets: np.ndarray, sample_weight: np.ndarray | None = None, exposure: np.ndarray | None = None
-    ) -> tuple[np.ndarray, Loss]:
+    ) -> Weighed:
         if exposure is None:
-            return super()._packed(targets, sample_weight)
+            return super()._weighed(targets, sample_weight)
+        rates = np.where(exposure > 0, np.minimum(targets / exposure, 1e30), 0.0)  # infinite ones would be left out
         weights = exposure if sample_weight is None else exposure * sample_weight
-        counts = np.where(exposure > 0, targets, 0.0) * (1.0 if sample_weight is None else sample_weight)
-        return pack_numbers(counts, weights), losses.poisson_of_exposure(self._largest_rate, self._unit)
+        return rates, weights, losses.poisson_of_exposure(self._largest_rate, self._unit)
 
     def _loss(self) -> Loss:
         return losses.poisson(self._largest_rate)

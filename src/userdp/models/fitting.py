@@ -18,7 +18,7 @@ from userdp.data.schema import matrix
 from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
-from userdp.losses import Loss
+from userdp.losses import Loss, known, weighted
 from userdp.losses import loss as loss_of_name
 from userdp.models.held_out import HeldOut
 from userdp.models.learned_columns import Preparation
@@ -116,6 +116,8 @@ def minimize(
         check_delta(budget, data.n_users, remedy="Leave it out, or pass allow_weak=True.")
     if isinstance(loss, str):
         loss = loss_of_name(loss)
+    if isinstance(data, UserData) and data.weights is not None and known(loss) is not None:
+        loss = weighted(loss)  # which solvers refuse whose proofs do not speak of weights
     problem = Problem(
         loss,
         domain,

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -36,7 +36,6 @@ from userdp.evaluation.coordinates import ScoreLayout
 from userdp.evaluation.row_losses import compared, finite, kind_of, scale_of
 from userdp.evaluation.scores import Scores
 from userdp.losses import Loss
-from userdp.losses.weighing import pack_classes, pack_numbers
 from userdp.models.evaluating import usual_metrics
 from userdp.models.fitting import minimize
 from userdp.models.held_out import HeldOut
@@ -122,6 +121,7 @@ _ATTRIBUTES = {
     "notes_ : tuple": "What noise hides, in words; `fit` warns of what it hides by far.",
     "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
 }
+Weighed: TypeAlias = tuple[np.ndarray, np.ndarray | None, Loss]  # targets, weights of rows, and the loss
 _LARGEST_OF = {"sample_weight": "max_weight", "exposure": "max_exposure"}
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -238,9 +238,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             y = read_targets(y, X.shape[0])
             if self._learns_range:  # targets stay as they are until then, and rows are told by their numbers
                 targets = np.where(np.isfinite(numbers("y", y)), np.arange(len(y), dtype=np.float64), np.nan)
-                loss = self._packed(np.zeros(len(y)), **fractions)[1]
+                _, weights, loss = self._weighed(np.zeros(len(y)), **fractions)
             else:
-                targets, loss = self._packed(self._coded(y), **fractions)
+                targets, weights, loss = self._weighed(self._coded(y), **fractions)
             data = UserData.from_arrays(
                 X,
                 targets,
@@ -249,10 +249,11 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 fit_intercept=bool(self.fit_intercept) and cells is None,
                 insecure_seed=self.insecure_seed,
                 keep_user_ids=self.checkpoint is not None,  # by which a run that goes on knows them again
+                weights=weights,
             )
-            del targets  # the data has them, in its own order
+            del targets, weights  # the data has them, in its own order
             data = replace(data, source=source)
-            unknown = self._unknown_range(y, data.targets.astype(np.int64), fractions) if self._learns_range else None
+            unknown = self._unknown_range(y, data.targets.astype(np.int64)) if self._learns_range else None
             self._fit(self._preparation(cells, data, unknown), loss, evaluate)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
@@ -353,12 +354,12 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         """Whether the range of targets is to be learned privately."""
         return isinstance(declared := getattr(self, "target_range", None), str) and declared == PRIVATE
 
-    def _unknown_range(self, y: Any, order: np.ndarray, fractions: dict[str, np.ndarray]) -> UnknownRange:
+    def _unknown_range(self, y: Any, order: np.ndarray) -> UnknownRange:
         """Targets of rows in this order, to be coded once their range is known."""
 
         def coded(ends: tuple[float, float]) -> np.ndarray:
             self.target_range_: tuple[float, float] | None = ends
-            return np.asarray(self._packed(self._coded(y), **fractions)[0][order])
+            return np.asarray(self._coded(y)[order])
 
         return UnknownRange(numbers("y", y).astype(np.float64, copy=False)[order], coded)
 
@@ -519,12 +520,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         with np.errstate(over="ignore"):  # a huge number divided by a small one: a warning would tell of it
             return {name: np.clip(values / self.largest_[name], 0.0, 1.0) for name, values in found.items()}
 
-    def _packed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, Loss]:
-        """Coded targets and what is minimised; both with weights, if rows have any."""
-        if sample_weight is None:
-            return targets, self._loss()
-        pack = pack_classes if self._classifies else pack_numbers
-        return pack(targets, sample_weight), losses.weighted(self._loss())
+    def _weighed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> Weighed:
+        """Coded targets, rows' weights, if they have any, and what is minimised."""
+        return targets, sample_weight, self._loss() if sample_weight is None else losses.weighted(self._loss())
 
     def _coded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers, Loss]:
         """Users with targets as the loss wants them, wherever they are, and the loss."""
@@ -532,8 +530,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             return self._coded_there(data), self._loss()
         if data.store is None:  # there, whether rows were copied would decide where they can be computed
             data = data.without(self._has_sense(data.targets))
-        targets, loss = self._packed(data.targets if self._classifies else self._coded_targets(data))
-        return replace(data, targets=targets), loss
+        coded = data.targets if self._classifies else self._coded_targets(data)
+        targets, weights, loss = self._weighed(coded, data.weights)
+        return replace(data, targets=targets, weights=weights), loss
 
     def _has_sense(self, targets: np.ndarray) -> np.ndarray:
         """Which targets of grouped data are numbers, or positions of classes; some at a time."""

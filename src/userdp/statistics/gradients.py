@@ -315,12 +315,12 @@ class MeanGradient(PerUser):
 
 
 def slopes_of(loss: Loss, predictions: np.ndarray, rows: Rows) -> np.ndarray:
-    """Slopes of these rows. A loss from outside sees one user's rows at a time: it could mix them.
+    """Slopes of these rows, times their weights. A loss from outside sees one user's rows at a time: it could mix them.
 
     Whatever it raises, which may depend on the data, makes that user's slopes NaN.
     """
     if not loss.may_raise:
-        return np.asarray(loss.slope(predictions, rows.targets))
+        return rows.weighted(np.asarray(loss.slope(predictions, rows.targets)))
     out, targets = np.full(predictions.shape, math.nan), rows.targets
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -332,7 +332,7 @@ def slopes_of(loss: Loss, predictions: np.ndarray, rows: Rows) -> np.ndarray:
                     raise KeyboardInterrupt from None
                 except BaseException:  # it may depend on the user's data, so it must not leave
                     out[first:last] = math.nan
-    return out
+    return rows.weighted(out)
 
 
 def _without_rows(vectors: scipy.sparse.csr_array, rows: Rows) -> scipy.sparse.csr_array:

@@ -34,7 +34,7 @@ class Rows:
 
     def __init__(self, data: UserData, users: np.ndarray) -> None:
         self.data, self.users = data, users
-        self.together = len(users) > 0 and int(users[-1]) - int(users[0]) + 1 == len(users)  # with successive numbers
+        self.together = _successive(users)
         if self.together:
             offsets = data.offsets[users[0] : users[-1] + 2]
             self.starts, self.counts = offsets[:-1], np.diff(offsets)
@@ -81,6 +81,10 @@ class Rows:
     @property
     def targets(self) -> np.ndarray:
         return np.asarray(self.data.targets[self.place])
+
+    def weighted(self, slopes: np.ndarray) -> np.ndarray:
+        """Slopes of these rows times the rows' weights, if they have any."""
+        return weighted(slopes, None if self.data.weights is None else self.data.weights[self.place])
 
     def of_rows(self, numbers: np.ndarray) -> np.ndarray:
         """The numbers of these rows, of those of all rows."""
@@ -162,6 +166,11 @@ class Rows:
         return n_rows if scipy.sparse.issparse(self.held) else min(n_rows, LEAF_ROWS) + n_rows // LEAF_ROWS + 1
 
 
+def _successive(users: np.ndarray) -> bool:
+    """Whether these are users one after the other, whose rows lie together."""
+    return len(users) > 0 and int(users[-1]) - int(users[0]) + 1 == len(users) and bool(np.all(np.diff(users) == 1))
+
+
 _room = threading.local()
 
 
@@ -183,6 +192,14 @@ def along(held: Any, constant: bool, weights: np.ndarray) -> np.ndarray:
         product = held @ line[:columns] if scipy.sparse.issparse(held) else np.einsum("ij,j->i", held, line[:columns])
         found.append(product + line[-1] if constant else product)
     return found[0][:, None] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def weighted(slopes: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Slopes, one or a line of them for each row, times the rows' weights, if there are any."""
+    if weights is None:
+        return slopes
+    own = weights.astype(slopes.dtype)
+    return np.asarray(slopes * (own if slopes.ndim == own.ndim else own[..., None]))
 
 
 def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
@@ -251,7 +268,7 @@ def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> I
     """Users with about so many entries at a time, at least one user."""
     sparse = isinstance(data.rows, SparseRows)
     per_row = max(1, data.rows.size // max(1, data.n_rows)) if sparse else data.n_features
-    if len(users) and int(users[-1]) - int(users[0]) + 1 == len(users):
+    if _successive(users):
         ends = data.offsets[users[0] + 1 : users[-1] + 2]
         before = int(data.offsets[users[0]])
     else:

@@ -33,6 +33,7 @@ from userdp.statistics.gradients import (
     square_basis,
     weights_vector,
 )
+from userdp.statistics.rows import weighted
 
 _LANE_ENTRIES = 1 << 15  # weights of all groups that take their steps side by side: they fit a cache
 _WINDOW_ROWS, _WINDOW_ENTRIES = 64, 1 << 22  # of each group, copied ahead
@@ -117,7 +118,8 @@ class OnePassSGD:
         length, shape = np.array(sizes, dtype=np.float64)[:, None], (n_lanes, n_outputs, rows.n_features)
         w, total, move = np.tile(self.start, n_lanes).reshape(shape), np.zeros(shape), np.empty(shape)
         ahead = max(1, min(_WINDOW_ROWS, _WINDOW_ENTRIES // rows.n_features))  # of the features alone: see `gathered`
-        window, targets = np.empty((n_lanes, ahead, rows.n_features), rows.dtype), np.empty((ahead, n_lanes))
+        window = np.empty((n_lanes, ahead, rows.n_features), rows.dtype)
+        targets, weights = np.empty((ahead, n_lanes)), np.ones((ahead, n_lanes))
         x_of_all = np.empty((n_lanes, rows.n_features))
         penalty = None if self.penalty is None else self.penalty.reshape(n_outputs, -1)
         active, early = n_lanes, n_lanes  # lanes with rows left, and those of whose iterates none counts yet
@@ -128,17 +130,19 @@ class OnePassSGD:
                 for lane in range(active):
                     own = visits[lane][t : t + ahead]
                     window[lane, : len(own)], targets[: len(own), lane] = rows.gathered(own)
+                    if rows.data.weights is not None:
+                        weights[: len(own), lane] = rows.data.weights[own]
             while early > 0 and cuts[early - 1] <= t:
                 early -= 1
             x, v = x_of_all[:active], w[:active]
             x[:] = window[:active, t % ahead]
             predictions = np.einsum("gcd,gd->gc", v, x)
             given = predictions if n_outputs > 1 else predictions[:, 0]
-            slopes = self.loss.slope(given, targets[t % ahead, :active]).reshape(active, n_outputs)
+            slopes = weighted(self.loss.slope(given, targets[t % ahead, :active]), weights[t % ahead, :active])
             step: Any = self.step_size * (1 - t / length[:active] if self.decay else 1.0)
             if penalty is not None:
                 v *= 1 - (step[:, :, None] if self.decay else step) * penalty
-            v += np.multiply(x[:, None], (-step * slopes)[:, :, None], out=move[:active])
+            v += np.multiply(x[:, None], (-step * slopes.reshape(active, n_outputs))[:, :, None], out=move[:active])
             self._project(v.reshape(active, -1))
             total[early:active] += v[early:]
         counted = length[:, 0] - cuts
@@ -189,7 +193,8 @@ class OnePassSGD:
                     step = self.step_size * (1 - t / len(visits) if self.decay else 1)
                     predictions = w.reshape(1, self.loss.n_outputs, -1) @ x.astype(np.float64)
                     slopes = np.asarray(self.loss.slope(predictions if several else predictions[0], target))
-                    gradient = np.outer(slopes.reshape(self.loss.n_outputs), x).ravel()
+                    weight = 1.0 if data.weights is None else float(data.weights[row])
+                    gradient = weight * np.outer(slopes.reshape(self.loss.n_outputs), x).ravel()
                     if self.penalty is not None:
                         gradient = gradient + self.penalty * w
                     w = self.domain.project(w - step * gradient)
