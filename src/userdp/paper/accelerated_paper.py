@@ -1,13 +1,12 @@
 """Plans for accelerated phased ERM with the constants of the paper, as printed; they ask for very many users.
 
-Paper: Alg. 2 and 3, Theorems 3.1 and 3.2 (appendix C), Theorem 4.1 (appendix D). Each function below is one formula.
-Phases have the users of Alg. 1, by the same formula.
+Paper: Alg. 2 and 3, Theorems 3.1 and 3.2 (appendix C), Theorem 4.1 (appendix D). Phases have the users of Alg. 1, by
+the same formula.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -15,8 +14,7 @@ from userdp.domains import Domain
 from userdp.paper.accelerated import GradientPhase, GradientSteps
 from userdp.paper.descent import ACSA
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
-from userdp.paper.paper_theorems import exponent_q, n_phases, outside
-from userdp.paper.phased_sgd_paper import least_number, phase_users, too_few
+from userdp.paper.paper_theorems import exponent_q, least_number, n_phases, outside, phase_users, too_few
 from userdp.privacy.accounting import Budget, bisect
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import SolverPlan, check_sizes, gradients_of_samples
@@ -42,73 +40,21 @@ def first_regularizer(
     return lipschitz / diameter * (1 / math.sqrt(n_users * rows_per_user) + private)
 
 
-def exponent_p(n_users: int, rows_per_user: int) -> float:
-    """p = 3q + 2.5 + log_n(sqrt(m)).
-
-    Paper: Alg. 3, line 1 (p); Theorem 3.2 (p).
-    """
-    return 3 * exponent_q(n_users) + 2.5 + math.log(rows_per_user) / (2 * math.log(n_users))
-
-
-def regularizer(first: float, phase: int, p: float) -> float:
-    """lambda_i = lambda 2^(pi).
-
-    Paper: Alg. 3, line 4 (lambda_i).
-    """
-    return first * 2 ** (p * phase)
-
-
-def n_steps(smoothness: float, regularizer: float, dimension: int, n_users: int, rows_per_user: int) -> int:
-    """T_i = (1 + sqrt(beta / lambda_i)) ln(n d m), rounded up.
-
-    Paper: Alg. 3, line 4 (T_i); Theorem 4.1 (T_i), whose proof has the logarithm.
-    """
-    root = 1 + math.sqrt(smoothness / regularizer)
-    return math.ceil(root * math.log(n_users * dimension * rows_per_user))
-
-
-def batch_factor(users: int, rows_per_user: int, budget: Budget) -> float:
-    """500 ln(n_i^2 m^2 e^eps / delta), which stands in front of K_i.
-
-    Paper: Alg. 3, line 4 (K_i).
-    """
-    return 500 * (2 * math.log(users * rows_per_user) + budget.epsilon - math.log(budget.delta))
-
-
-def users_per_step(users: int, steps: int, budget: Budget, factor: float) -> float:
-    """K_i = factor (1/eps + n_i eps / sqrt(T_i ln(1/delta))); `batch_factor` is the printed one.
+def users_per_step(users: int, rows_per_user: int, steps: int, budget: Budget, factor: float | None = None) -> float:
+    """K_i = factor (1/eps + n_i eps / sqrt(T_i ln(1/delta))); the printed factor is 500 ln(n_i^2 m^2 e^eps / delta).
 
     Paper: Alg. 3, line 4 (K_i); Theorem 4.1 (K_i), which has no factor in front of n_i eps / sqrt(T_i).
     Differs: with the printed factor K_i exceeds n_i unless T_i is about (500 eps ln(..))^2 / ln(1/delta), some 10^8 at
     eps = 1, though the assumption is said to ensure K_i <= n_i (docs/paper-notes.md). Where it does, all n_i users take
     part in every step.
     """
+    factor = batch_factor(users, rows_per_user, budget) if factor is None else factor
     return factor * (1 / budget.epsilon + users * budget.epsilon / math.sqrt(steps * math.log(1 / budget.delta)))
 
 
-def test_scale(epsilon: float) -> float:
-    """Scale of the Laplace noise of a score: 16 / eps. The threshold's is half of that.
-
-    Paper: Alg. 2, line 4; Alg. 2, line 6 (noise).
-    """
-    return 16 / epsilon
-
-
-def noise_std(tau: float, steps: int, users: int, n_users: int, dimension: int, budget: Budget) -> float:
-    """sigma_i = 1000 tau sqrt(T_i) ln(n d e^eps / delta) / (eps n_i).
-
-    Paper: Alg. 2, line 13 (sigma_i).
-    """
-    logs = math.log(n_users * dimension / budget.delta) + budget.epsilon
-    return 1000 * tau * math.sqrt(steps) * logs / (budget.epsilon * users)
-
-
-def smoothing_radius(diameter: float, dimension: int, n_users: int, rows_per_user: int, epsilon: float) -> float:
-    """r = sqrt(d) R / (eps n sqrt(m)).
-
-    Paper: Theorem 4.1 (r).
-    """
-    return math.sqrt(dimension) * diameter / (epsilon * n_users * math.sqrt(rows_per_user))
+def batch_factor(users: int, rows_per_user: int, budget: Budget) -> float:
+    """500 ln(n_i^2 m^2 e^eps / delta)."""
+    return 500 * (2 * math.log(users * rows_per_user) + budget.epsilon - math.log(budget.delta))
 
 
 def risk_bound(
@@ -120,52 +66,6 @@ def risk_bound(
     """
     private = math.sqrt(dimension * math.log(1 / budget.delta)) / (budget.epsilon * n_users * math.sqrt(rows_per_user))
     return lipschitz * diameter * (1 / math.sqrt(n_users * rows_per_user) + private)
-
-
-def strongly_convex_risk_bound(
-    lipschitz: float, strong: float, dimension: int, n_users: int, rows_per_user: int, budget: Budget
-) -> float:
-    """(L^2 / mu) (1/(n m) + d ln(1/delta) / (eps^2 n^2 m)), without the constants and logarithms of O~.
-
-    Up to a factor of 8 to 16 where `risk_bound` settles over reruns, each within 2 sqrt(2 risk / mu) of the last one's.
-
-    Paper: Remark 3.6.
-    """
-    private = dimension * math.log(1 / budget.delta) / (budget.epsilon * n_users) ** 2
-    return lipschitz**2 / strong * (1 / n_users + private) / rows_per_user
-
-
-def gradient_bound(problem: Problem, n_users: int, rows_per_user: int, epsilon: float) -> float:
-    """Gradients, without constants and logarithms; for non-smooth losses m n (1 + n^(3/8) m^(1/4) eps^(1/4)).
-
-    m n (1 + eps (beta R/L)^(1/4) min((mn)^(1/8), (eps^2 n^2 m/d)^(1/8)))
-    + sqrt(beta R/L) (n^(1/4) m^(5/4)/eps + n^(1/2) m^(5/4) / (d^(1/4) eps^(1/2))).
-
-    Paper: Theorem 3.2 (gradients); Theorem 4.1 (gradients).
-    """
-    n, m, d = float(n_users), float(rows_per_user), float(problem.dimension)
-    if not problem.loss.smooth:
-        return float(m * n * (1 + n ** (3 / 8) * m ** (1 / 4) * epsilon ** (1 / 4)))
-    ratio: float = problem.loss.smoothness(problem.row_norm) * problem.domain.diameter / problem.lipschitz
-    passes = 1 + epsilon * ratio**0.25 * min((m * n) ** (1 / 8), (epsilon**2 * n**2 * m / d) ** (1 / 8))
-    rest = n**0.25 * m**1.25 / epsilon + n**0.5 * m**1.25 / (d**0.25 * epsilon**0.5)
-    return float(m * n * passes + math.sqrt(ratio) * rest)
-
-
-def n_reruns(n_users: int) -> int:
-    """M = ceil(log2 log2 n) runs for strongly convex losses.
-
-    Paper: Remark 3.6 (FKT20, section 5.1).
-    """
-    return math.ceil(math.log2(math.log2(n_users)))
-
-
-def rerun_users(n_users: int, rerun: int) -> int:
-    """N_j = 2^(j-2) n / log2 n, rounded down.
-
-    Paper: Remark 3.6 (FKT20, section 5.1).
-    """
-    return math.floor(2.0 ** (rerun - 2) * n_users / math.log2(n_users))
 
 
 def fewest_users_of_a_phase(n_users: int, rows_per_user: int, dimension: int, budget: Budget) -> int:
@@ -208,41 +108,83 @@ def plan_paper_accelerated(
         raise too_few("the accelerated solver", n_users, rows_per_user, budget, least, need)
 
     def gradients(factor: float | None) -> int:
-        phases, _ = _all_phases(problem, n_users, rows_per_user, budget, factor)
-        return _n_gradients(phases, rows_per_user)
+        return _n_gradients(_all_phases(problem, n_users, rows_per_user, budget, factor)[0], rows_per_user)
 
     if max_gradients is not None and factor is None and gradients(None) > max_gradients:
-        factor = _largest_factor(gradients, max_gradients, batch_factor(n_users, rows_per_user, budget))
+        if gradients(1.0) > max_gradients:
+            raise ValueError(
+                f"Expected max_gradients={max_gradients:,} >= {gradients(1.0):,}: Alg. 3 cannot do with fewer here. "
+                "Nothing was spent."
+            )
+        # In 1/factor, whose upper end is known to do.
+        least_inverse = 1 / batch_factor(n_users, rows_per_user, budget)
+        factor = 1 / bisect(lambda inverse: gradients(1 / inverse) <= max_gradients, least_inverse, 1.0, 1e-3)
     phases, bound = _all_phases(problem, n_users, rows_per_user, budget, factor)
-    steps, begin = [], 0
+    steps, begin, distance, error = [], 0, problem.reach, 0.0
     for phase in phases:
-        steps.append(Step(phase.label, begin, begin + phase.n_users, _removal(phase, budget)))
+        # zeta is the failure of a step's random selection in the paper's proof; scores get Lap(16/eps).
+        zeta = budget.delta / (10 * phase.n_steps) * math.exp(-budget.epsilon)
+        rest = (16 / budget.epsilon, phase.noise_ratio, zeta, phase.n_steps)
+        removal: PaperOutlierRemoval | SampledPaperOutlierRemoval = (
+            PaperOutlierRemoval(phase.n_users, *rest)
+            if phase.sampling_probability == 1
+            else SampledPaperOutlierRemoval(phase.n_users, phase.sampling_probability, *rest)
+        )
+        steps.append(Step(phase.label, begin, begin + phase.n_users, removal))
         begin += phase.n_users
+        # What the phase leaves of the excess risk, its distance being what the last one left.
+        variance = phase.variance + problem.dimension * (phase.noise_ratio * phase.radius) ** 2
+        strong = phase.regularizer + problem.l2
+        forgotten = phase.gap * math.exp(-phase.n_steps * math.sqrt(strong / phase.smoothness))
+        error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
+        distance = min(problem.domain.diameter, math.sqrt(2 * error / strong))
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
-    constants = _bound_with_constants(problem, phases)
-    schedule = GradientSteps(problem.loss, tuple(phases), acsa)
-    gradients_at_most = _n_gradients(phases, rows_per_user)
     beyond = outside("accelerated", problem, n_users, rows_per_user, budget)
     if factor is not None:
         beyond += (f"K_i with {factor:.4g} for the printed 500 ln(n_i^2 m^2 e^eps / delta)",)
-    return SolverPlan(plan, schedule, gradients_at_most, bound, constants, as_published=True, outside=beyond)
+    return SolverPlan(
+        plan,
+        GradientSteps(problem.loss, tuple(phases), acsa),
+        _n_gradients(phases, rows_per_user),
+        bound,
+        error + problem.lipschitz * distance,
+        as_published=True,
+        outside=beyond,
+    )
 
 
-def _largest_factor(gradients: Callable[[float], int], max_gradients: int, printed: float) -> float:
-    """The largest factor, between 1 and the printed one, with which K_i asks for so many gradients at most."""
-    if gradients(1.0) > max_gradients:
-        raise ValueError(
-            f"Expected max_gradients={max_gradients:,} >= {gradients(1.0):,}: Alg. 3 cannot do with fewer here. "
-            "Nothing was spent."
-        )
-    # In 1/factor, whose upper end is known to do.
-    return 1 / bisect(lambda inverse: gradients(1 / inverse) <= max_gradients, 1 / printed, 1.0, 1e-3)
+def acsa(
+    problem: Problem, phase: GradientPhase, start: np.ndarray, domain: Domain, variance: float, steepness: float
+) -> ACSA:
+    """Multi-stage AC-SA on the phase's regularised objective.
+
+    Paper: Alg. 2, line 14.
+    """
+    curvatures = (phase.smoothness, phase.regularizer + problem.l2)
+    return ACSA(start, domain, *curvatures, variance, phase.gap, phase.n_steps)
 
 
 def _n_gradients(phases: list[GradientPhase], rows_per_user: int) -> int:
+    """Exactly those of the plan, where theorems leave out constants and logarithms.
+
+    Paper: Theorem 3.2 (gradients); Theorem 4.1 (gradients).
+    """
     sizes = ((phase.n_users, phase.sampling_probability, phase.n_steps) for phase in phases)
     return sum(gradients_of_samples(users, rows_per_user, q, steps) for users, q, steps in sizes)
+
+
+def _runs(problem: Problem, n_users: int) -> list[int]:
+    """Users of each run: all of them in one, or for a strongly convex objective M = ceil(log2 log2 n) reruns.
+
+    Rerun j has N_j = 2^(j-2) n / log2 n users, rounded down.
+
+    Paper: Remark 3.6 (FKT20, section 5.1).
+    """
+    if problem.l2 == 0:
+        return [n_users]
+    n_reruns = math.ceil(math.log2(math.log2(n_users)))
+    return [math.floor(2.0 ** (j - 2) * n_users / math.log2(n_users)) for j in range(1, n_reruns + 1)]
 
 
 def _all_phases(
@@ -260,34 +202,6 @@ def _all_phases(
     return phases, bound
 
 
-def acsa(
-    problem: Problem, phase: GradientPhase, start: np.ndarray, domain: Domain, variance: float, steepness: float
-) -> ACSA:
-    """Multi-stage AC-SA on the phase's regularised objective.
-
-    Paper: Alg. 2, line 14.
-    """
-    curvatures = (phase.smoothness, phase.regularizer + problem.l2)
-    return ACSA(start, domain, *curvatures, variance, phase.gap, phase.n_steps)
-
-
-def _bound_with_constants(problem: Problem, phases: list[GradientPhase]) -> float:
-    """What the last phase leaves of the excess risk, a phase's distance being what the last one left."""
-    distance, error = problem.reach, 0.0
-    for phase in phases:
-        variance = phase.variance + problem.dimension * (phase.noise_ratio * phase.radius) ** 2
-        strong = phase.regularizer + problem.l2
-        forgotten = phase.gap * math.exp(-phase.n_steps * math.sqrt(strong / phase.smoothness))
-        error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
-        distance = min(problem.domain.diameter, math.sqrt(2 * error / strong))
-    return error + problem.lipschitz * distance
-
-
-def _runs(problem: Problem, n_users: int) -> list[int]:
-    """Users of each run: all of them in one, or reruns for a strongly convex objective."""
-    return [n_users] if problem.l2 == 0 else [rerun_users(n_users, j) for j in range(1, n_reruns(n_users) + 1)]
-
-
 def _phases(
     problem: Problem,
     n_users: int,
@@ -299,54 +213,47 @@ def _phases(
 ) -> list[GradientPhase]:
     """The phases of one run of Alg. 3 on so many users, for a start within `diameter` of the best point.
 
-    Paper: Alg. 3, line 3; Alg. 3, line 5; Theorem 4.1 (beta, lambda); Lemma 3.5.
+    Paper: Alg. 2, line 4; Alg. 2, line 6 (noise); Alg. 2, line 13 (sigma_i); Alg. 3, line 1 (p); Alg. 3, line 3;
+    Alg. 3, line 4 (lambda_i, T_i); Alg. 3, line 5; Theorem 3.1 (zeta); Theorem 3.2 (p); Theorem 4.1 (T_i, r, beta,
+    lambda); Lemma 3.5.
     Differs: a rerun for l2 > 0 keeps the whole domain; only the numbers are those of the smaller one. For non-smooth
     losses lambda is Theorem 3.2's, because with 1/sqrt(mn), which the proof of Theorem 4.1 has, the risk exceeds the
     theorem's rate by sqrt(d)/(eps sqrt(n)) once d > eps^2 n.
     """
-    size = (problem.dimension, n_users, rows_per_user)
+    epsilon, size = budget.epsilon, (problem.dimension, n_users, rows_per_user)
+    log = math.log(n_users * problem.dimension * rows_per_user)
+    tau, lipschitz = radius(problem.lipschitz, *size), problem.lipschitz
+    first = first_regularizer(lipschitz, diameter, *size, epsilon)
+    p = 3 * exponent_q(n_users) + 2.5 + math.log(rows_per_user) / (2 * math.log(n_users))  # 3q + 2.5 + log_n(sqrt(m))
     ball, smoothness = None, problem.loss.smoothness(problem.row_norm)
-    first = first_regularizer(problem.lipschitz, diameter, *size, budget.epsilon)
-    if not problem.loss.smooth:
-        ball = smoothing_radius(diameter, *size, budget.epsilon)
-        smoothness = problem.lipschitz * math.sqrt(problem.dimension) / ball
-    tau, p = radius(problem.lipschitz, *size), exponent_p(n_users, rows_per_user)
+    if not problem.loss.smooth:  # r = sqrt(d) R / (eps n sqrt(m)), and L sqrt(d) / r for beta (Theorem 4.1)
+        ball = math.sqrt(problem.dimension) * diameter / (epsilon * n_users * math.sqrt(rows_per_user))
+        smoothness = lipschitz * math.sqrt(problem.dimension) / ball
     fewest, phases = fewest_users_of_a_phase(n_users, rows_per_user, problem.dimension, budget), []
     for i in range(1, n_phases(n_users) + 1):
-        users, strong = phase_users(n_users, i), regularizer(first, i, p)
-        steps = n_steps(smoothness, strong, *size)
-        front = batch_factor(users, rows_per_user, budget) if factor is None else factor
-        batch = min(users, max(fewest, users_per_step(users, steps, budget, front)))
-        std = noise_std(tau, steps, users, n_users, problem.dimension, budget)
-        sampling = problem.lipschitz**2 * math.log(n_users * problem.dimension * rows_per_user)  # Lemma 3.5
+        users, strong = phase_users(n_users, i), first * 2 ** (p * i)  # n_i and lambda_i (line 4)
+        # T_i = (1 + sqrt(beta / lambda_i)) ln(n d m), rounded up; the proof of Theorem 4.1 has the logarithm.
+        steps = math.ceil((1 + math.sqrt(smoothness / strong)) * log)
+        batch = min(users, max(fewest, users_per_step(users, rows_per_user, steps, budget, factor)))
+        # sigma_i = 1000 tau sqrt(T_i) ln(n d e^eps / delta) / (eps n_i) (Alg. 2, line 13)
+        logs = math.log(n_users * problem.dimension / budget.delta) + epsilon
+        sigma = 1000 * tau * math.sqrt(steps) * logs / (epsilon * users)
         phases.append(
             GradientPhase(
                 f"{label}phase {i}",
                 users,
                 2 * tau,
-                std / (2 * tau),
+                sigma / (2 * tau),
                 n_steps=steps,
                 smoothness=smoothness + strong + problem.l2,
                 regularizer=strong,
-                variance=sampling / (batch * rows_per_user),
+                variance=lipschitz**2 * log / (batch * rows_per_user),  # Lemma 3.5
                 sampling_probability=batch / users,
-                gap=problem.lipschitz * diameter,
+                gap=lipschitz * diameter,
                 ball=ball,
             )
         )
     return phases
-
-
-def _removal(phase: GradientPhase, budget: Budget) -> PaperOutlierRemoval | SampledPaperOutlierRemoval:
-    """zeta = delta / (10 T_i e^eps) is the failure of a step's random selection in the paper's proof.
-
-    Paper: Theorem 3.1 (zeta).
-    """
-    failure = budget.delta / (10 * phase.n_steps) * math.exp(-budget.epsilon)
-    rest = (test_scale(budget.epsilon), phase.noise_ratio, failure, phase.n_steps)
-    if phase.sampling_probability == 1:
-        return PaperOutlierRemoval(phase.n_users, *rest)
-    return SampledPaperOutlierRemoval(phase.n_users, phase.sampling_probability, *rest)
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:

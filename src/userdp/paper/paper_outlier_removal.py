@@ -197,7 +197,12 @@ class _PoissonSession(Session):
 
 
 def _near_pairs(vectors: Vectors, radius: float) -> tuple[Vectors, int]:
-    """The vectors, those that are like no other as NaN, and how many ordered pairs are within the score's radius."""
+    """The vectors, those that are like no other as NaN, and how many ordered pairs are within the score's radius.
+
+    Of K vectors the score is 1/K of the pairs; a replacement moves it by at most 2 (K-1) / K.
+
+    Paper: Alg. 1, line 10 (s_i); Alg. 2, line 6 (s_i^t).
+    """
     rows = c.comparable(vectors, 2 * radius)
     return rows, int(c.neighbour_counts(rows, score_radius(2 * radius, rows.shape[1])).sum())
 
@@ -247,32 +252,10 @@ def _above_threshold_failure(rate: float, excess: int) -> float:
     return 2 / 3 * math.exp(-rate * max(0, excess - 2))
 
 
-def score(counts: c.Counts) -> float:
-    """The paper's concentration score, the mean count. Replacing one of K vectors changes it by at most 2(K-1)/K.
-
-    Paper: Alg. 1, line 10 (s_i); Alg. 2, line 6 (s_i^t).
-
-    >>> score(np.array([3, 3, 3, 1]))
-    2.5
-    """
-    return float(np.sum(counts)) / len(counts)
-
-
-def soft_selection_sensitivity(n_vectors: int, radius: float) -> float:
-    """How far a replacement moves the mean with weights for coins, when the score at *half* the radius is >= 2K/3.
-
-    (3r/K) (1 + 6(K-1)/(K-3)).
-
-    >>> round(soft_selection_sensitivity(100_000, 1.0) * 100_000, 2)
-    21.0
-    """
-    ramp = paper_ramp(n_vectors)
-    return 3 * radius / n_vectors * (1 + (n_vectors - 1) / (ramp.high - ramp.low))
-
-
 def random_selection_sensitivity(n_vectors: int, radius: float, failure: float) -> float:
-    """The same for the paper's random selection, except with probability `failure` (under the best coupling).
+    """How far a replacement moves the mean, except with probability `failure` (under the best coupling of the coins).
 
+    The score at *half* the radius is >= 2K/3.
     (3r/K) (1 + k), where Bin(K-1, 6/(K-3)) exceeds k with probability at most `failure`.
 
     >>> round(random_selection_sensitivity(100_000, 1.0, 1e-8) * 100_000)

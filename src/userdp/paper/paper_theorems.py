@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import Budget, BudgetExceeded, bisect
 from userdp.solvers.problem import Problem
 
 Hypotheses = dict[str, bool]
 Theorem = Callable[[Problem, int, int, Budget], Hypotheses]
 
 _LARGEST_EPSILON = 10.0
+_MOST_USERS = 2**50
 
 
 def n_phases(n_users: int) -> int:
@@ -125,3 +126,44 @@ def _last_phase(n_users: int) -> float:
 def _needed(numbers: int, budget: Budget, more: float = 0.0) -> float:
     """100 (ln(numbers/delta) + more) / eps."""
     return 100 * (math.log(numbers / budget.delta) + more) / budget.epsilon if budget.delta else math.inf
+
+
+# --- users ------------------------------------------------------------------------------------------------------------
+
+
+def phase_users(n_users: int, phase: int) -> int:
+    """n_i = (1 - 2^-q) n / 2^(iq), rounded down. They add up to 2^-q n at most: the other users are not used.
+
+    Paper: Alg. 1, line 4 (n_i); Alg. 3, line 4 (n_i).
+    """
+    q = exponent_q(n_users)
+    return math.floor((1 - 2**-q) * n_users / 2 ** (phase * q))
+
+
+def least_number(enough: Callable[[int], bool]) -> int | None:
+    """The least number of users from which on there are enough; None if there is none below 2^50.
+
+    n_l falls a little where n passes a power of two, so feasible numbers just below one are not counted.
+    """
+    high = 2
+    while not all(enough(n) for n in (high, 2 * high)):
+        high *= 2
+        if high > _MOST_USERS:
+            return None
+    numbers = [round(high / 2 * 1.001**k) for k in range(1400)]  # up to 2 * high
+    low = max((n for n in numbers if not enough(n)), default=high // 2)
+    high = min((n for n in numbers if n > low), default=2 * high)
+    return bisect(enough, low, high, 0.0, lambda low, high: (low + high) // 2)
+
+
+def too_few(
+    solver: str, n_users: int, rows_per_user: int, budget: Budget, least: int | None, need: str
+) -> BudgetExceeded:
+    """The error for fewer users than `least`; `need` is what each phase needs."""
+    remedy = f"{least:,} are the fewest" if least else "no number of them is enough"
+    return BudgetExceeded(
+        f'Expected more than n_users={n_users} for {solver} in mode="paper" at epsilon={budget.epsilon:g}, '
+        f"delta={budget.delta:g} and {rows_per_user} rows per user: {remedy}, since each of the floor(log2 n) phases "
+        f'needs {need}. mode="tight" needs far fewer. Nothing was spent.',
+        enough_users=least,
+    )
