@@ -28,7 +28,7 @@ LAYERS = [
 ]
 # Within privacy: what a reader has to trust, from the bottom up.
 PRIVACY_LAYERS = [
-    ["accounting", "domination", "noise"],
+    ["accounting", "domination", "noise", "sqlite_file"],
     ["mechanisms"],
     ["plan"],
     ["journal", "ledger"],

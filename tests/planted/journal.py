@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "anybody reads the journal",
-        "Journal._create",
+        "Journal.open",
         "mode=0o600",
         "mode=0o644",
         "privacy/test_journal.py::test_only_its_owner_reads_it",

@@ -26,9 +26,9 @@ MUTANTS = [
     ),
     Mutant(
         "a vanished ledger begins anew",
-        "ledger._connect",
-        '"rw"',
-        '"rwc"',
+        "sqlite_file.connect",
+        '"?mode=rw"',
+        '"?mode=rwc"',
         "privacy/test_ledger.py::test_opening_makes_no_file_if_it_vanishes_meanwhile",
     ),
     Mutant(
@@ -89,14 +89,14 @@ MUTANTS = [
     ),
     Mutant(
         "an emptied ledger begins anew",
-        "ledger._create",
+        "sqlite_file.create",
         "if path.exists():\n    return",
         "if path.exists() and path.stat().st_size:\n    return\npath.unlink(missing_ok=True)",
         "privacy/test_ledger.py::test_files_that_are_no_ledgers_are_refused_in_one_sentence",
     ),
     Mutant(
         "a new ledger is put over one made meanwhile",
-        "ledger._create",
+        "sqlite_file.create",
         "link",
         "replace",
         "privacy/test_ledger_processes.py::test_a_ledger_that_another_process_has_just_made_is_used_as_it_is",

@@ -16,6 +16,7 @@ from userdp.privacy import ledger
 from userdp.privacy.accounting import Budget
 from userdp.privacy.domination import Filter
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.sqlite_file import create
 
 # A process that forks others: each opens the ledger and charges it, until refused, and says so.
 WORKERS = textwrap.dedent(
@@ -136,7 +137,7 @@ def test_threads_that_make_one_file_with_different_budgets_get_one(tmp_path):
             return False
 
     def make(k):
-        ledger._create(Meeting(path), Filter(Budget(k, 1e-5)))
+        create(Meeting(path), "ledger", lambda db, _: ledger._write_tables(db, Filter(Budget(k, 1e-5))))
         return Ledger.open(path)
 
     with ThreadPoolExecutor(6) as pool:

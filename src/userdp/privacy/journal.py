@@ -18,9 +18,8 @@ import json
 import math
 import os
 import sqlite3
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from userdp.data.users import RemoteUsers, UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import Aborted, Users, Vectors, described
 from userdp.privacy.plan import Plan
+from userdp.privacy.sqlite_file import Refused, connect, create, undamaged
 
 _FORMAT = 1
 _NAME = 0x75647073  # "udps": tells a journal from other SQLite files
@@ -43,6 +43,7 @@ _TABLES = (
     f"PRAGMA user_version = {_FORMAT}",
 )
 _ORDER, _RELEASE, _ABORT, _FAILURE = "order", "release", "abort", "failure"
+_DAMAGED = "journal", "the run cannot go on. What it spent is spent; nothing was released."
 _RADIUS_TOLERANCE = 1e-6  # solvers compute radii from releases, on another machine with other roundings
 
 
@@ -117,7 +118,7 @@ class Journal:
         """The arguments of `userdp` that the run was begun with; empty if it was begun from Python."""
         if not self.path.is_file():
             raise FileNotFoundError(f"Expected a journal at {self.path}: --checkpoint of `userdp fit` makes one.")
-        with _undamaged(self.path), contextlib.closing(_connect(self.path)) as db:
+        with undamaged(self.path, *_DAMAGED), contextlib.closing(connect(self.path)) as db:
             _check_kind(db, self.path)
             command = json.loads(db.execute("SELECT command FROM run").fetchone()[0])
             if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
@@ -126,37 +127,21 @@ class Journal:
 
     def end(self) -> None:
         """Mark the run as ended, once its result is where it is wanted: the journal then begins no other."""
-        with _undamaged(self.path), contextlib.closing(_connect(self.path)) as db:
+        with undamaged(self.path, *_DAMAGED), contextlib.closing(connect(self.path)) as db:
             db.execute("PRAGMA synchronous = EXTRA")
             db.execute(_ENDED)
 
     def open(self, facts: str) -> OpenJournal:
         """Begin a run's journal, or go on with it."""
-        self._create(facts)
-        return OpenJournal(self.path, facts)
 
-    def _create(self, facts: str) -> None:
-        """Make a journal, unless something is there: aside, and linked into place in one step."""
-        try:
-            if self.path.exists():
-                return
-            with tempfile.TemporaryDirectory(prefix=f".{self.path.name}.", dir=self.path.parent) as aside:
-                new = Path(aside) / "journal"
-                new.touch(mode=0o600)
-                with contextlib.closing(_connect(new)) as db:
-                    db.execute("PRAGMA synchronous = EXTRA")
-                    for statement in _TABLES:
-                        db.execute(statement)
-                    known = (facts, str(uuid.uuid4()), json.dumps(self._command), new.stat().st_ino)
-                    db.execute("INSERT INTO run VALUES (1, ?, ?, ?, ?)", known)
-                with contextlib.suppress(FileExistsError):
-                    os.link(new, self.path)
-        except (OSError, sqlite3.Error) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ValueError(
-                f"Expected to make a journal at {self.path}: {reason}. Does its folder not exist, or is it not "
-                "writable, or on a disk without hard links? Nothing was spent."
-            ) from None
+        def fill(db: sqlite3.Connection, new: Path) -> None:
+            for statement in _TABLES:
+                db.execute(statement)
+            known = (facts, str(uuid.uuid4()), json.dumps(self._command), new.stat().st_ino)
+            db.execute("INSERT INTO run VALUES (1, ?, ?, ?, ?)", known)
+
+        create(self.path, "journal", fill, mode=0o600)
+        return OpenJournal(self.path, facts)
 
 
 class OpenJournal:
@@ -179,8 +164,8 @@ class OpenJournal:
                 raise ValueError(
                     f"Expected the journal {path} for this run alone: another one has it open. Nothing was released."
                 ) from None
-            with _undamaged(path):
-                self._db = _connect(path)
+            with undamaged(path, *_DAMAGED):
+                self._db = connect(path)
                 stack.callback(self._db.close)  # before the lock is gone
                 self._db.execute("PRAGMA synchronous = EXTRA")
                 self.token = self._check(facts)
@@ -202,9 +187,10 @@ class OpenJournal:
         if not self._records:
             self.append(Record(_ORDER, "order", shape, 0.0, draw().astype("<i8").tobytes(), state()))
         first = self._records[0]
-        order = np.frombuffer(first.value, dtype="<i8").astype(np.int64)
-        if first.kind != _ORDER or not np.array_equal(np.sort(order), np.arange(data.n_users)):
-            raise _damaged(self.path)
+        with undamaged(self.path, *_DAMAGED):
+            order = np.frombuffer(first.value, dtype="<i8").astype(np.int64)
+            if first.kind != _ORDER or not np.array_equal(np.sort(order), np.arange(data.n_users)):
+                raise ValueError("no order of these users")
         if first.statistic != shape:
             raise ValueError(
                 f"Expected the users that the journal {self.path} was begun with, in the same order and with as many "
@@ -247,19 +233,19 @@ class OpenJournal:
         _check_kind(self._db, self.path)
         held, token, inode = self._db.execute("SELECT facts, token, inode FROM run").fetchone()
         if inode != self.path.stat().st_ino:
-            raise ValueError(
+            raise Refused(
                 f"Expected {self.path} to be the journal itself, it is a copy: a run goes on once, with the file that "
                 "it was begun with. Nothing was released."
             )
         old, new = json.loads(held), json.loads(facts)
         differ = [name for name in new if old.get(name, self) != new[name]]
         if differ:
-            raise ValueError(
+            raise Refused(
                 f"Expected the journal {self.path} to be of this run; its {differ[0]} is another. Go on with what it "
                 "was begun with, or begin a new run with another journal. Nothing was released."
             )
         if self._db.execute("SELECT * FROM sqlite_master WHERE name = 'ended'").fetchone():
-            raise ValueError(
+            raise Refused(
                 f"Expected the journal {self.path} to be of a run that goes on; it has ended, and would give its old "
                 "result again, whatever the data is now. Choose another path for a new run, or delete the journal. "
                 "Nothing was released."
@@ -271,44 +257,20 @@ class OpenJournal:
             record = Record(*values)
             digest = _digest(digest, record)
             if (found, digest) != (number, written) or record.kind not in (_ORDER, _RELEASE, _ABORT, _FAILURE):
-                raise _damaged(self.path)
+                raise ValueError("no record of this journal")
             records.append(record)
         self._records, self._digest = records, digest
         uuid.UUID(token)
         return str(token)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{path.as_uri()}?mode=rw", timeout=0.0, isolation_level=None, check_same_thread=False, uri=True
-    )
-
-
 def _check_kind(db: sqlite3.Connection, path: Path) -> None:
     (name,), (version,) = (db.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version"))
     if (name, version) != (_NAME, _FORMAT):
-        raise ValueError(
+        raise Refused(
             f"Expected {path} to be a userdp journal of format {_FORMAT}, it is something else: choose another "
             "--checkpoint. Nothing was spent."
         )
-
-
-def _damaged(path: Path) -> ValueError:
-    return ValueError(
-        f"Expected {path} to be a whole journal, records in it are damaged: the run cannot go on. What it spent is "
-        "spent; nothing was released."
-    )
-
-
-@contextlib.contextmanager
-def _undamaged(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with records inside is told as one thing."""
-    try:
-        yield
-    except ValueError as error:
-        raise (error if str(error).startswith("Expected ") else _damaged(path)) from None
-    except (sqlite3.Error, AttributeError, LookupError, RecursionError, TypeError):
-        raise _damaged(path) from None
 
 
 def _digest(before: str, record: Record) -> str:

@@ -17,7 +17,6 @@ import math
 import os
 import re
 import sqlite3
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +30,7 @@ from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, domi
 from userdp.privacy.mechanisms.base import described
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
+from userdp.privacy.sqlite_file import connect, create, transaction, undamaged
 
 _T = TypeVar("_T")
 _Priced = TypeVar("_Priced", Cost, Dominating)
@@ -67,6 +67,8 @@ UNITS = ("user", "row")  # what a run protects: all of a user's rows together, o
 
 # How long a charge waits for other processes that are charging the same file.
 _PATIENCE_SECONDS = 600
+
+_REMEDY = "put a copy of it back. Nothing was charged."  # if it is damaged
 
 _TOLERANCE = 1e-6  # of the largest epsilon that fits, before it is rounded down
 
@@ -145,7 +147,7 @@ class Ledger:
             raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
         wanted = Filter(budget, FAILURE_FRACTION if failure_fraction is None else failure_fraction)
         if path is not None:
-            _create(Path(path).resolve(), wanted)
+            create(Path(path).resolve(), "ledger", lambda db, _: _write_tables(db, wanted))
         self._attach(wanted, path)
         if failure_fraction is not None and self.failure_fraction != wanted.failure_fraction:
             raise ValueError(
@@ -161,7 +163,7 @@ class Ledger:
                 f"Expected a ledger file at {path}: found none. Ledger(budget, path) makes a new one, "
                 "or `userdp ledger new`."
             )
-        with _transaction(_connect(path), path) as db:
+        with _transaction(path) as db:
             held, _ = _identity(db, path)
         ledger = cls.__new__(cls)  # without __init__, which would make a new file if this one vanished just now
         ledger._attach(held, path)
@@ -172,8 +174,8 @@ class Ledger:
         self.budget = wanted.budget
         self.path = None if path is None else Path(path).resolve()
         self._lock, self._process = threading.RLock(), os.getpid()
-        self._memory = _connect(None) if self.path is None else None
-        with _transaction(self._memory or _connect(self.path), self.path, self._memory is None) as db:
+        self._memory = connect(None) if self.path is None else None
+        with _transaction(self.path, self._memory) as db:
             if self._memory is not None:
                 _write_tables(db, wanted)
             self._filter, self._identity = _identity(db, self.path)
@@ -355,8 +357,7 @@ class Ledger:
         if self._memory is not None and os.getpid() != self._process:
             raise RuntimeError("A ledger in memory works only in the process that made it; use a file for several.")
         with self._lock:
-            db = _connect(self.path) if self._memory is None else self._memory
-            with _transaction(db, self.path, close=self._memory is None):
+            with _transaction(self.path, self._memory) as db:
                 held, identity = _identity(db, self.path)
                 if held.budget != self.budget:
                     raise ValueError(
@@ -383,61 +384,22 @@ def _reopened(path: Path, identity: str, newest: tuple[int, str, str] | None) ->
     return ledger
 
 
-def _connect(path: str | Path | None, mode: str = "rw") -> sqlite3.Connection:
-    """A connection to memory, or to a file: a ledger that has vanished is not silently begun anew."""
-    uri = ":memory:" if path is None else f"{Path(path).resolve().as_uri()}?mode={mode}"
+@contextlib.contextmanager
+def _transaction(path: str | Path | None, memory: sqlite3.Connection | None = None) -> Iterator[sqlite3.Connection]:
+    """A transaction on a ledger in a file, or in memory."""
     try:
-        return sqlite3.connect(
-            uri, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, uri=path is not None
-        )
+        db = memory or connect(path, _PATIENCE_SECONDS)
     except sqlite3.Error as error:
         raise ValueError(
             f"Expected to open a ledger at {path}: {error}. Was it moved, or does its folder not exist?"
         ) from None
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection, path: str | Path | None, close: bool = True) -> Iterator[sqlite3.Connection]:
-    """All or nothing, and alone: BEGIN IMMEDIATE waits for other writers; EXTRA survives a loss of power after it."""
     try:
-        db.execute("PRAGMA synchronous = EXTRA")
-        try:
-            db.execute("BEGIN IMMEDIATE")
+        with transaction(db, close=memory is None):
             yield db
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
     except (sqlite3.Error, UnicodeError) as error:
         reason = error if isinstance(error, sqlite3.Error) else "it is damaged"
         raise ValueError(
             f"Expected {path} to be a ledger that can be read and written: {reason}. Nothing was charged."
-        ) from None
-    finally:
-        if close:
-            db.close()
-
-
-def _create(path: Path, wanted: Filter) -> None:
-    """Make a ledger at `path`, unless something is there, be it empty.
-
-    It is made aside and linked into place, in one step: nobody sees half a ledger, and of several processes that
-    make one the first wins. The folder is synced with the first charge.
-    """
-    try:
-        if path.exists():
-            return
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as aside:
-            new = Path(aside) / "ledger"
-            with _transaction(_connect(new, "rwc"), new) as db:
-                _write_tables(db, wanted)
-            with contextlib.suppress(FileExistsError):
-                os.link(new, path)
-    except OSError as error:
-        raise ValueError(
-            f"Expected to make a ledger at {path}: {error.strerror}. Does its folder not exist, or is it not writable, "
-            "or on a disk without hard links? Choose another."
         ) from None
 
 
@@ -472,14 +434,14 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
         for statement in _NEWER_COLUMNS:
             db.execute(statement)
     row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
-    with _undamaged(path):
+    with undamaged(path, "ledger", _REMEDY):
         return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
 
 
 def _unit(db: sqlite3.Connection, path: str | Path | None) -> str | None:
     """The privacy unit of all charges; None before the first."""
     (found,) = db.execute("SELECT unit FROM budget").fetchone()
-    with _undamaged(path):
+    with undamaged(path, "ledger", _REMEDY):
         if found not in (None, *UNITS):
             raise ValueError("no unit")
     return None if found is None else str(found)
@@ -493,7 +455,7 @@ def _migrate(db: sqlite3.Connection, path: str | Path | None) -> None:
     for statement in _NEW_COLUMNS:
         db.execute(statement)
     held, _ = _identity(db, path)
-    with _undamaged(path):
+    with undamaged(path, "ledger", _REMEDY):
         before: list[tuple[Dominating, ...]] = []
         for run, costs in db.execute("SELECT run, costs FROM runs ORDER BY run").fetchall():
             before.append(_priced(_read(Cost, costs), _totals(before), held))
@@ -504,7 +466,7 @@ def _charges(db: sqlite3.Connection, path: str | Path | None) -> tuple[Charge, .
     """All charged plans, oldest first."""
     runs = db.execute("SELECT run, charged_at, purpose, costs, dominating, insecure_seed FROM runs ORDER BY run")
     steps = db.execute("SELECT run, label, mechanism, start, stop FROM steps").fetchall()
-    with _undamaged(path):
+    with undamaged(path, "ledger", _REMEDY):
         steps_of: dict[int, list[ChargedStep]] = {}
         for run, *step in steps:
             steps_of.setdefault(run, []).append(_read_step(*step))
@@ -526,18 +488,6 @@ def _priced(costs: tuple[Cost, ...], spent: tuple[Dominating, ...], held: Filter
     own = max(cost.failure for cost in costs)
     spare = held.spare(max(total.failure for total in spent), own)
     return _highest(dominating(cost, spare) for cost in costs)
-
-
-@contextlib.contextmanager
-def _undamaged(path: str | Path | None) -> Iterator[None]:
-    """Whatever goes wrong with records inside is told as one thing: what was spent is not known, so nothing may be."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise ValueError(
-            f"Expected {path} to be a whole ledger, records in it are damaged: put a copy of it back. Nothing was "
-            "charged."
-        ) from None
 
 
 def _written(records: Iterable[Cost | Dominating]) -> str:
