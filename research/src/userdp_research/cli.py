@@ -301,7 +301,7 @@ def _measured(
     cells: list[Cell], measure: Measure, out: Path, workers: int, again: bool, json: Path | None, quiet: bool
 ) -> tuple[list[dict[str, Any]], bool]:
     """Measure what is not done yet; gives all of it, to where `--json` says too, and whether stdout is to be quiet."""
-    show.check_json(json, out)
+    show.check_files(json, read=[out])
     threads = {"workers": read.count(workers, "--workers"), "threads": "all" if workers == 1 else 1}
     store = Store(out, provenance() | threads)
     if not quiet:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,25 +15,25 @@ from userdp.auditing.run import AuditReport, Progress
 from userdp.auditing.run import audit as run_audit
 from userdp.cli import options as o
 from userdp.cli import show
-from userdp.cli.errors import WRONG, InputError
+from userdp.cli.errors import WRONG, expect
 from userdp.data.tables import whole_file
 
-ATTACK = "What is attacked"
+_attacked = o.own("What is attacked")
 
 
 def audit(
     *,
-    solver: Annotated[str | None, o.option(ATTACK, "One solver.", metavar="NAME")] = None,
-    mechanism: Annotated[str | None, o.option(ATTACK, "One mechanism, such as Clip.", metavar="NAME")] = None,
-    everything: Annotated[bool, o.option(ATTACK, "Every mechanism and every solver: hours.", "--all")] = False,
-    mode: Annotated[str | None, o.option(ATTACK, "tight or paper; else both.", metavar="NAME")] = None,
-    epsilon: Annotated[float, o.option(o.PRIVACY, "What is claimed.", default=True)] = 1.0,
-    delta: Annotated[float, o.option(o.PRIVACY, "What is claimed; a small one needs more runs.", default=True)] = 1e-2,
-    runs: Annotated[int, o.option(o.MODEL, "Of each of two data sets.", default=True)] = 20_000,
-    confidence: Annotated[float, o.option(o.MODEL, "That no bound of the table is wrong.", default=True)] = 0.95,
-    fast: Annotated[bool, o.option(o.MODEL, "The strongest attack on each only.", "--fast")] = False,
-    seeded: Annotated[bool, o.option(o.MODEL, "Repeatable noise, not the shipped one: faster.", "--seeded")] = False,
-    plot: Annotated[Path | None, o.option(o.OUTPUT, "Picture to draw (SVG, PNG, PDF).")] = None,
+    solver: str | None = _attacked("One solver.", metavar="NAME"),
+    mechanism: str | None = _attacked("One mechanism, such as Clip.", metavar="NAME"),
+    everything: bool = _attacked("Every mechanism and every solver: hours.", False, "--all"),
+    mode: str | None = _attacked("tight or paper; else both.", metavar="NAME"),
+    epsilon: float = o.privacy("What is claimed.", 1.0),
+    delta: float = o.privacy("What is claimed; a small one needs more runs.", 1e-2),
+    runs: int = o.model("Of each of two data sets.", 20_000),
+    confidence: float = o.model("That no bound of the table is wrong.", 0.95),
+    fast: bool = o.model("The strongest attack on each only.", False, "--fast"),
+    seeded: bool = o.model("Repeatable noise, not the shipped one: faster.", False, "--seeded"),
+    plot: Path | None = o.output("Picture to draw (SVG, PNG, PDF)."),
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
@@ -52,10 +51,10 @@ def audit(
 
     userdp audit --all --json audit.json --plot audit.svg
     """
-    if sum((solver is not None, mechanism is not None, everything)) != 1:
-        raise InputError("Expected one of --solver, --mechanism and --all: try --mechanism Clip.")
+    one = sum((solver is not None, mechanism is not None, everything)) == 1
+    expect(one, "one of --solver, --mechanism and --all: try --mechanism Clip.")
     show.check_picture(plot)
-    show.check_json(json)
+    show.check_files(plot, json)
     with _bar(quiet) as progress:
         report = run_audit(
             epsilon,

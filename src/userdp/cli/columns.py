@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,17 +11,15 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.data.columns import first_description
 from userdp.data.schema import require_column
-from userdp.data.tables import check_place, open_table, whole_file
+from userdp.data.tables import open_table, whole_file
 
 
 def columns(
     data: o.Table,
     *,
-    user_column: Annotated[str | None, o.option(o.DATA, "Column that says whose row it is: left out.")] = None,
-    target: Annotated[str | None, o.option(o.DATA, "Column to predict: left out.")] = None,
-    output: Annotated[
-        Path | None, o.option(o.OUTPUT, "Description to write (TOML); else it is printed.", "--output", "-o")
-    ] = None,
+    user_column: str | None = o.data("Column that says whose row it is: left out."),
+    target: str | None = o.data("Column to predict: left out."),
+    output: Path | None = o.output("Description to write (TOML); else it is printed.", None, "--output", "-o"),
     json: o.Json = None,
 ) -> None:
     """Write a first description of a table's columns, from names and types only.
@@ -38,15 +35,10 @@ def columns(
     for name in left_out:
         require_column(table.column_names, name)
     text = first_description(table, left_out)
-    show.check_json(json, data, *([] if output is None else [output]))
+    show.check_files(output, json, read=[data])
     if output is not None:
-        check_place(output, data)
         with whole_file(output) as new:
             new.write_text(text, encoding="utf-8")
-    told = {"output": None if output is None else str(output), "columns": tomllib.loads(text)}
-    if show.as_json(told, json):
-        return
-    if output is None:
-        typer.echo(text)
-        return
-    typer.echo(f"The description is in {output}: fill it in, then `userdp fit {data} --columns {output}` ...")
+    if not show.as_json({"output": output and str(output), "columns": tomllib.loads(text)}, json):
+        written = f"The description is in {output}: fill it in, then `userdp fit {data} --columns {output}` ..."
+        typer.echo(text if output is None else written)

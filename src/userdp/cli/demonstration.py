@@ -109,14 +109,8 @@ def generated(n_users: int = 20_000, n_features: int = 20, seed: int = 1) -> Peo
 
 def train(people: People, insecure_seed: int | None = None) -> LogisticRegression:
     """The private model, of the training users."""
-    model = LogisticRegression(
-        people.epsilon,
-        people.delta,
-        max_rows_per_user=60,
-        classes=[False, True],
-        insecure_seed=insecure_seed,
-    )
-    chosen = people.training
+    declared: dict[str, Any] = {"max_rows_per_user": 60, "classes": [False, True], "insecure_seed": insecure_seed}
+    model, chosen = LogisticRegression(people.epsilon, people.delta, **declared), people.training
     return model.fit(people.X[chosen], people.y[chosen], groups=people.users[chosen])
 
 
@@ -125,12 +119,10 @@ def scores(chances: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     return float(log_loss(y, chances)), float(roc_auc_score(y, chances)), float(np.mean((chances > 0.5) == y))
 
 
-def compare(
-    people: People, console: Console, insecure_seed: int | None = None
-) -> tuple[LogisticRegression, dict[str, dict[str, float]]]:
+def compare(people: People, console: Console) -> tuple[LogisticRegression, dict[str, dict[str, float]]]:
     """Train with and without privacy, and print how both do on users that neither has seen."""
     started = time.perf_counter()
-    model = train(people, insecure_seed)
+    model = train(people)
     seconds = time.perf_counter() - started
     X, y, chosen = people.X, people.y, people.training
     usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
@@ -162,7 +154,7 @@ def demo(
 
     userdp demo
     """
-    show.check_json(json)
+    show.check_files(json)
     main(folder, json=json)
 
 

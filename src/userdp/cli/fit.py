@@ -21,7 +21,7 @@ from userdp.data.columns import PRIVATE, Columns
 from userdp.data.grouping import Groups
 from userdp.data.schema import Schema, ids, require_column
 from userdp.data.source import Source
-from userdp.data.tables import TableFile, check_place, open_table
+from userdp.data.tables import TableFile, open_table
 from userdp.data.users import UserData
 from userdp.models import estimators
 from userdp.models.files import save_model
@@ -47,7 +47,7 @@ def fit(
     context: typer.Context,
     data: o.Table,
     *,
-    user_column: o.UserColumn,
+    user_column: str = o.data("Column that says whose row it is.", ...),
     target: o.Target,
     features: str | None = o.data(
         "Columns or patterns, such as 'x_*,age'; in any units (solvers but the default: of size about 1)."
@@ -120,14 +120,22 @@ def fit(
     threshold: float | None = o.model(
         "Error from which on it counts linearly, with --loss huber; else a tenth of the range."
     ),
-    solver: o.Solver = "auto",
-    mode: o.Mode = "tight",
+    solver: str = o.model(
+        "whitened-clip (which auto takes), phased-sgd, accelerated, or one of earlier work.", "auto", metavar="NAME"
+    ),
+    mode: str = o.model("tight, or paper for the constants as printed.", "tight", metavar="NAME"),
     max_gradients: o.MaxGradients = None,
-    engine: o.Engine = o.EngineName.local,
-    address: o.Address = None,
-    workers: o.Workers = None,
+    engine: o.EngineName = o.model(
+        "local, or ray: on a Ray cluster, or on a Ray that is started here.", o.EngineName.local
+    ),
+    address: str | None = o.model("Of a running Ray cluster: host:6379, or auto; else Ray is started here."),
+    workers: int | None = o.model(
+        "Partitions of users, one processor each; else as many as the cluster has processors."
+    ),
     row_norm: o.RowNorm = None,
-    domain_radius: o.Radius = None,
+    domain_radius: float | None = o.model(
+        "How long the vector of weights may be; else any (others than whitened-clip: 10 x half the target range)."
+    ),
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
     output: Path | None = o.output(
@@ -164,24 +172,20 @@ def fit(
     schema, ranges = _declare_columns(model, table, given)
     stored = {"memory_limit": memory_limit, "store": store, "tell": show.note, "progress": False if quiet else None}
     if dry_run:
-        show.check_json(json, data)
+        show.check_files(json, read=[data])
         if memory_limit is None:
             n_users = _n_users(table, user_column)
         else:
             n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
         _dry_run(model, n_users, schema, classes, json)
         return
-    read = [path for path in (data, public_data) if path is not None]
-    written = [path for path in (output, report) if path is not None]
-    for position, path in enumerate(written):
-        check_place(path, *read, *written[:position])
-    lifetime = _check_ledger(ledger, ledger_budget, *read, *written)
+    assert output is not None  # as was checked first
+    lifetime = _check_ledger(ledger, ledger_budget)
+    show.check_files(output, report, ledger, checkpoint, json, read=[data, public_data])
     made = "No model was written."
     if checkpoint is not None:
-        check_place(checkpoint, *read, *written, *([ledger] if ledger else []))
         model.set_params(checkpoint=Journal(checkpoint, _arguments(context)))
         made += f" Go on with `userdp resume {checkpoint}`."
-    show.check_json(json, *read, *written, *(path for path in (ledger, checkpoint) if path is not None))
     with show.working(f"reading {data}", quiet or memory_limit is not None):
         n_users, train = _read(model, table, schema, ranges, given, stored)
     budget = budget_for(epsilon, delta, n_users)
@@ -196,7 +200,7 @@ def fit(
             train()
         if ranges is not None:
             ranges.bring_back(model)
-        save_model(model, written[0])
+        save_model(model, output)
         made = f"The model is in {output}."
         if report is not None:
             from userdp.report import write_report
@@ -443,7 +447,7 @@ def _described(path: Path | None, lines: list[str] | None) -> Columns | None:
     return Columns(found) if found else None
 
 
-def _check_ledger(path: Path | None, lifetime: str | None, *others: Path) -> Budget | None:
+def _check_ledger(path: Path | None, lifetime: str | None) -> Budget | None:
     """Refuse a ledger that is not there or not one, before data is read; the budget that a new one is to have."""
     if path is None:
         expect(lifetime is None, "--ledger with --ledger-budget: say where the ledger is, or leave both out.")
@@ -455,7 +459,6 @@ def _check_ledger(path: Path | None, lifetime: str | None, *others: Path) -> Bud
         f"a ledger at {path}, found nothing there: for a new one add its lifetime budget, --ledger-budget 3,1e-5, "
         "say. Nothing was spent.",
     )
-    check_place(path, *others)
     return None if lifetime is None else Budget(*pair_of(lifetime, "--ledger-budget"))
 
 

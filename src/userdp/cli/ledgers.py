@@ -10,27 +10,16 @@ import typer
 
 from userdp.cli import options as o
 from userdp.cli import show
-from userdp.cli.errors import InputError, guarded
-from userdp.data.tables import check_place
+from userdp.cli.errors import expect, guarded
 from userdp.privacy.accounting import budget_for, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.guarantee import IN_PARALLEL, apart
-from userdp.privacy.ledger import ODOMETER, Charge, Ledger
+from userdp.privacy.ledger import ODOMETER, Ledger
 from userdp.privacy.mechanisms.base import check_counts
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 LedgerPath = Annotated[Path, o.argument("Ledger file.")]
-FailureFraction = Annotated[
-    float,
-    o.option(
-        o.PRIVACY,
-        "Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
-        default=True,
-    ),
-]
-
-
 _NO_UNIT = "set by the first charge (whole users, or single rows)"
 _UNITS = {"user": "user: all rows of a user together", "row": "row: each row by itself"}
 
@@ -57,11 +46,11 @@ def new(
     path: LedgerPath,
     epsilon: o.Epsilon,
     delta: o.Delta = None,
-    users: Annotated[
-        int | None, o.option(o.PRIVACY, "How many users the data set has, to choose --delta by; else up to 10,000.")
-    ] = None,
-    failure_fraction: FailureFraction = FAILURE_FRACTION,
-    failure_share: Annotated[float | None, typer.Option(hidden=True)] = None,  # as 0.1.0 named it
+    users: int | None = o.privacy("How many users the data set has, to choose --delta by; else up to 10,000."),
+    failure_fraction: float = o.privacy(
+        "Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
+        FAILURE_FRACTION,
+    ),
     json: o.Json = None,
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
@@ -73,16 +62,14 @@ def new(
 
     userdp ledger new visits.ledger --epsilon 3 --users 6000
     """
-    if path.exists():
-        raise InputError(f"Expected no file at {path} yet: `userdp ledger show` shows an old ledger.")
-    if delta is not None and users is not None:
-        raise InputError("Expected either --delta, or --users to choose it by, got both: leave one of them out.")
+    expect(not path.exists(), f"no file at {path} yet: `userdp ledger show` shows an old ledger.")
+    one = delta is None or users is None
+    expect(one, "either --delta, or --users to choose it by, got both: leave one of them out.")
     (n_users,) = check_counts(users=1 if users is None else users)
     budget = budget_for(epsilon, delta, n_users)
-    fraction = failure_fraction if failure_share is None else failure_share
-    show.check_json(json, path)
-    Ledger(budget, check_place(path), fraction)
-    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": fraction, "unit": None}
+    show.check_files(path, json)
+    Ledger(budget, path, failure_fraction)
+    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": failure_fraction, "unit": None}
     if not show.as_json({"path": str(path)} | kept, json):
         typer.echo(
             f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "
@@ -110,9 +97,20 @@ def show_ledger(
     userdp ledger show visits.ledger
     """
     ledger = Ledger.open(path)
-    show.check_json(json, path)
+    show.check_files(json, read=[path])
     charges, spent = ledger.charges(), ledger.spent_epsilon()
     private = math.isfinite(spent)
+    entries = [
+        {
+            "charged_at": charge.charged_at,
+            "purpose": charge.purpose,
+            "private": charge.private,
+            "insecure_seed": charge.insecure_seed,
+            "charged_as": [priced.to_json() for priced in charge.dominating],
+            "steps": [vars(step) for step in charge.steps],
+        }
+        for charge in charges
+    ]
     record = {
         "path": str(path),
         "epsilon": ledger.budget.epsilon,
@@ -125,7 +123,7 @@ def show_ledger(
         "fits_at_delta": ledger.budget.delta if delta is None else delta,
         "fits_epsilon_is": ledger.what_fits(delta),
         "private": private,
-        "charges": [_record(charge) for charge in charges],
+        "charges": entries,
     }
     if show.as_json(record, json):
         return
@@ -149,14 +147,3 @@ def show_ledger(
             show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)
     if not private:
         show.note("A seeded run is non-private: the spent epsilon is infinite.", "bold red", stderr=False)
-
-
-def _record(charge: Charge) -> dict[str, object]:
-    return {
-        "charged_at": charge.charged_at,
-        "purpose": charge.purpose,
-        "private": charge.private,
-        "insecure_seed": charge.insecure_seed,
-        "charged_as": [priced.to_json() for priced in charge.dominating],
-        "steps": [vars(step) for step in charge.steps],
-    }

@@ -39,17 +39,17 @@ def option(panel: str, help: str, *names: str, default: bool = False, **more: An
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=default, **more)
 
 
-def _own(panel: str) -> Callable[..., Any]:
+def own(panel: str) -> Callable[..., Any]:
     """Options that one command has, in a panel: help, default (which help shows if there is one), names."""
 
-    def own(help: str, default: Any = None, *names: str, **more: Any) -> Any:
+    def option(help: str, default: Any = None, *names: str, **more: Any) -> Any:
         shown = default not in (None, False, "", ...)
         return typer.Option(default, *names, help=help, rich_help_panel=panel, show_default=shown, **more)
 
-    return own
+    return option
 
 
-data, privacy, model, output = map(_own, (DATA, PRIVACY, MODEL, OUTPUT))
+data, privacy, model, output = map(own, (DATA, PRIVACY, MODEL, OUTPUT))
 
 
 def argument(help: str) -> Any:
@@ -70,7 +70,6 @@ class Command(TyperCommand):
 
 Table = Annotated[Path, argument("Parquet, CSV or Arrow file, by its suffix.")]
 ModelFile = Annotated[Path, argument("Model that `userdp fit` wrote.")]
-UserColumn = Annotated[str, option(DATA, "Column that says whose row it is.")]
 Target = Annotated[str, option(DATA, "Column to predict.")]
 Columns = Annotated[str | None, option(DATA, "Columns, if the model holds no names.")]
 Exposure = Annotated[
@@ -101,29 +100,12 @@ Loss = Annotated[
         metavar="NAME",
     ),
 ]
-Solver = Annotated[
-    str,
-    option(
-        MODEL,
-        "whitened-clip (which auto takes), phased-sgd, accelerated, or one of earlier work.",
-        default=True,
-        metavar="NAME",
-    ),
-]
-Mode = Annotated[str, option(MODEL, "tight, or paper for the constants as printed.", default=True, metavar="NAME")]
 MaxGradients = Annotated[int | None, option(MODEL, "Limit on the work; a pass takes users x rows.")]
 RowNorm = Annotated[
     float | None,
     option(
         MODEL,
         "For phased-sgd and accelerated: how long a row of features may be, about; else the root of their number.",
-    ),
-]
-Radius = Annotated[
-    float | None,
-    option(
-        MODEL,
-        "How long the vector of weights may be; else any (others than whitened-clip: 10 x half the target range).",
     ),
 ]
 L2 = Annotated[float, option(MODEL, "Adds l2/2 |weights|^2 to the mean loss.", default=True)]
@@ -137,14 +119,5 @@ Json = Annotated[
 Purpose = Annotated[
     str,
     option(OUTPUT, "What it is for, in words that may be shown to anyone: ledger, model and report name it."),
-]
-Engine = Annotated[
-    EngineName, option(MODEL, "local, or ray: on a Ray cluster, or on a Ray that is started here.", default=True)
-]
-Address = Annotated[
-    str | None, option(MODEL, "Of a running Ray cluster: host:6379, or auto; else Ray is started here.")
-]
-Workers = Annotated[
-    int | None, option(MODEL, "Partitions of users, one processor each; else as many as the cluster has processors.")
 ]
 Quiet = Annotated[bool, option(OUTPUT, "Print nothing but warnings.", "--quiet", "-q", default=True)]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from userdp import losses
 from userdp.cli import options as o
 from userdp.cli import show
-from userdp.cli.errors import InputError
+from userdp.cli.errors import expect
 from userdp.data.tables import whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
@@ -26,22 +25,20 @@ _BOUNDS = (
 
 def plan(
     *,
-    users: Annotated[int, o.option(o.DATA, "Number of users.")],
-    rows_per_user: Annotated[int, o.option(o.DATA, "Rows per user, at most or typically.")],
-    features: Annotated[int, o.option(o.DATA, "Number of features.")],
+    users: int = o.data("Number of users.", ...),
+    rows_per_user: int = o.data("Rows per user, at most or typically.", ...),
+    features: int = o.data("Number of features.", ...),
     epsilon: o.Epsilon,
     delta: o.Delta = None,
     loss: o.Loss = o.LossName.logistic,
-    classes: Annotated[int | None, o.option(o.MODEL, "How many, with --loss logistic; else 2.")] = None,
+    classes: int | None = o.model("How many, with --loss logistic; else 2."),
     max_count: o.MaxCount = None,
     max_gradients: o.MaxGradients = None,
     row_norm: o.RowNorm = None,
-    domain_radius: Annotated[float, o.option(o.MODEL, "How long the vector of weights may be.", default=True)] = 10.0,
+    domain_radius: float = o.model("How long the vector of weights may be.", 10.0),
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
-    plot: Annotated[
-        Path | None, o.option(o.OUTPUT, "Picture to draw (SVG, PNG, PDF): excess risk against epsilon.")
-    ] = None,
+    plot: Path | None = o.output("Picture to draw (SVG, PNG, PDF): excess risk against epsilon."),
     json: o.Json = None,
 ) -> None:
     """Compare the solvers before any data is touched.
@@ -53,7 +50,7 @@ def plan(
     userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
     """
     show.check_picture(plot)
-    show.check_json(json)
+    show.check_files(plot, json)
     with show.working("planning", quiet=False):
         comparison = planner.plan(
             users,
@@ -85,15 +82,15 @@ def plan(
 
 def _loss(name: o.LossName, classes: int | None, max_count: float | None) -> Loss:
     """The loss as the estimators use it, for targets in [-1, 1]."""
-    if (max_count is not None) != (name == o.LossName.poisson):
-        raise InputError("Expected --max-count, the public largest count of a row, with --loss poisson, and only then.")
+    poisson, logistic = name == o.LossName.poisson, name == o.LossName.logistic
+    fine = (max_count is not None) == poisson
+    expect(fine, "--max-count, the public largest count of a row, with --loss poisson, and only then.")
     if max_count is not None:
-        if not 0 < max_count < math.inf:
-            raise InputError(f"Expected --max-count {max_count:g} to be a finite number > 0.")
+        expect(0 < max_count < math.inf, f"--max-count {max_count:g} to be a finite number > 0.")
         return losses.poisson(max_count)
-    if classes is not None and (name != o.LossName.logistic or classes < 2):
-        raise InputError("Expected --classes, a number >= 2, with --loss logistic only.")
-    if name == o.LossName.logistic:
+    fine = classes is None or (logistic and classes >= 2)
+    expect(fine, "--classes, a number >= 2, with --loss logistic only.")
+    if logistic:
         return losses.logistic if classes in (None, 2) else losses.multinomial(classes)
     if name == o.LossName.huber:
         return losses.huber(0.2)

@@ -13,10 +13,10 @@ import typer
 
 from userdp.cli import options as o
 from userdp.cli import show
-from userdp.cli.errors import InputError
+from userdp.cli.errors import expect
 from userdp.cli.tables import exposure_of, features_of, schema_of
 from userdp.data.schema import choose_features
-from userdp.data.tables import check_place, kind_of, open_table, write_table
+from userdp.data.tables import kind_of, open_table, write_table
 from userdp.models.files import load_estimator
 
 
@@ -24,14 +24,12 @@ def predict(
     model: o.ModelFile,
     data: o.Table,
     *,
-    keep: Annotated[str | None, o.option(o.DATA, "Columns of the data to keep beside, such as user,id.")] = None,
+    keep: str | None = o.data("Columns of the data to keep beside, such as user,id."),
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
     exposure: o.Exposure = None,
-    output: Annotated[
-        Path, o.option(o.OUTPUT, "Table to write, Parquet, CSV or Arrow by its suffix.", "--output", "-o")
-    ],
-    proba: Annotated[bool, o.option(o.OUTPUT, "Add the probability of each class.", "--proba")] = False,
+    output: Path = o.output("Table to write, Parquet, CSV or Arrow by its suffix.", ..., "--output", "-o"),
+    proba: bool = o.output("Add the probability of each class.", False, "--proba"),
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
@@ -45,10 +43,9 @@ def predict(
     """
     fitted, table = load_estimator(model), open_table(data)
     kind_of(output)
-    show.check_json(json, data, model, output)
-    check_place(output, data, model)
-    if proba and not hasattr(fitted, "predict_proba"):
-        raise InputError(f"Expected --proba with a logistic model, got {type(fitted).__name__}: leave it out.")
+    show.check_files(output, json, read=[data, model])
+    able = not proba or hasattr(fitted, "predict_proba")
+    expect(able, f"--proba with a logistic model, got {type(fitted).__name__}: leave it out.")
     kept = [] if keep is None else choose_features(table.column_names, keep, ())
     with show.working(f"reading {data}", quiet):
         rows = features_of(fitted, table, schema_of(fitted, table, features), fill_missing)
@@ -60,8 +57,7 @@ def predict(
         chances = predicted(fitted.predict_proba, rows)
         made |= {f"probability_{label}": pa.array(chances[:, i]) for i, label in enumerate(fitted.classes_)}
     for name in made:
-        if name in columns:
-            raise InputError(f"Expected to add a column {name!r}, but --keep holds one: keep other columns.")
+        expect(name not in columns, f"to add a column {name!r}, but --keep holds one: keep other columns.")
     write_table(pa.table(columns | made), output)
     told = {"output": str(output), "n_rows": rows.shape[0], "columns": [*columns, *made]}
     if not show.as_json(told, json) and not quiet:
@@ -78,7 +74,7 @@ def predicted(predict: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> 
 def report(
     model: o.ModelFile,
     output: Annotated[Path | None, o.argument("Report to write (HTML); not needed with --json.")] = None,
-    title: Annotated[str | None, o.option(o.OUTPUT, "Heading of the page; else the kind of model.")] = None,
+    title: str | None = o.output("Heading of the page; else the kind of model."),
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:
@@ -94,14 +90,12 @@ def report(
     """
     from userdp.report import report_facts, write_report
 
-    if output is None and json is None:
-        raise InputError("Expected a file to write the report to, report.html say; or --json, for its facts.")
+    some = output is not None or json is not None
+    expect(some, "a file to write the report to, report.html say; or --json, for its facts.")
     fitted = load_estimator(model)
-    if output is not None:
-        check_place(output, model)
-    show.check_json(json, model, *([] if output is None else [output]))
+    show.check_files(output, json, read=[model])
     if output is not None:
         write_report(fitted, output, title)
-    facts = {"report": None if output is None else str(output)} | report_facts(fitted.to_dict())
+    facts = {"report": output and str(output)} | report_facts(fitted.to_dict())
     if not show.as_json(facts, json) and not quiet and output is not None:
         typer.echo(f"The report is in {output}.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from userdp.cli.errors import InputError
+from userdp.cli.errors import expect
 from userdp.data.tables import check_place, whole_file
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
@@ -23,10 +23,13 @@ from userdp.solvers.planner import EXCESS_NOTE, Comparison, Option, beyond, exce
 _STDOUT = Path("-")
 
 
-def check_json(where: Path | None, *sources: Path) -> None:
-    """Refuse, before anything is computed, a file for `--json` that cannot be written or is read from."""
-    if where is not None and where != _STDOUT:
-        check_place(where, *sources)
+def check_files(*written: Path | None, read: Sequence[Path | None] = ()) -> None:
+    """Refuse, before anything is computed, a file that cannot be written, or is read from, or is to be two things."""
+    others = [path for path in read if path is not None]
+    for path in written:
+        if path is not None and path != _STDOUT:
+            check_place(path, *others)
+            others.append(path)
 
 
 def as_json(record: dict[str, Any], where: Path | None) -> bool:
@@ -60,27 +63,21 @@ def facts(rows: Iterable[tuple[str, object]]) -> None:
 
 def guarantee(statement: Statement, more: str = "; `userdp report` says more") -> list[tuple[str, object]]:
     """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
-    kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
-    found = statement.tradeoff if statement.private else None
-    alone = in_percent(right_guess(statement.epsilon, statement.delta))
-    guesses = "" if found is None else f"at most {in_percent(found.right_guess)} right guesses between two versions of "
-    noise = guesses and f"{guesses}one person's data; epsilon and delta alone would allow {alone}"
-    return [
-        (
-            "guarantee",
+    guaranteed, noise = "none: the run was seeded", ""
+    if statement.private:
+        guaranteed = (
             f"epsilon {rounded_up(statement.epsilon)}, delta {rounded_up(statement.delta)} for each of "
             f"{statement.n_users:,} users, with all their rows"
-            if statement.private
-            else "none: the run was seeded",
-        ),
-        (
-            "spent",
-            f"epsilon {statement.spent_epsilon:.4g} of {rounded_up(statement.ledger_epsilon)} at delta "
-            f"{rounded_up(statement.ledger_delta)}{kept}",
-        ),
-        ("noise", noise),
-        ("covers", f"{statement.covers}{more}"),
-    ]
+        )
+    if statement.private and statement.tradeoff is not None:
+        noise = (
+            f"at most {in_percent(statement.tradeoff.right_guess)} right guesses between two versions of one person's "
+            f"data; epsilon and delta alone would allow {in_percent(right_guess(statement.epsilon, statement.delta))}"
+        )
+    total = f"{rounded_up(statement.ledger_epsilon)} at delta {rounded_up(statement.ledger_delta)}"
+    kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"
+    spent = f"epsilon {statement.spent_epsilon:.4g} of {total}{kept}"
+    return [("guarantee", guaranteed), ("spent", spent), ("noise", noise), ("covers", f"{statement.covers}{more}")]
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
@@ -91,9 +88,6 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") ->
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)
-
-
-HIDDEN = "-: noise hides it. Ask for fewer scores or groups, or have more users or a larger epsilon."
 
 
 def scores(found: Scores, counted: str = "user") -> None:
@@ -112,9 +106,10 @@ def scores(found: Scores, counted: str = "user") -> None:
             for point in found.curve
         ]
         grid(["predicted chance", "mean", "observed", interval, "of the rows"], rows, "Calibration")
-    hidden = any(shown[1] == "-" for shown in found.lines())
-    for why in found.notes or (HIDDEN,) * hidden:
+    for why in found.notes:
         note(why)
+    if not found.notes and any(shown[1] == "-" for shown in found.lines()):
+        note("-: noise hides it. Ask for fewer scores or groups, or have more users or a larger epsilon.")
 
 
 def working(what: str, quiet: bool) -> AbstractContextManager[Any]:
@@ -125,27 +120,23 @@ def working(what: str, quiet: bool) -> AbstractContextManager[Any]:
 
 def options(comparison: Comparison, taken: Option | None) -> None:
     """Every solver's plan side by side, the one that is taken marked."""
-    table = Table()
-    for name in ("", "solver", "mode"):
-        table.add_column(name)
+    table, notes = Table("", "solver", "mode"), []
     for name in ("excess", "noise", "gradients", "releases", "seconds"):
         table.add_column(name, justify="right")
-    notes = []
     for option in comparison.options:
         mine = taken is not None and (option.solver, option.mode) == (taken.solver, taken.mode)
-        cells = ["->" if mine else "", option.solver, option.mode]
+        numbers = ["-"] * 5
         if option.feasible:
-            cells += [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
-            cells += [f"{option.n_releases:,}", f"{option.seconds:.2g}"]
+            numbers = [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
+            numbers += [f"{option.n_releases:,}", f"{option.seconds:.2g}"]
             notes += [beyond(option)] if option.outside else []
         else:
-            cells += ["-"] * 5
             notes.append(f"{option.solver}, {option.mode}: {needs(option)}.".replace("..", "."))
+        cells = ("->" if mine else "", option.solver, option.mode, *numbers)
         table.add_row(*map(Text, cells), style="bold green" if mine else None)
     console = Console(highlight=False)
     console.print(table)
-    console.print(Text(EXCESS_NOTE, style="dim"))
-    for line in notes:
+    for line in (EXCESS_NOTE, *notes):
         console.print(Text(line, style="dim"))
 
 
@@ -156,8 +147,6 @@ def paragraph(*texts: str) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    """Refuse, before anything is computed, a picture of another kind or that cannot be written."""
-    if path is not None:
-        if path.suffix.lower() not in (".svg", ".png", ".pdf"):
-            raise InputError(f"Expected --plot to end in .svg, .png or .pdf, got {path}.")
-        check_place(path)
+    """Refuse a picture of another kind."""
+    fine = path is None or path.suffix.lower() in (".svg", ".png", ".pdf")
+    expect(fine, f"--plot to end in .svg, .png or .pdf, got {path}.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from userdp.cli.errors import InputError
+from userdp.cli.errors import InputError, expect
 from userdp.data.schema import (
     ANY,
     NUMBER,
@@ -31,7 +31,6 @@ from userdp.models.estimators import PoissonRegressor
 from userdp.models.linear import LinearModel
 from userdp.models.scaling import PublicScaler
 
-_TRUTH = {"false": False, "true": True, "0": False, "1": True}
 _BLOCK = 65536  # rows scaled at a time
 _FORM = "--feature-range low,high for all features, or age=0:100,spend=0:500 for some"
 
@@ -42,8 +41,8 @@ def pair_of(text: str, option: str) -> tuple[float, float]:
         first, second = (float(part) for part in text.split(","))
     except ValueError:
         first = second = math.nan
-    if not math.isfinite(first) or not math.isfinite(second):
-        raise InputError(f"Expected {option} to be two numbers with a comma between, got {text!r}.")
+    fine = math.isfinite(first) and math.isfinite(second)
+    expect(fine, f"{option} to be two numbers with a comma between, got {text!r}.")
     return first, second
 
 
@@ -91,29 +90,28 @@ def declare_classes(model: LinearModel, table: TableFile, target: str, classes: 
     if not model._classifies:
         return None
     labels = classes_of(classes, table.without_cells(target), target)
-    if len(labels) > 2 and getattr(model, "loss", None) == "hinge":
-        raise InputError(f"Expected 2 classes for the hinge loss, got {len(labels)}: use --loss squared_hinge.")
+    fine = len(labels) == 2 or getattr(model, "loss", None) != "hinge"
+    expect(fine, f"2 classes for the hinge loss, got {len(labels)}: use --loss squared_hinge.")
     model.set_params(classes=labels)
     return labels
 
 
 def class_weights(text: str, labels: list[Any] | None) -> dict[Any, float]:
     """The public weights of classes that an option names, such as "no=1,yes=5"."""
-    if labels is None:
-        raise InputError("Expected --class-weight with classes only: for numbers leave it out.")
-    by_text = {str(label).lower() if isinstance(label, bool) else str(label): label for label in labels}
+    expect(labels is not None, "--class-weight with classes only: for numbers leave it out.")
+    by_text = {str(label).lower() if isinstance(label, bool) else str(label): label for label in labels or ()}
     found = {}
     for part in text.split(","):
         name, _, weight = (word.strip() for word in part.rpartition("="))
         value = _number(weight)
-        if name not in by_text or value is None or value < 0:
-            raise InputError(
-                f"Expected --class-weight to be labels and numbers >= 0, such as {next(iter(by_text))}=5, of the "
-                f"classes {', '.join(by_text)}; got {part.strip()!r}."
-            )
-        found[by_text[name]] = float(value)
-    if not any(found.get(label, 1.0) for label in labels):
-        raise InputError("Expected --class-weight to be above 0 for at least one class.")
+        expect(
+            name in by_text and value is not None and value >= 0,
+            f"--class-weight to be labels and numbers >= 0, such as {next(iter(by_text))}=5, of the classes "
+            f"{', '.join(by_text)}; got {part.strip()!r}.",
+        )
+        found[by_text[name]] = float(value or 0)
+    some = any(found.get(label, 1.0) for label in by_text.values())
+    expect(some, "--class-weight to be above 0 for at least one class.")
     return found
 
 
@@ -121,13 +119,11 @@ def exposure_of(model: LinearModel, table: TableFile, name: str | None, check: b
     """How much was counted in each row: numbers > 0, or an error if that is checked."""
     if name is None:
         return None
-    if not isinstance(model, PoissonRegressor):
-        raise InputError(f"Expected no --exposure: it is for models of counts, this is a {type(model).__name__}.")
-    require_column(table.column_names, name)
-    table.prefetch_text([name])
-    found = numbers(f"column {name!r}", table[name])
-    if check and not (np.isfinite(found) & (found > 0)).all():
-        raise InputError(f"Expected numbers > 0 in column {name!r}, the exposure, got others too: drop those rows.")
+    counts = isinstance(model, PoissonRegressor)
+    expect(counts, f"no --exposure: it is for models of counts, this is a {type(model).__name__}.")
+    found = _numbers_in(table, name)
+    fine = not check or (np.isfinite(found) & (found > 0)).all()
+    expect(fine, f"numbers > 0 in column {name!r}, the exposure, got others too: drop those rows.")
     return found
 
 
@@ -135,12 +131,16 @@ def weights_of(table: TableFile, name: str | None, n_rows: int) -> np.ndarray:
     """How many times each row counts: numbers >= 0, not all 0; once without a column."""
     if name is None:
         return np.ones(n_rows)
+    found = _numbers_in(table, name)
+    fine = (np.isfinite(found) & (found >= 0)).all() and found.any()
+    expect(fine, f"numbers >= 0 in column {name!r}, the weight, got others too, or only 0.")
+    return found
+
+
+def _numbers_in(table: TableFile, name: str) -> np.ndarray:
     require_column(table.column_names, name)
     table.prefetch_text([name])
-    found = numbers(f"column {name!r}", table[name])
-    if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
-        raise InputError(f"Expected numbers >= 0 in column {name!r}, the weight, got others too, or only 0.")
-    return found
+    return numbers(f"column {name!r}", table[name])
 
 
 def schema_of(
@@ -149,24 +149,19 @@ def schema_of(
     """The columns that the model was trained on, by name, its target, and whose rows they are."""
     classes = tuple(model.classes_.tolist()) if model._classifies else None
     if model.columns is not None:
-        if features is not None:
-            raise InputError("Expected no --features: the model holds a description of its columns.")
-        for name in model.columns_:
-            require_column(table.column_names, name)
-        return Schema(user, tuple(model.columns_), target, classes)
-    known = getattr(model, "feature_names_in_", None)
-    if known is None and features is None:
-        raise InputError(
-            "Expected --features, the columns in the order that the model was trained on: it holds no names of them."
+        expect(features is None, "no --features: the model holds a description of its columns.")
+        names = list(model.columns_)
+    else:
+        known, width = getattr(model, "feature_names_in_", None), model.n_features_in_
+        expect(
+            known is not None or features is not None,
+            "--features, the columns in the order that the model was trained on: it holds no names of them.",
         )
-    names = map(str, known) if known is not None else choose_features(table.column_names, features or "", ())
-    schema = Schema(user, tuple(names), target, classes)
-    if len(schema.features) != model.n_features_in_:
-        found = len(schema.features)
-        raise InputError(f"Expected {model.n_features_in_} features, as the model has, got {found}: name others.")
-    for name in schema.features:
+        names = [*map(str, known)] if known is not None else choose_features(table.column_names, features or "", ())
+        expect(len(names) == width, f"{width} features, as the model has, got {len(names)}: name others.")
+    for name in names:
         require_column(table.column_names, name)
-    return schema
+    return Schema(user, tuple(names), target, classes)
 
 
 def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
@@ -184,12 +179,10 @@ def features_of(
     """The model's features of a table: a matrix, of described columns as the description says."""
     if model.columns is None:
         return columns_of(table, schema, fill_missing, check)
-    if fill_missing is not None:
-        raise InputError("Expected no --fill-missing: the model holds a description of its columns.")
+    expect(fill_missing is None, "no --fill-missing: the model holds a description of its columns.")
     table.prefetch_text(list(model.columns_))
     rows = model.columns_.encode(table)
-    if rows.shape[0] == 0:
-        raise InputError(f"Expected at least one row in {table.path}, got an empty table.")
+    expect(rows.shape[0] > 0, f"at least one row in {table.path}, got an empty table.")
     return rows
 
 
@@ -199,8 +192,7 @@ def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, che
         require_column(table.column_names, name)
     table.prefetch(schema)
     n_rows = len(table[schema.features[0]])
-    if n_rows == 0:
-        raise InputError(f"Expected at least one row in {table.path}, got an empty table.")
+    expect(n_rows > 0, f"at least one row in {table.path}, got an empty table.")
     matrix = np.empty((n_rows, len(schema.features)))
     for position, name in enumerate(schema.features):
         values = numbers(f"column {name!r}", table[name])
@@ -211,20 +203,14 @@ def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, che
 
 
 def _check_targets(schema: Schema, targets: np.ndarray) -> None:
-    if not np.isfinite(targets).all():
-        labels = schema.classes
-        wanted = "a finite number" if labels is None else f"one of the labels {', '.join(map(str, labels))}"
-        raise InputError(
-            f"Expected {wanted} in every row of column {schema.target!r}, got others too: drop those rows."
-        )
+    labels, fine = schema.classes, np.isfinite(targets).all()
+    wanted = "a finite number" if labels is None else f"one of the labels {', '.join(map(str, labels))}"
+    expect(fine, f"{wanted} in every row of column {schema.target!r}, got others too: drop those rows.")
 
 
 def _check_cells(name: str, values: np.ndarray, filled: bool) -> None:
-    if np.isinf(values).any() or (not filled and np.isnan(values).any()):
-        raise InputError(
-            f"Expected finite numbers in column {name!r}, got missing or infinite ones, or text: fill them, with "
-            "--fill-missing 0, say."
-        )
+    where = f"in column {name!r}, got missing or infinite ones, or text: fill them, with --fill-missing 0, say."
+    expect(not np.isinf(values).any() and (filled or not np.isnan(values).any()), f"finite numbers {where}")
 
 
 def classes_of(text: str | None, column: Any, target: str) -> list[Any]:
@@ -242,36 +228,35 @@ def classes_of(text: str | None, column: Any, target: str) -> list[Any]:
             f"Expected --classes, all labels that column {target!r} can have, such as --classes no,yes: they are "
             f"not read off the data, because that would tell of people who have rare ones{remedy}. Nothing was spent."
         )
-    readings: Any = {"false,true": [_truth], NUMBER: [_number], TEXT: [_text], ANY: [_number, _truth, _text]}.get(kind)
-    if readings is None:
-        raise InputError(f"Expected column {target!r} to hold text, numbers or true and false, got {kind}: convert it.")
+    truth = {"false": False, "true": True, "0": False, "1": True}
     tokens = [token.strip() for token in text.split(",")]
-    found = ([read(token) for token in tokens] for read in readings)
-    classes = next((labels for labels in found if None not in labels), None)
-    if classes is None:
-        expected = {NUMBER: "numbers", ANY: "text"}.get(kind, kind)
-        raise InputError(f"Expected --classes to be {expected}, as column {target!r} holds, got {text!r}.")
-    if not 2 <= len(set(classes)) == len(classes):
-        raise InputError(f"Expected --classes to be at least 2 different labels, got {text!r}.")
+    read: dict[str, list[Any]] = {  # None where a token is none of these
+        "false,true": [truth.get(token.lower()) for token in tokens],
+        NUMBER: [_number(token) for token in tokens],
+        TEXT: [token or None for token in tokens],
+    }
+    expect(
+        kind == ANY or kind in read,
+        f"column {target!r} to hold text, numbers or true and false, got {kind}: convert it.",
+    )
+    readings = [read[NUMBER], read["false,true"], read[TEXT]] if kind == ANY else [read[kind]]
+    classes = next((labels for labels in readings if None not in labels), [])
+    expected = {NUMBER: "numbers", ANY: "text"}.get(kind, kind)
+    expect(classes, f"--classes to be {expected}, as column {target!r} holds, got {text!r}.")
+    fine = 2 <= len(set(classes)) == len(classes)
+    expect(fine, f"--classes to be at least 2 different labels, got {text!r}.")
     return sorted(classes)
 
 
-def _text(token: str) -> str | None:
-    return token or None
-
-
-def _truth(token: str) -> bool | None:
-    return _TRUTH.get(token.lower())
-
-
 def _number(token: str) -> int | float | None:
-    for kind in (int, float):
-        try:
-            value = kind(token)
-        except ValueError:
-            continue
-        return value if kind is int or math.isfinite(value) else None
-    return None
+    try:
+        return int(token)
+    except ValueError:
+        pass
+    try:
+        return value if math.isfinite(value := float(token)) else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,10 +274,9 @@ class Ranges:
             found = dict.fromkeys(range(len(features)), _ends(text, ","))
         else:
             for part in text.split(","):
-                name, _, ends = part.partition("=")
-                if name.strip() not in features:
-                    raise InputError(f"Expected {_FORM}: {name.strip()!r} is not among the --features.")
-                found[features.index(name.strip())] = _ends(ends, ":")
+                name, _, ends = (word.strip() for word in part.partition("="))
+                expect(name in features, f"{_FORM}: {name!r} is not among the --features.")
+                found[features.index(name)] = _ends(ends, ":")
         low, high = np.transpose([*found.values()])
         return cls([*found], PublicScaler(low, high).fit(np.zeros((1, len(found)))))
 
@@ -327,6 +311,5 @@ def _ends(text: str, mark: str) -> tuple[float, float]:
         low, high = (float(end) for end in text.split(mark))
     except ValueError:
         raise InputError(f"Expected {_FORM}, got {text!r}.") from None
-    if not (low < high and math.isfinite(low) and math.isfinite(high)):
-        raise InputError(f"Expected {_FORM}, low < high, got {text!r}.")
+    expect(-math.inf < low < high < math.inf, f"{_FORM}, low < high, got {text!r}.")
     return low, high
