@@ -23,9 +23,16 @@ from userdp import (
     load_model,
     save_model,
 )
-from userdp.models import mean_intervals
 from userdp.models.files import pipeline_of, pipeline_to_dict
-from userdp.models.means import mean_of_users, plan_intervals, plan_mean, plan_plain, private_mean
+from userdp.models.means import (
+    MeanSteps,
+    mean_of_users,
+    plan_intervals,
+    plan_mean,
+    plan_plain,
+    private_mean,
+    usual_radius,
+)
 from userdp.privacy.accounting import fits
 from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
@@ -74,7 +81,7 @@ def test_two_steps_have_less_noise_than_one():
     for n_users, epsilon in ((500, 3.0), (2000, 1.0), (20_000, 1.0)):
         found = private_mean(rng.normal(size=n_users), np.arange(n_users), epsilon, 1e-6, insecure_seed=0)
         at_once = plan_mean(n_users, Budget(epsilon, 1e-6), radii, 0.01)
-        assert found.noise_std < 1.1 * at_once.noise_std(mean_intervals.usual_radius(at_once, 1), 1)
+        assert found.noise_std < 1.1 * at_once.noise_std(usual_radius(at_once, 1), 1)
 
 
 def test_the_farthest_are_left_out_and_others_clipped():
@@ -179,9 +186,9 @@ def test_what_is_stated_is_certified_whatever_is_planned(use, monkeypatch):
     def dear_steps(n_users, mu_squared, *rest):
         return steps_of(n_users, 2 * mu_squared, *rest)
 
-    steps_of = mean_intervals.MeanSteps.of
+    steps_of = MeanSteps.of
     monkeypatch.setitem(mean_of_users.__globals__, "plan_mean", dear)
-    monkeypatch.setattr(mean_intervals.MeanSteps, "of", dear_steps)
+    monkeypatch.setattr(MeanSteps, "of", dear_steps)
     ledger = Ledger(Budget(100.0, 1e-3))
     with pytest.raises(BudgetExceeded, match=r"needs epsilon=.* at delta=1e-06, expected <= 1"):
         use(ledger)

@@ -61,9 +61,9 @@ MUTANTS = [
     ),
     Mutant(
         "estimator: the seed is not confessed",
-        "minimize",
-        "ledger, seed,",
-        "ledger, None,",
+        "Curator.__init__",
+        "self.budget, ledger, seed, unit",
+        "self.budget, ledger, None, unit",
         "test_estimators.py::test_a_seeded_model_says_that_it_is_not_private",
     ),
     Mutant(

@@ -19,8 +19,7 @@ from userdp.domains import Ball
 from userdp.evaluation.coordinates import ScoreLayout
 from userdp.evaluation.release import evaluation_steps
 from userdp.evaluation.row_losses import Scale
-from userdp.models.mean_intervals import DEFAULT_FRACTION, MeanSteps, mu_squared_of
-from userdp.models.means import plan_intervals, plan_mean, plan_plain
+from userdp.models.means import DEFAULT_FRACTION, MeanSteps, mu_squared_of, plan_intervals, plan_mean, plan_plain
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger

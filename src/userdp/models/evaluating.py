@@ -19,7 +19,7 @@ from userdp.evaluation.scores import Score, Scores
 from userdp.models.sklearn_compat import documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
-from userdp.privacy.guarantee import COVERS_EVALUATION, Statement, statement
+from userdp.privacy.guarantee import COVERS_EVALUATION, Statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.plan import Plan
@@ -232,5 +232,5 @@ def evaluate_users(
     own = places.rows[:, 0].astype(np.int64)
     curator.prepare(replace(places, rows=np.ascontiguousarray(rows()[own])))
     scores = released_scores(curator, plan, layout, confidence)
-    told = replace(statement(plan, curator.budget, ledger, insecure_seed, unit), covers=COVERS_EVALUATION)
-    return Evaluation(**vars(scores), privacy=told, purpose=purpose, source=source)
+    guarantee = replace(curator.statement(), covers=COVERS_EVALUATION)
+    return Evaluation(**vars(scores), privacy=guarantee, purpose=purpose, source=source)

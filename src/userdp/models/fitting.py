@@ -25,7 +25,6 @@ from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import documented
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
-from userdp.privacy.guarantee import statement
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
@@ -177,8 +176,7 @@ def minimize(
     message = result.message or caution
     if message in ("", CLIPPED_ADVICE, caution) and _hidden(problem, option, result):
         message = f"{NOISE_ADVICE} {caution}".strip()
-    guarantee = statement(certified, curator.budget, ledger, seed, privacy_unit)
-    guarantee = replace(guarantee, affected_users=result.affected_users)
+    guarantee = replace(curator.statement(), affected_users=result.affected_users)
     bound = result.bound if option.refined else option.bound
     result = replace(result, message=message, bound=bound, bytes_per_release=curator.bytes_per_release)
     return replace(result, solver=option.solver, mode=option.mode, privacy=guarantee)

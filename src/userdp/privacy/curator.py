@@ -21,6 +21,7 @@ from userdp.data.store_files import in_bytes
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines import Contribution, EngineLost, Scattered, engine_of
 from userdp.privacy.accounting import Budget, BudgetExceeded
+from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Vectors
@@ -126,6 +127,7 @@ class Curator:
         self._journal: OpenJournal | None = None
         try:
             self._charge(ledger, purpose, seed, as_journal(checkpoint), unit)
+            self._stated = partial(statement, plan, self.budget, ledger, seed, unit)
             self._order = self._drawn_order()
         except BaseException:
             self.close()
@@ -137,6 +139,10 @@ class Curator:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A curator cannot be copied or pickled: its releases were charged once.")
+
+    def statement(self) -> Statement:
+        """What the plan guarantees, and what the ledger has spent by now."""
+        return self._stated()
 
     @property
     def bytes_per_release(self) -> float:
