@@ -32,7 +32,7 @@ from userdp import (
 from userdp import model_selection as searching
 from userdp.model_selection import PrivateSearchCV, SelectFeatures
 from userdp.models.files import load_model, save_model
-from userdp.models.steps import fit_on_nobody, transformed
+from userdp.models.pipelines import fit_on_nobody, transformed
 
 N_USERS, ROWS = 3000, 2
 SEEDED = {"max_rows_per_user": ROWS, "insecure_seed": 3}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     )
     from userdp.models.evaluating import Evaluation as Evaluation
     from userdp.models.evaluating import evaluate as evaluate
-    from userdp.models.export import to_sklearn as to_sklearn
     from userdp.models.files import load_model, save_model
+    from userdp.models.files import to_sklearn as to_sklearn
     from userdp.models.fitting import minimize
     from userdp.models.means import MeanResult, private_mean
     from userdp.models.pipelines import make_pipeline as make_pipeline
@@ -69,8 +69,7 @@ _PUBLIC = {
         "QuantileRegressor",
     ),
     "models.evaluating": ("Evaluation", "evaluate"),
-    "models.export": ("to_sklearn",),
-    "models.files": ("load_model", "save_model"),
+    "models.files": ("load_model", "save_model", "to_sklearn"),
     "models.fitting": ("minimize",),
     "models.pipelines": ("make_pipeline",),
     "models.means": ("MeanResult", "private_mean"),

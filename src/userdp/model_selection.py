@@ -36,9 +36,8 @@ from userdp.evaluation.row_losses import row_losses, taken
 from userdp.models.estimators import PoissonRegressor, QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
-from userdp.models.pipelines import check_steps
+from userdp.models.pipelines import check_steps, fit_on_nobody, transformed
 from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_targets
-from userdp.models.steps import fit_on_nobody, transformed
 from userdp.privacy.accounting import BudgetExceeded, budget_for
 from userdp.privacy.guarantee import COVERS_SEARCH, statement
 from userdp.privacy.ledger import Ledger

@@ -143,14 +143,14 @@ MUTANTS = [
     Mutant("search: a private scaler beside the budget", "_check_candidate", '"epsilon" in', '"no" in', _REFUSED),
     Mutant(
         "search: steps are fitted on the data",
-        "steps.fit_on_nobody",
+        "pipelines.fit_on_nobody",
         "row = _blank(X)",
         "row = X",
         f"{_SEARCH}test_steps_are_fitted_on_nobody_s_data",
     ),
     Mutant(
         "search: one person's cell makes everybody's rows missing",
-        "steps._sound",
+        "pipelines._sound",
         "elif len(users) > 1:",
         "elif False:",
         _FEATURES,

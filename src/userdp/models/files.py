@@ -1,4 +1,4 @@
-"""Models as JSON files: readable by anyone, and nothing in them is ever executed."""
+"""Models as JSON files, which are never executed, and as plain estimators of scikit-learn: for ONNX, skops and PMML."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
+from sklearn import linear_model, svm
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import Binarizer, Normalizer, OneHotEncoder, OrdinalEncoder, PolynomialFeatures
+from sklearn.preprocessing import (
+    Binarizer,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.columns import Columns
 from userdp.data.source import Source
 from userdp.data.tables import whole_file
 from userdp.evaluation.scores import Scores
-from userdp.models.estimators import ESTIMATORS
+from userdp.models import estimators
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.pipelines import check_steps
-from userdp.models.scaling import PrivateStandardScaler, PublicScaler
+from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import AffectedUsers, Statement
 from userdp.solvers.base import Result, Uncertainty
@@ -146,8 +155,9 @@ def _step_to_dict(step: Any) -> dict[str, Any]:
 
 def _step_of(record: dict[str, Any]) -> Any:
     """A step as it was: what learns nothing is fitted to a row of zeros, or of categories."""
-    parameters = {name: _listed(name, value) for name, value in record["parameters"].items()}
-    kind = _STEPS[record["kind"]]
+    parameters, kind = dict(record["parameters"]), _STEPS[record["kind"]]
+    if "categories" in parameters:
+        parameters["categories"] = [np.array(some) for some in parameters["categories"]]
     if kind is PrivateStandardScaler:
         parameters.pop("inference", None)  # of earlier files, whose scalers could have intervals
     step = kind(**parameters)
@@ -166,10 +176,6 @@ def _step_of(record: dict[str, Any]) -> Any:
     return step
 
 
-def _listed(name: str, value: Any) -> Any:
-    return [np.array(some) for some in value] if name == "categories" else value
-
-
 def _same(value: Any, usual: Any) -> bool:
     return bool(value is usual or (type(value) is type(usual) and np.ndim(value) == 0 and value == usual))
 
@@ -184,7 +190,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
         parameters["class_weight"] = dict(parameters["class_weight"])
     if parameters.get("columns") is not None:
         parameters["columns"] = Columns.of(parameters["columns"])
-    model: LinearModel = ESTIMATORS[record["estimator"]](**parameters)
+    model: LinearModel = estimators.ESTIMATORS[record["estimator"]](**parameters)
     n_features = record["n_features"]
     coef, intercept = np.array(record["coef"], dtype=np.float64), np.array(record["intercept"], dtype=np.float64)
     classes = None if record["classes"] is None else np.array(record["classes"])
@@ -214,6 +220,11 @@ def _model(record: dict[str, Any]) -> LinearModel:
     if hasattr(model, "target_range_"):
         model.target_range_ = model.prediction_range_
     model._keep_weights(coef, intercept)
+    uncertainty = record.get("uncertainty")  # which files of 0.1 do not have
+    if uncertainty is not None:
+        if outputs != 1:
+            raise ValueError("covariances of several outputs")
+        uncertainty = Uncertainty.from_dict(uncertainty, n_features + bool(model.fit_intercept))
     result = Result(
         weights=np.column_stack([coef, intercept]).ravel(),
         aborted=record["halted"],
@@ -224,7 +235,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
         outside=tuple(str(words) for words in record.get("outside", ())),  # files of 0.1 have none
         solver=record["solver"],
         mode=record["mode"],
-        uncertainty=_uncertainty(record.get("uncertainty"), model, outputs),
+        uncertainty=uncertainty,
         affected_users=AffectedUsers.from_list(record["privacy"].get("affected_users")),  # files of 0.1 have none
     )
     facts = {name: record[name] for name in _FACTS}
@@ -238,15 +249,6 @@ def _model(record: dict[str, Any]) -> LinearModel:
         raise ValueError("unresolved columns and notes expected")
     model._keep_result(result, Statement.from_dict(record["privacy"]), facts, dict(unresolved), notes)
     return model
-
-
-def _uncertainty(record: Any, model: LinearModel, outputs: int) -> Uncertainty | None:
-    """Covariances that a model may have; files of models without them, and of 0.1, have none."""
-    if record is None:
-        return None
-    if outputs != 1:
-        raise ValueError("covariances of several outputs")
-    return Uncertainty.from_dict(record, model.n_features_in_ + bool(model.fit_intercept))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -316,3 +318,74 @@ def _no_json(value: Any) -> Any:
     raise TypeError(
         f"Expected parameters and classes that JSON knows (numbers, text, true, false), got {type(value).__name__}."
     )
+
+
+def to_sklearn(model: Any) -> Any:
+    """A plain fitted estimator of scikit-learn that predicts the same: for ONNX, skops, PMML.
+
+    Takes a fitted estimator or scaler of userdp, or a pipeline of them and of steps that learn nothing. Parameters of
+    what comes out are scikit-learn's defaults: it says how to predict, not how it was learned. A plain regressor cannot
+    cut off predictions: clip them to `prediction_range_`, as `predict` does here, where they may lie beyond.
+    """
+    if isinstance(model, Pipeline):
+        check_steps([step for _, step in model.steps[:-1]])
+        kept = (None, "passthrough")
+        return Pipeline([(name, step if step in kept else to_sklearn(step)) for name, step in model.steps])
+    convert = _CONVERT.get(type(model))
+    if convert is None:
+        if type(model).__module__.startswith("sklearn."):
+            return model
+        raise TypeError(f"Expected a fitted userdp estimator, scaler or pipeline, got {type(model).__name__}.")
+    check_is_fitted(model)
+    return _with(convert(model), **{name: getattr(model, name) for name in _SHAPE if hasattr(model, name)})
+
+
+_SHAPE = ("n_features_in_", "feature_names_in_")
+
+
+def _with(estimator: Any, **fitted: Any) -> Any:
+    first = estimator.steps[0][1] if isinstance(estimator, Pipeline) else estimator
+    for name, value in fitted.items():
+        setattr(first, name, value)
+    return estimator
+
+
+def _fitted(estimator: Any, model: Any, **more: Any) -> Any:
+    return _with(estimator, coef_=np.array(model.coef_), intercept_=np.array(model.intercept_)[()], n_iter_=1, **more)
+
+
+def _classifier(kind: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda model: _fitted(kind(), model, classes_=model.classes_)
+
+
+def _poisson(model: Any) -> Any:
+    made = linear_model.PoissonRegressor()
+    return _fitted(made, model, _base_loss=made._get_loss())
+
+
+def _cut_off(middle: np.ndarray, half: np.ndarray) -> Any:
+    """Ranges to [-1, 1], cut off beyond."""
+    low, high = middle - half, middle + half
+    ends = {"data_min_": low, "data_max_": high, "data_range_": high - low, "n_samples_seen_": 1}
+    scaler = MinMaxScaler(feature_range=(-1, 1), clip=True)
+    return _with(scaler, scale_=1 / half, min_=-middle / half, n_features_in_=len(half), **ends)
+
+
+def _standardised(model: PrivateStandardScaler) -> Pipeline:
+    """Cut off at the public ranges, then mean 0 and scale 1: two steps."""
+    middle, half = public_range(model.low, model.high, model.n_features_in_)
+    mean, scale = (model.mean_ - middle) / half, model.scale_ / half
+    last = _with(StandardScaler(), mean_=mean, scale_=scale, var_=scale**2, n_samples_seen_=1, n_features_in_=len(mean))
+    return Pipeline([("range", _cut_off(middle, half)), ("scale", last)])
+
+
+_CONVERT: dict[type, Callable[[Any], Any]] = {
+    estimators.LogisticRegression: _classifier(linear_model.LogisticRegression),
+    estimators.LinearSVC: _classifier(svm.LinearSVC),
+    estimators.LinearRegression: lambda model: _fitted(linear_model.LinearRegression(), model),
+    estimators.HuberRegressor: lambda model: _fitted(linear_model.HuberRegressor(), model, scale_=1.0),
+    estimators.QuantileRegressor: lambda model: _fitted(linear_model.QuantileRegressor(quantile=model.quantile), model),
+    estimators.PoissonRegressor: _poisson,
+    PublicScaler: lambda model: _cut_off(model.middle_, model.half_),
+    PrivateStandardScaler: _standardised,
+}

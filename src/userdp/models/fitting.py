@@ -20,7 +20,7 @@ from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss, known, weighted
 from userdp.losses import loss as loss_of_name
-from userdp.models.held_out import HeldOut
+from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import documented
 from userdp.privacy.accounting import Budget, budget_for

@@ -36,9 +36,8 @@ from userdp.evaluation.coordinates import ScoreLayout
 from userdp.evaluation.row_losses import compared, finite, kind_of, scale_of
 from userdp.evaluation.scores import Scores
 from userdp.losses import Loss
-from userdp.models.evaluating import usual_metrics
+from userdp.models.evaluating import HeldOut, usual_metrics
 from userdp.models.fitting import minimize
-from userdp.models.held_out import HeldOut
 from userdp.models.intervals import (
     Intervals,
     far_from_resolved,
@@ -324,7 +323,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
         Of regressors, without cutting predictions off at `prediction_range_`, which plain ones cannot.
         """
-        from userdp.models.export import to_sklearn  # which imports this module
+        from userdp.models.files import to_sklearn  # which imports this module
 
         return to_sklearn(self)
 

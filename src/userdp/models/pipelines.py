@@ -3,20 +3,36 @@
 What a step before a private model learns from the data (means, categories, components) is outside of the guarantee.
 Known are the transformers that work row by row with public parameters alone, and those of this package.
 
+Steps that learn nothing need a fit all the same, for the number of features and their names. In a search it is on one
+blank row of the declared types: zeros, empty text, or the first of the declared categories; and steps are applied so
+that nobody's rows fail for anybody else.
+
 >>> from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 >>> from userdp import LinearRegression, PublicScaler
 >>> make_pipeline(PublicScaler(0, 10), PolynomialFeatures(2), LinearRegression(target_range=(0, 1))).steps[1][0]
 'polynomialfeatures'
 >>> learns(StandardScaler())
 'StandardScaler'
+>>> X, steps = np.array([[1.0, 2.0], [np.nan, 0.0]]), Pipeline([("products", PolynomialFeatures(2))])
+>>> transformed(steps, X, np.array([7, 8]), fit_on_nobody(steps, X)).tolist()
+[[1.0, 1.0, 2.0, 1.0, 2.0, 4.0], [nan, nan, nan, nan, nan, nan]]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
 from sklearn.pipeline import Pipeline
 from sklearn.pipeline import make_pipeline as any_pipeline
+
+from userdp.data.schema import NUMBER, declared
+from userdp.data.sparse import is_sparse
+from userdp.evaluation.row_losses import taken
+from userdp.privacy.curator import WARNINGS_OFF
 
 # Transformers of scikit-learn that learn nothing, by their names: those that nobody uses are not loaded.
 STATELESS = {
@@ -77,3 +93,167 @@ def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> Pip
     """
     check_steps(list(steps[:-1]))
     return any_pipeline(*steps, memory=memory, verbose=verbose)
+
+
+def fit_on_nobody(steps: Pipeline, X: Any) -> Any:
+    """Fit steps that learn nothing on a blank row of X's types; gives what they make of it.
+
+    Guarantee: of X only its kind, types, names and width are used: errors too are public.
+    """
+    row = _blank(X)
+    with WARNINGS_OFF, np.errstate(all="ignore"):
+        for step in _plain_steps(steps):
+            try:
+                known = _known(step, row)
+                row = _finite(step.fit(known).transform(known))
+            except Exception as error:  # of a row that is nobody's
+                raise ValueError(
+                    f"Expected {type(step).__name__} to take a blank row of the types of X (zeros, empty text, or the "
+                    f"first of its categories): {error} Pass X as an array or table whose types are declared. Nothing "
+                    "was spent."
+                ) from None
+    if not (is_sparse(row) or isinstance(row, np.ndarray) or hasattr(row, "iloc")):
+        raise TypeError(
+            f"Expected steps that make arrays, sparse matrices or tables of pandas, got {type(row).__name__}. Nothing "
+            "was spent."
+        )
+    return row
+
+
+def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
+    """What fitted steps make of all rows; all rows of a user are missing values if steps fail on any of them.
+
+    own: the user who owns each row; made: what they make of a blank row, which says what kind of result is none.
+
+    Where they fail on some, all rows are made again with a copy of another row in the places of these: so everybody
+    else's are made in the same place, among as many, and are the same to the last bit.
+
+    Guarantee: nothing is raised, and a user's rows are a function of its own rows, provided that steps make of a row,
+    or fail on it, what that row alone says.
+    """
+
+    def attempt(rows: np.ndarray) -> Any:
+        try:
+            found = steps.transform(taken(X, rows))
+            return found if _alike(found, made, len(rows)) else None
+        except Exception:  # tells of values
+            return None
+
+    everyone = np.arange(len(own))
+    with WARNINGS_OFF, np.errstate(all="ignore"):
+        found, sound = attempt(everyone), everyone
+        if found is None:
+            by_user = np.split(np.argsort(own, kind="stable"), np.cumsum(np.unique(own, return_counts=True)[1])[:-1])
+            sound = np.sort(np.concatenate([everyone[:0], *_sound(by_user, attempt)]))
+            found = attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None
+            found = None if found is None else taken(found, sound)
+        if found is None:  # nobody's, or steps that do not work row by row
+            found, sound = made[:0], everyone[:0]
+        return _spread(found, sound, len(own))
+
+
+def _sound(users: list[np.ndarray], attempt: Any) -> Iterator[np.ndarray]:
+    """Rows of those users on which steps do not fail, found by halves."""
+    if attempt(np.sort(np.concatenate(users))) is not None:
+        yield from users
+    elif len(users) > 1:
+        yield from _sound(users[: len(users) // 2], attempt)
+        yield from _sound(users[len(users) // 2 :], attempt)
+
+
+def _spread(found: Any, rows: np.ndarray, n_rows: int) -> Any:
+    """Rows at their places among n_rows, missing values at the others, of a type that does not tell if there are any"""
+    place = np.full(n_rows, len(rows))
+    place[rows] = np.arange(len(rows))
+    if hasattr(found, "iloc"):
+        return found.reset_index(drop=True).reindex([*place, len(rows)]).iloc[:-1]
+    if declared(found) == NUMBER and found.dtype not in (np.float32, np.float64):
+        found = found.astype(np.float64)
+    if len(rows) == n_rows:
+        return found
+    if is_sparse(found):
+        missing = sparse.csr_matrix(([np.nan], [0], [0, 1]), shape=(1, found.shape[1]), dtype=found.dtype)
+        return sparse.vstack([found, missing], format="csr")[place]
+    spread = np.full((n_rows, *found.shape[1:]), np.nan, found.dtype)
+    spread[rows] = found
+    return spread
+
+
+def _alike(found: Any, made: Any, n_rows: int) -> bool:
+    """Whether it is so many rows of the same kind and width."""
+    if found.shape != (n_rows, *made.shape[1:]) or is_sparse(found) != is_sparse(made):
+        return False
+    if hasattr(made, "iloc"):
+        return hasattr(found, "iloc") and list(found.columns) == list(made.columns)
+    return not hasattr(found, "iloc") and declared(found) == declared(made)
+
+
+def _plain_steps(steps: Pipeline) -> Iterator[Any]:
+    for _, step in steps.steps:
+        if isinstance(step, Pipeline):
+            yield from _plain_steps(step)
+        elif step is not None and step != "passthrough":
+            yield step
+
+
+def _blank(X: Any) -> Any:
+    """A row of X's kind and types that is nobody's."""
+    if is_sparse(X):
+        return type(X)((1, X.shape[1]), dtype=X.dtype)
+    if isinstance(X, np.ndarray):
+        return np.zeros((1, *X.shape[1:]), X.dtype)
+    if hasattr(X, "iloc"):
+        return _blank_of_pandas(X)
+    if hasattr(X, "get_columns"):  # of polars
+        return X.clear(1).fill_null(0)
+    if isinstance(X, pa.Table):
+        return pa.table([_blank_of_arrow(kind) for kind in X.schema.types], X.schema.names)
+    return [None]  # of lists, whose cells have no types
+
+
+def _blank_of_pandas(X: Any) -> Any:
+    import pandas as pd  # which there is, as X is one of its tables
+
+    def cell(kind: Any) -> Any:
+        kind = "category" if isinstance(kind, pd.CategoricalDtype) else kind  # whose levels may be people's
+        try:
+            return pd.Series([0]).astype(kind)
+        except (TypeError, ValueError):
+            return pd.Series([None], dtype=kind)
+
+    if X.ndim == 1:
+        return cell(X.dtype)
+    table = pd.concat([cell(kind) for kind in X.dtypes], axis=1)
+    table.columns = X.columns
+    return table
+
+
+def _blank_of_arrow(kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([0]).cast(kind)
+    except pa.ArrowException:
+        return pa.nulls(1, kind)
+
+
+def _known(step: Any, row: Any) -> Any:
+    """A blank row that a step takes: of encoders the first of each column's categories, of hashers no words."""
+    kind = type(step).__name__
+    if kind == "HashingVectorizer":
+        return [""]
+    if kind == "FeatureHasher":
+        return [{} if step.input_type == "dict" else []]
+    if kind not in ("OneHotEncoder", "OrdinalEncoder"):
+        return row
+    first = [levels[0] for levels in step.categories]
+    if len(first) != row.shape[1]:
+        raise ValueError(f"categories of {row.shape[1]} columns are expected, there are those of {len(first)}.")
+    if hasattr(row, "iloc"):
+        kinds = [object if str(kind) == "category" else kind for kind in row.dtypes]
+        return type(row)([first], columns=row.columns).astype(dict(zip(row.columns, kinds, strict=True)))
+    return np.array([first], None if row.dtype.kind in "US" else row.dtype)
+
+
+def _finite(row: Any) -> Any:
+    """Zeros where a blank row makes no numbers, of logarithms say: what comes next may refuse them."""
+    numeric = isinstance(row, np.ndarray) and row.dtype.kind == "f"
+    return np.nan_to_num(row, posinf=0.0, neginf=0.0) if numeric else row
