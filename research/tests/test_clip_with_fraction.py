@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import SilentNoise
+from support_audit import audited_epsilon, audited_gaussian_epsilon
 from test_sampled_clip import RADII, Coins, numbers
 
 from userdp import Budget
-from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip
 from userdp.privacy.noise import SeededNoise

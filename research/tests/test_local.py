@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest, norm
 from support import SilentNoise
+from support_audit import audited_epsilon, audited_gaussian_epsilon
 
-from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm
 from support import SilentNoise
+from support_audit import audited_gaussian_epsilon
 from support_curator import BUDGET, SIZE, Explosive, Given, make_data
 
 from userdp import Ball, OnePassSGD, losses
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, kstest, norm
 from support import SilentNoise
+from support_audit import audited_epsilon
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
-from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy.accounting import Cost
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from support import SilentNoise
+from support_audit import audited_epsilon, audited_gaussian_epsilon
 
-from userdp.auditing.bounds import audited_epsilon, audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, Cost, Subsampled, delta_at, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp_research.mechanisms.winsorized import Winsorized, bin_counts, bins_of, finite_rows

@@ -5,16 +5,15 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
+from support_audit import audited_epsilon
 
 from userdp.auditing.bounds import (
     Rates,
     allows,
-    audited_epsilon,
     best_advantage,
     best_rates,
     both_bounds,
     clopper_pearson,
-    curve_of,
     learned_scores,
     least_scale,
     one_run_epsilon,
@@ -49,20 +48,20 @@ def test_rates_of_gaussians_give_mu_and_epsilon():
     cost = Cost(gaussian=mu**2)
     for cut in (-0.5, 0.0, 0.35, 1.5):
         rates = Rates(float(norm.sf(cut - mu)), float(norm.sf(cut)))
-        assert least_scale(curve_of(cost), rates) == pytest.approx(1.0, abs=0.01)
-        assert allows(curve_of(cost), 1.001, rates)
-        assert not allows(curve_of(cost), 0.95, rates)
+        assert least_scale(cost, rates) == pytest.approx(1.0, abs=0.01)
+        assert allows(scaled(cost, 1.001), rates)
+        assert not allows(scaled(cost, 0.95), rates)
         turned = Rates(1 - rates.most, 1 - rates.least)
-        assert least_scale(curve_of(cost), turned) == pytest.approx(1.0, abs=0.01)
+        assert least_scale(cost, turned) == pytest.approx(1.0, abs=0.01)
     assert shaped_epsilon(cost, 1.0, 1e-3) == pytest.approx(epsilon_at(cost, 1e-3), abs=1e-6)
     assert shaped_epsilon(cost, 0.0, 1e-3) == 0
 
 
 def test_an_advantage_gives_the_same_scale_as_its_rates():
     mu = 0.7
-    curve = curve_of(Cost(gaussian=mu**2))
-    assert scale_of_advantage(curve, 2 * float(norm.cdf(mu / 2)) - 1) == pytest.approx(1.0, abs=0.01)
-    assert scale_of_advantage(curve, 0.0) == 0
+    cost = Cost(gaussian=mu**2)
+    assert scale_of_advantage(cost, 2 * float(norm.cdf(mu / 2)) - 1) == pytest.approx(1.0, abs=0.01)
+    assert scale_of_advantage(cost, 0.0) == 0
     rng = np.random.default_rng(4)
     found = best_advantage(rng.normal(mu, 1, 40_000), rng.normal(0, 1, 40_000), 0.05)
     assert found < 2 * norm.cdf(mu / 2) - 1 < 1.05 * found
@@ -72,8 +71,8 @@ def test_an_advantage_gives_the_same_scale_as_its_rates():
 
 def test_scales_are_bounded():
     cost = Cost(gaussian=0.01)
-    assert least_scale(curve_of(cost), Rates(0.5, 0.5)) == 0
-    assert least_scale(curve_of(cost), Rates(1.0, 0.0)) == 8.0
+    assert least_scale(cost, Rates(0.5, 0.5)) == 0
+    assert least_scale(cost, Rates(1.0, 0.0)) == 8.0
     part = scaled(Cost(subsampled=(Subsampled(0.5, 2.0, 3),), failure=0.1), 2.0)
     assert part == Cost(subsampled=(Subsampled(0.5, 1.0, 3),), failure=0.1)
 

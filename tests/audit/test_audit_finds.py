@@ -1,13 +1,11 @@
 """The audit holds for what is shipped, reaches most of the claim, and fails where noise is missing."""
 
-import numpy as np
 import pytest
 
 from userdp.auditing import pairs, priced
 from userdp.auditing.trainings import audit_canaries, audit_edges, audit_membership
 from userdp.privacy import noise
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms import concentration
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 BUDGET = Budget(1.0, 1e-2)
@@ -43,17 +41,6 @@ class HalvedNoise(SeededNoise):
 
 def found(key, source, runs, alpha=0.001):
     return PAIRS[key].attacked(source, runs, BUDGET.delta, alpha)
-
-
-def test_remembered_counts_are_the_counts():
-    before = concentration.neighbour_counts
-    vectors = np.random.default_rng(0).normal(size=(30, 2))
-    with pairs.remembered_counts():
-        for _ in range(2):
-            for radius in np.linspace(0.5, 2, 70):
-                again = concentration.neighbour_counts(vectors, float(radius))
-                np.testing.assert_array_equal(again, before(vectors, float(radius)))
-    assert concentration.neighbour_counts is before
 
 
 @pytest.mark.parametrize("key", QUICK, ids=" ".join)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from scipy.stats import kstest, norm
 from support import SilentNoise
 from support_acute import all_of, inner, neighbouring_users, users_of
+from support_audit import audited_gaussian_epsilon
 from support_curator import BUDGET, RecordingEngine
 
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger

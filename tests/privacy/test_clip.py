@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from support import SilentNoise, climb
+from support_audit import audited_gaussian_epsilon
 
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip, clipped_total, grid_bits
 from userdp.privacy.noise import SecureNoise, SeededNoise

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 from support import SilentNoise, laplace_mass
+from support_audit import audited_epsilon
 
-from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy.mechanisms import tests as gates
 from userdp.privacy.noise import SecureNoise, SeededNoise
 

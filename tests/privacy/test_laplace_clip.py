@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, laplace
 from support import SilentNoise, climb
+from support_audit import audited_epsilon
 from support_statistics import assert_same_totals
 from test_clip import RADII, neighbours, numbers
 from test_sparse_clip import WIDTH, any_vector, held, sound_vector
 
-from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
 from userdp.privacy.guarantee import statement
 from userdp.privacy.ledger import Ledger

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest, norm
 from support import SilentNoise, passes, with_h_index
+from support_audit import audited_gaussian_epsilon
 
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy import accounting
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms import tests as gates

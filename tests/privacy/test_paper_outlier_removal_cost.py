@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, kstest, norm
+from support_audit import audited_gaussian_epsilon
 from support_paper import Choosing, coins_that_change, paper
 
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, calibrate, epsilon_at
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from support import SilentNoise
+from support_audit import audited_epsilon
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
-from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy.accounting import Cost, Subsampled, delta_at, subsampled_multiplier
 from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, kstest, norm
 from support import SilentNoise, with_h_index
+from support_audit import audited_epsilon
 
-from userdp.auditing.bounds import audited_epsilon
 from userdp.privacy import accounting
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted

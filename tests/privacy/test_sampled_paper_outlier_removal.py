@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 from support import SilentNoise, brute_counts
+from support_audit import audited_epsilon
 from support_paper import Choosing
 
 from userdp.auditing import priced
-from userdp.auditing.bounds import audited_epsilon
 from userdp.auditing.pairs import play_mechanism
 from userdp.paper import paper_outlier_removal as printed
 from userdp.privacy.accounting import Budget
@@ -197,7 +197,7 @@ def test_an_audit_finds_less_than_is_claimed_and_more_with_a_fraction_of_the_noi
         rows = np.zeros((record.n_vectors, 1))
         rows[0] = (2 - 1e-6) * (1 - 2 * version)
         noise = SeededNoise(seed)
-        return np.array([play_mechanism(shrunk, (rows, rows), noise, 0)[0] for _ in range(runs)])
+        return np.array([play_mechanism(shrunk, rows, noise)[0] for _ in range(runs)])
 
     assert audited_epsilon(seen(record, 0, 1), seen(record, 1, 2), budget.delta) <= budget.epsilon
     less = replace(record, noise_ratio=record.noise_ratio / 200)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import SilentNoise
 from support_acute import all_of, inner, users_of
+from support_audit import audited_gaussian_epsilon
 from support_curator import BUDGET
 
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.evaluation.histogram import N_BINS
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.curator import Curator

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, kstest, norm
 from support import SilentNoise, brute_counts, climb, passes, searched_removal, with_h_index
+from support_audit import audited_gaussian_epsilon
 
-from userdp.auditing.bounds import audited_gaussian_epsilon
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted

@@ -18,7 +18,7 @@ from userdp_research.mechanisms.winsorized import Winsorized
 def mechanism_pairs(budget: Budget) -> list[Pair]:
     """Every attack on every mechanism of this package."""
     return [
-        *sampled_pairs("ClipWithFraction", clip_with_fraction(budget), width=2),
+        *sampled_pairs("ClipWithFraction", clip_with_fraction(budget)),
         *mean_pairs("Winsorized", winsorized(budget)),
         *mean_pairs("Winsorized, sampled", winsorized(budget, sampling_probability=0.5)),
         *mean_pairs("SampledRows", sampled_rows(budget, rows=1)),

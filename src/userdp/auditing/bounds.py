@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom
 
-from userdp.privacy.accounting import COARSE_GRID, AddedUserMultiplier, Cost, Subsampled, delta_at, epsilon_at
+from userdp.privacy.accounting import COARSE_GRID, AddedUserMultiplier, Cost, Subsampled, bisect, delta_at, epsilon_at
 
 Scores = NDArray[np.float64]
-Curve = Callable[[float, float], float]  # of scale and epsilon: delta
 Play = Callable[[int, int], list[float]]  # of version and number of the run: what is seen
 TRAIN = 0.25  # of the runs, for choosing what to look at
 FEW = 64  # values: scores that have no more are looked at one by one
@@ -33,7 +32,7 @@ TAILS = tuple(1 - 0.5 * (k / 40) ** 2 for k in range(4, 41))
 MIDDLE = (0.4, 0.45, 0.5, 0.55, 0.6)
 _LARGEST_EPSILON = 50.0
 _EPSILONS = np.concatenate([np.linspace(0.0, 2.0, 21), np.linspace(2.25, 8.0, 24)])  # where curves are compared
-_SCALES = (0.02, 8.0)
+_LEAST_SCALE, _LARGEST_SCALE, _TOLERANCE = 0.02, 8.0, 5e-4
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,9 @@ def both_bounds(ones: Scores, others: Scores, cost: Cost, delta: float, alpha: f
     rates = best_rates(*scores, alpha / 2, lambda rates: rates.epsilon(delta))
     plain = rates.epsilon(delta)
     if (cost.gaussian or cost.subsampled) and len(np.unique(scores[0])) > FEW:
-        scale = scale_of_advantage(curve_of(cost), best_advantage(*scores, alpha / 2))
+        scale = scale_of_advantage(cost, best_advantage(*scores, alpha / 2))
     else:
-        scale = least_scale(curve_of(cost), rates)
+        scale = least_scale(cost, rates)
     return plain, shaped_epsilon(cost, scale, delta)
 
 
@@ -102,17 +101,15 @@ def learned_scores(ones: Scores, others: Scores) -> tuple[Scores, Scores]:
     first, second = ones[: int(TRAIN * len(ones))], others[: int(TRAIN * len(others))]
     values = np.unique(np.concatenate([first, second]), axis=0)
     if len(values) <= FEW and (len(values) < len(first) + len(second) or len(first) < 2):
-        table = {tuple(value): _log_ratio(first, second, value) for value in values}
+        table = {}
+        for value in values:
+            here, there = (np.sum(np.all(rows == value, axis=1)) + 0.5 for rows in (first, second))
+            table[tuple(value)] = float(np.log(here / there))
         one, other = (np.array([table.get(tuple(row), 0.0) for row in rows]) for rows in (ones, others))
         return one, other
-    spread = np.cov(first.T, ddof=1).reshape(ones.shape[1], -1) + np.cov(second.T, ddof=1).reshape(ones.shape[1], -1)
+    spread = sum(np.cov(rows.T, ddof=1).reshape(ones.shape[1], -1) for rows in (first, second))
     weights = np.linalg.pinv(spread) @ (first.mean(axis=0) - second.mean(axis=0))
     return ones @ weights, others @ weights
-
-
-def _log_ratio(first: Scores, second: Scores, value: Scores) -> float:
-    here, there = (np.sum(np.all(rows == value, axis=1)) + 0.5 for rows in (first, second))
-    return float(np.log(here / there))
 
 
 @dataclass(frozen=True)
@@ -140,9 +137,9 @@ def clopper_pearson(hits: float, trials: float, alpha: float) -> tuple[float, fl
     >>> low, round(high, 4)
     (0.0, 0.2589)
     """
-    low = float(beta.ppf(alpha, hits, trials - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - alpha, hits + 1, trials - hits)) if hits < trials else 1.0
-    return low, high
+    low = beta.ppf(alpha, hits, trials - hits + 1) if hits else 0.0
+    high = beta.ppf(1 - alpha, hits + 1, trials - hits) if hits < trials else 1.0
+    return float(low), float(high)
 
 
 def rates_above(ones: Scores, others: Scores, cut: float, alpha: float, times: float = 1.0) -> Rates:
@@ -160,27 +157,24 @@ def best_rates(
     `ones` and `others` are scores of outputs on D and on D'. Both directions and both roles are tried. A threshold is
     worth what it would be if the rest were like the first.
     """
-    first, second = int(train * len(ones)), int(train * len(others))
-    best, chosen = -1.0, (1.0, False, math.inf)
-    for replaced in (False, True):
-        one, other = (others[:second], ones[:first]) if replaced else (ones[:first], others[:second])
+    best, rates = -1.0, Rates(0.0, 1.0)
+    for one, other in ((ones, others), (others, ones)):
         for sign in (1.0, -1.0):
-            for cut in _cuts(sign * np.concatenate([one, other]), TAILS):
-                worth = value(rates_above(sign * one, sign * other, float(cut), alpha, (1 - train) / train))
+            (first, later), (second, last) = (np.split(sign * runs, [int(train * len(runs))]) for runs in (one, other))
+            for cut in _cuts(np.concatenate([first, second]), TAILS):
+                worth = value(rates_above(first, second, float(cut), alpha, (1 - train) / train))
                 if worth > best:
-                    best, chosen = worth, (sign, replaced, float(cut))
-    sign, replaced, cut = chosen
-    one, other = (others[second:], ones[first:]) if replaced else (ones[first:], others[second:])
-    return rates_above(sign * one, sign * other, cut, alpha)
+                    best, rates = worth, rates_above(later, last, float(cut), alpha)
+    return rates
 
 
-def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = TRAIN) -> float:
+def best_advantage(ones: Scores, others: Scores, alpha: float) -> float:
     """A lower bound on P(says D | D) - P(says D | D') of a threshold in the middle of the scores.
 
     Right guesses of both versions, equally many, are counted together. Their chances differ, which makes their number
     less spread than a binomial one of the same mean (Hoeffding 1956), so Clopper and Pearson's bound holds for it.
     """
-    first = int(train * len(ones))
+    first = int(TRAIN * len(ones))
     cuts = _cuts(np.concatenate([ones[:first], others[:first]]), MIDDLE)
     gains = [float(np.mean(ones[:first] >= cut) - np.mean(others[:first] >= cut)) for cut in cuts]
     place = int(np.argmax(np.abs(gains)))
@@ -193,26 +187,7 @@ def best_advantage(ones: Scores, others: Scores, alpha: float, train: float = TR
 def _cuts(pooled: Scores, fractions: tuple[float, ...]) -> Scores:
     """All values if they are few, else those at these fractions of the sorted scores."""
     values = np.unique(pooled)
-    if len(values) <= FEW:
-        return values
-    return np.quantile(pooled, fractions, method="lower")
-
-
-def audited_epsilon(outcomes: Scores, others: Scores, delta: float, confidence: float = 0.999) -> float:
-    """Lower bound on epsilon, at this confidence, from two samples of a scalar output on neighbouring data sets."""
-    return best_rates(outcomes, others, 1 - confidence, lambda rates: rates.epsilon(delta), train=0.5).epsilon(delta)
-
-
-def audited_gaussian_epsilon(outcomes: Scores, others: Scores, delta: float, sigmas: float = 4.0) -> float:
-    """Lower bound on epsilon for outputs that are Gaussian with equal spread: the shift in standard deviations.
-
-    Far stronger than thresholds for few runs: mu is estimated to sqrt(2/runs), then converted at `delta`. Assumes the
-    shape of the outputs, so it is for tests of mechanisms whose noise is known to be Gaussian.
-    """
-    x, y = outcomes[np.isfinite(outcomes)], others[np.isfinite(others)]
-    spread = math.sqrt((x.var() + y.var()) / 2)
-    mu = abs(x.mean() - y.mean()) / spread - sigmas * math.sqrt(1 / len(x) + 1 / len(y))
-    return epsilon_at(Cost(gaussian=max(0.0, mu) ** 2), delta)
+    return values if len(values) <= FEW else np.quantile(pooled, fractions, method="lower")
 
 
 def one_run_epsilon(n_coins: int, n_guesses: int, n_right: int, delta: float, alpha: float) -> float:
@@ -226,23 +201,18 @@ def one_run_epsilon(n_coins: int, n_guesses: int, n_right: int, delta: float, al
     >>> round(one_run_epsilon(100, 100, 90, 0.0, 0.05), 2)
     1.63
     """
-    low, high = 0.0, _LARGEST_EPSILON
-    if n_guesses == 0 or _chance_of_guesses(n_coins, n_guesses, n_right, low, delta) >= alpha:
+
+    def allowed(epsilon: float) -> bool:
+        """Whether (epsilon, delta)-DP gives so many right guesses with a chance of at least alpha."""
+        chance = 1 / (1 + math.exp(-epsilon))
+        below = np.arange(1, n_right + 1)
+        sums = np.cumsum(binom.pmf(n_right - below, n_guesses, chance))
+        steepest = float(np.max(sums / below, initial=0.0))
+        return float(binom.sf(n_right - 1, n_guesses, chance)) + 2 * n_coins * delta * steepest >= alpha
+
+    if n_guesses == 0 or allowed(0.0):
         return 0.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        refuted = _chance_of_guesses(n_coins, n_guesses, n_right, middle, delta) < alpha
-        low, high = (middle, high) if refuted else (low, middle)
-    return low
-
-
-def _chance_of_guesses(n_coins: int, n_guesses: int, n_right: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the chance of so many right guesses under (epsilon, delta)-DP."""
-    chance = 1 / (1 + math.exp(-epsilon))
-    below = np.arange(1, n_right + 1)
-    sums = np.cumsum(binom.pmf(n_right - below, n_guesses, chance))
-    steepest = float(np.max(sums / below, initial=0.0))
-    return min(1.0, float(binom.sf(n_right - 1, n_guesses, chance)) + 2 * n_coins * delta * steepest)
+    return bisect(allowed, 0.0, _LARGEST_EPSILON, 1e-9) * (1 - 1e-9)
 
 
 def scaled(cost: Cost, scale: float) -> Cost:
@@ -259,47 +229,36 @@ def scaled(cost: Cost, scale: float) -> Cost:
     return replace(cost, gaussian=cost.gaussian * scale**2, pure=pure, subsampled=parts)
 
 
-def curve_of(cost: Cost) -> Curve:
-    """The curve of a cost."""
-    return lambda scale, epsilon: delta_at(scaled(cost, scale), epsilon, COARSE_GRID)
-
-
-def allows(curve: Curve, scale: float, rates: Rates) -> bool:
-    """Whether the claim at this scale allows the rates: least <= e^epsilon most + delta(epsilon) at every epsilon.
+def allows(cost: Cost, rates: Rates) -> bool:
+    """Whether a cost allows the rates: least <= e^epsilon most + delta(epsilon) at every epsilon.
 
     The same holds for saying D', whose rates are the complements.
     """
     for epsilon in map(float, _EPSILONS):
-        factor, delta = math.exp(epsilon), curve(scale, epsilon)
+        factor, delta = math.exp(epsilon), delta_at(cost, epsilon, COARSE_GRID)
         if rates.least > factor * rates.most + delta or 1 - rates.most > factor * (1 - rates.least) + delta:
             return False
     return True
 
 
-def least_scale(curve: Curve, rates: Rates, steps: int = 12) -> float:
+def least_scale(cost: Cost, rates: Rates) -> float:
     """The least scale at which the claim allows the rates, from below; above 1 the claim itself is refuted."""
-    return _least(lambda scale: allows(curve, scale, rates), steps) if rates.least > rates.most else 0.0
+    return _least(lambda scale: allows(scaled(cost, scale), rates)) if rates.least > rates.most else 0.0
 
 
-def scale_of_advantage(curve: Curve, advantage: float, steps: int = 12) -> float:
+def scale_of_advantage(cost: Cost, advantage: float) -> float:
     """The same for a difference of rates: no attack's is above delta at epsilon 0, the total variation."""
-    return _least(lambda scale: advantage <= curve(scale, 0.0), steps) if advantage > 0 else 0.0
+    return _least(lambda scale: advantage <= delta_at(scaled(cost, scale), 0.0, COARSE_GRID)) if advantage > 0 else 0.0
 
 
-def _least(allowed: Callable[[float], bool], steps: int) -> float:
-    low, high = _SCALES
-    if allowed(low):
+def _least(allowed: Callable[[float], bool]) -> float:
+    """A scale just below the least that is allowed: below 1 if 1 is."""
+    if allowed(_LEAST_SCALE):
         return 0.0
-    if allowed(1.0):
-        high = 1.0
-    else:
-        low = 1.0
-        if not allowed(high):
-            return high
-    for _ in range(steps):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if allowed(middle) else (middle, high)
-    return low
+    low, high = (_LEAST_SCALE, 1.0) if allowed(1.0) else (1.0, _LARGEST_SCALE)
+    if high > 1 and not allowed(high):
+        return high
+    return bisect(allowed, low, high, _TOLERANCE, lambda low, high: math.sqrt(low * high)) * (1 - _TOLERANCE)
 
 
 def shaped_epsilon(cost: Cost, scale: float, delta: float) -> float:

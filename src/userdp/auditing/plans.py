@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from userdp import losses
-from userdp.auditing.pairs import FAR, WITHIN, Pair, edge, tested_pairs
+from userdp.auditing.pairs import FAR, WITHIN, Pair, edge, gated_pairs
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.evaluation.coordinates import ScoreLayout
@@ -101,7 +101,7 @@ def plan_pairs(budget: Budget) -> list[Pair]:
         whole_plan("fit with intervals", fit_with_intervals(budget)[1].certified, _MANY_RELEASES),
         whole_plan("fit of a quantile", fit_of_a_quantile(budget)[1].certified, _MANY_RELEASES),
         whole_plan("private_mean", mean.plan),
-        *tested_pairs("private_mean, few users", plan_mean(users, budget, radii, 0.0)),
+        *gated_pairs("private_mean, few users", plan_mean(users, budget, radii, 0.0)),
         whole_plan("private_mean, with intervals", located.plan),
         whole_plan("PrivateSearchCV, scores", _search(budget, refit_fraction=0.0).score_plan),
         _whole_search(budget),

@@ -24,6 +24,7 @@ from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSear
 from userdp.privacy.mechanisms.vocabulary import Vocabulary
 
 _Tested = TypeVar("_Tested", OutlierRemoval, SampledOutlierRemoval)
+_Published = TypeVar("_Published", PaperOutlierRemoval, SampledPaperOutlierRemoval)
 _TEST_FRACTION = 0.04  # of the Gaussian budget
 _PURE_FRACTION = 0.1  # of epsilon
 _FAILURE_FRACTION = 0.05  # of delta
@@ -67,17 +68,14 @@ def outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
     return _sized(lambda size: OutlierRemoval(size, multiplier, test, failure, _FALSE_ABORT, rounds))
 
 
-def gaussian_outlier_removal(budget: Budget, rounds: int = 1) -> OutlierRemoval:
+def gaussian_outlier_removal(budget: Budget, rounds: int = 1, radii: tuple[float, ...] | None = None) -> OutlierRemoval:
+    """With tests by Gaussian noise; the radius is searched for among these, by two tests."""
     failure = _FAILURE_FRACTION * budget.delta
     mean, test = split(gaussian(budget, rounds, Cost(failure=failure)))
-    return _sized(lambda size: OutlierRemoval(size, mean, None, failure, _FALSE_ABORT, rounds, test_std=test))
-
-
-def searched_outlier_removal(budget: Budget) -> OutlierRemoval:
-    failure, radii = _FAILURE_FRACTION * budget.delta, (1.0, 2.0, 4.0)
-    multiplier = gaussian(budget, 1, Cost(failure=failure))
-    mean, test = multiplier / math.sqrt(1 - _TEST_FRACTION), multiplier * math.sqrt(2 / _TEST_FRACTION)
-    return _sized(lambda size: OutlierRemoval(size, mean, None, failure, test_std=test, radii=radii))
+    test *= 1 if radii is None else math.sqrt(2)
+    return _sized(
+        lambda size: OutlierRemoval(size, mean, None, failure, _FALSE_ABORT, rounds, test_std=test, radii=radii)
+    )
 
 
 def sampled_outlier_removal(budget: Budget) -> SampledOutlierRemoval:
@@ -93,29 +91,21 @@ def paper_outlier_removal(budget: Budget, rounds: int = 1) -> PaperOutlierRemova
     """The printed mechanism, with the noise that its own analysis needs for the budget."""
     scale = (1 if rounds == 1 else 4) * 2 / (_PURE_FRACTION * budget.epsilon)
     selection = _FAILURE_FRACTION * budget.delta / rounds
-
-    def make(size: int, multiplier: float = 1.0) -> PaperOutlierRemoval:
-        unit = PaperOutlierRemoval(size, scale, 1.0, selection, rounds).sensitivity(1.0, 2**20)
-        return PaperOutlierRemoval(size, scale, multiplier * unit, selection, rounds)
-
-    size = 100
-    while make(size).test_failure > _FAILURE_FRACTION * budget.delta:
-        size *= 2
-    return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-9))
+    return _as_published(lambda size, std: PaperOutlierRemoval(size, scale, std, selection, rounds), 100, budget)
 
 
 def sampled_paper_outlier_removal(budget: Budget) -> SampledPaperOutlierRemoval:
     """The same on samples of half of the users."""
     scale, selection = 8 / (_PURE_FRACTION * budget.epsilon), _FAILURE_FRACTION * budget.delta / 3
+    return _as_published(lambda size, std: SampledPaperOutlierRemoval(size, 0.5, scale, std, selection), 400, budget)
 
-    def make(size: int, multiplier: float = 1.0) -> SampledPaperOutlierRemoval:
-        unit = SampledPaperOutlierRemoval(size, 0.5, scale, 1.0, selection).sensitivity(1.0, 2**20)
-        return SampledPaperOutlierRemoval(size, 0.5, scale, multiplier * unit, selection)
 
-    size = 400
-    while make(size).test_failure > _FAILURE_FRACTION * budget.delta:
+def _as_published(make: Callable[[int, float], _Published], size: int, budget: Budget) -> _Published:
+    """With at least this size and so large that its test hardly fails, and noise that costs the budget."""
+    while make(size, 1.0).test_failure > _FAILURE_FRACTION * budget.delta:
         size *= 2
-    return make(size, calibrate(lambda z: make(size, z).cost, budget) * (1 + 1e-6))
+    unit = make(size, 1.0).sensitivity(1.0, 2**20)
+    return make(size, unit * calibrate(lambda multiplier: make(size, multiplier * unit).cost, budget) * (1 + 1e-6))
 
 
 def radius_search(budget: Budget, n_radii: int, target: int = 40) -> RadiusSearch:

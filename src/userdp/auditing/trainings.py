@@ -22,7 +22,6 @@ from userdp.auditing.bounds import (
     Finding,
     attacked,
     clopper_pearson,
-    curve_of,
     one_run_epsilon,
     scale_of_advantage,
     shaped_epsilon,
@@ -259,7 +258,7 @@ def audit_canaries(
     n_guesses, n_right, right_of_all = count_guesses(np.concatenate(scores), np.concatenate(signs))
     bound = one_run_epsilon(n_coins, n_guesses, n_right, delta, alpha / 2)
     least, _ = clopper_pearson(right_of_all, n_coins, alpha / 2)
-    shaped = shaped_epsilon(run.cost, scale_of_advantage(curve_of(run.cost), 2 * least - 1), delta)
+    shaped = shaped_epsilon(run.cost, scale_of_advantage(run.cost, 2 * least - 1), delta)
     names, spent = (solver, mode, "canaries"), time.perf_counter() - began
     return Finding(*names, budget.epsilon, delta, bound, shaped, trainings, spent)
 
