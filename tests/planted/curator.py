@@ -155,15 +155,15 @@ MUTANTS = [
     ),
     Mutant(
         "a statistic speaks through an abort",
-        "Curator._vectors",
+        "Curator._compute",
         'ValueError("Expected vectors, not an abort.") from None',
         "",
         "privacy/test_curator_secrecy.py::test_a_statistic_cannot_speak_through_a_abort",
     ),
     Mutant(
         "mechanisms are not asked whether a statistic is for them",
-        "_check_fits",
-        "mechanism.check_statistic(statistic, label, radius)",
+        "Curator._check",
+        "step.mechanism.check_statistic(statistic, label, radius)",
         "",
         "privacy/test_curator_blocks.py::test_a_mechanism_may_refuse_a_statistic_before_data_is_touched",
     ),

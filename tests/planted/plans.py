@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         "epsilons of rows and of users are added up",
-        "Ledger._take_unit",
+        "Ledger.charge",
         "elif held != unit:",
         "elif False:",
         "privacy/test_ledger.py::test_a_ledger_is_of_one_unit_which_the_first_charge_sets",

@@ -56,9 +56,9 @@ MUTANTS = [
     ),
     Mutant(
         "trade-off: tests have a number for adding a user",
-        "_added_epsilon",
-        'record["kind"]',
-        'record["kind"], 0.5',
+        "Mechanism.added_to_replaced",
+        "return None",
+        "return 0.5",
         _TRADEOFF + "test_tests_have_failures_and_no_number_for_adding_a_user",
     ),
     Mutant(

@@ -43,14 +43,14 @@ MUTANTS = [
     ),
     Mutant(
         "any statistic may be taken for acute",
-        "_check_fits",
-        "mechanism.acute",
+        "Curator._check",
+        "step.mechanism.acute",
         "False",
         _ACUTE + "test_acute_steps_take_no_statistic_but_those_proven",
     ),
     Mutant(
         "subclasses are taken for acute",
-        "_check_fits",
+        "Curator._check",
         "type(statistic) not in _ACUTE",
         "not isinstance(statistic, _ACUTE)",
         _ACUTE + "test_acute_steps_take_no_statistic_but_those_proven",

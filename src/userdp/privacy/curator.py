@@ -6,12 +6,10 @@ accuracy, but not privacy. (Python hides nothing from code that means harm: the 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -34,7 +32,7 @@ from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
 from userdp.statistics.scores import CellFractions, ScoreSquares
 from userdp.statistics.spreads import CentredSize, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
 
-# What has released nothing, and so is not written down: a run goes on behind it.
+# What has released nothing is not written down: a run goes on behind it.
 _UNWRITTEN = (KeyboardInterrupt, EngineLost)
 # A release, or why there is none.
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
@@ -60,8 +58,8 @@ class Engine(Protocol):
     """Maps a statistic over users; knows no algorithm and draws nothing at random.
 
     One that computes elsewhere also has `place(data)`, which brings the data there before anything is charged, and
-    gives what the other methods then get as their data; it raises a sentence if that fails. It may have
-    `scattered(statistic, data, users)`, too: one vector per user, as `Scattered` says.
+    gives what the other methods then get as their data. It may have `scattered(statistic, data, users)`, too: one
+    vector per user, as `Scattered` says.
     """
 
     def vectors(self, statistic: Statistic, data: Any, users: Users, n_groups: int) -> Vectors:
@@ -214,9 +212,12 @@ class Curator:
             facts = run_facts(self._data, self._plan, self.budget, ledger.identity, purpose, seed)
             self._journal = journal.open(facts)
             token = self._journal.token
-        with _told_what_fits(ledger, self.budget.delta):
+        try:
             ledger.charge(self._plan, purpose, seed, token, unit)
-            self._check_process()
+        except BudgetExceeded as refused:
+            fits = ledger.what_fits(self.budget.delta)
+            raise BudgetExceeded(f"{refused} {fits}", enough_users=refused.enough_users) from None
+        self._check_process()
 
     def _drawn_order(self) -> Users:
         """A random order of the users: of a run that goes on, the one that it was begun with."""
@@ -275,12 +276,19 @@ class Curator:
         users = session.choose(self._order[step.start : step.stop])
         contribution = session.contribution(radius) if step.n_groups is None else None
         made: Any
-        if contribution is None:
-            made = self._all_vectors(step, session, statistic, users, radius)
-        else:
-            made = self._total(statistic, contribution, users)
+        try:
+            if contribution is None:
+                made = self._all_vectors(step, session, statistic, users, radius)
+            else:
+                made = self._engine.total(statistic, contribution, self._data, users)
+        except Aborted:  # only a mechanism may abort, so this is a failure like any other
+            raise ValueError("Expected vectors, not an abort.") from None
         self._check_process()
-        return session.release(made, radius) if contribution is None else session.release_total(made, radius)
+        if contribution is None:
+            return session.release(made, radius)
+        if not isinstance(made, np.ndarray) or made.dtype != np.int64 or made.ndim != 1 or made.size < 2:
+            raise ValueError("Expected a total of whole numbers.")
+        return session.release_total(made, radius)
 
     def _all_vectors(
         self, step: Step, session: Session, statistic: Statistic, users: Users, radius: float
@@ -288,10 +296,10 @@ class Curator:
         """All vectors of a round, here or elsewhere, or the last block, after the session has taken in the others."""
         scattered = getattr(self._engine, "scattered", None)
         if scattered is not None and session.takes_scattered and step.n_groups is None:
-            return self._scattered(scattered, statistic, users)
+            vectors: Scattered = scattered(statistic, self._data, users)  # which stay where the data is
+            return vectors
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
-
         if step.n_groups is not None or block >= n_groups:
             return self._vectors(session.asked(statistic, 0, n_groups), users, n_groups)
         last = (n_groups - 1) // block * block
@@ -308,9 +316,18 @@ class Curator:
                 f"Expected a statistic such as UserMean() or MeanGradient(loss, weights), got {kind}; "
                 "UserGradients(function, weights) makes one of a function."
             )
-        for step in self._plan.steps:
-            if step.label == label:
-                _check_fits(statistic, step, radius)
+        for step in (step for step in self._plan.steps if step.label == label):
+            step.mechanism.check_statistic(statistic, label, radius)
+            if step.mechanism.acute and type(statistic) not in _ACUTE:  # subclasses of them are refused, too
+                names = ", ".join(kind.__name__ for kind in _ACUTE)
+                raise TypeError(
+                    f"Expected one of {names} in step {label!r}: its noise is for vectors that are proven never to "
+                    f"point apart; got {type(statistic).__name__}."
+                )
+            if step.n_groups is not None and not statistic.takes_groups:
+                raise ValueError(
+                    f"Expected a statistic that takes groups in step {label!r}: this one is of single users."
+                )
         if statistic.needs_targets and not self._data.has_targets:
             raise ValueError(
                 "Expected data with targets: this statistic reads them. Pass y=, or target=, when loading."
@@ -318,31 +335,11 @@ class Curator:
         statistic.check(self._data.n_features, self._data.dtype)
 
     def _vectors(self, statistic: Statistic, users: Users, n_groups: int) -> Vectors:
-        """One vector per group. Only a mechanism may abort, so an abort here is a failure like any other."""
-        try:
-            vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
-        except Aborted:
-            raise ValueError("Expected vectors, not an abort.") from None
+        """One vector per group."""
+        vectors = np.asarray(self._engine.vectors(statistic, self._data, users, n_groups), dtype=np.float64)
         if vectors.ndim != 2 or len(vectors) != n_groups or vectors.shape[1] == 0:
             raise ValueError("Expected one vector per group.")
         return vectors
-
-    def _scattered(self, scattered: Callable[..., Scattered], statistic: Statistic, users: Users) -> Scattered:
-        """One vector per user, which stay where the data is."""
-        try:
-            return scattered(statistic, self._data, users)
-        except Aborted:
-            raise ValueError("Expected vectors, not an abort.") from None
-
-    def _total(self, statistic: Statistic, contribution: Contribution, users: Users) -> Integers:
-        """The users' contributions, added up where the data is."""
-        try:
-            total = self._engine.total(statistic, contribution, self._data, users)
-        except Aborted:
-            raise ValueError("Expected a total, not an abort.") from None
-        if not isinstance(total, np.ndarray) or total.dtype != np.int64 or total.ndim != 1 or total.size < 2:
-            raise ValueError("Expected a total of whole numbers.")
-        return total
 
     def _open(self, label: str) -> tuple[Step, Session]:
         """The step's running session, or a new one if the step comes later in the plan."""
@@ -377,29 +374,6 @@ def _check_memory(data: UserData | RemoteUsers, plan: Plan) -> None:
             f"Expected memory_limit >= {in_bytes(need)}: this plan {why}. Raise it, or use solver='whitened-clip', "
             "which holds no vectors. Nothing was spent."
         )
-
-
-@contextlib.contextmanager
-def _told_what_fits(ledger: Ledger, delta: float) -> Iterator[None]:
-    """A refusal says besides which epsilon, at this delta, the ledger would accept."""
-    try:
-        yield
-    except BudgetExceeded as refused:
-        raise BudgetExceeded(f"{refused} {ledger.what_fits(delta)}", enough_users=refused.enough_users) from None
-
-
-def _check_fits(statistic: Statistic, step: Step, radius: float) -> None:
-    """Refuse a statistic that is not what the step's mechanism is for."""
-    mechanism, label = step.mechanism, step.label
-    mechanism.check_statistic(statistic, label, radius)
-    if mechanism.acute and type(statistic) not in _ACUTE:  # subclasses of them are refused, too
-        names = ", ".join(kind.__name__ for kind in _ACUTE)
-        raise TypeError(
-            f"Expected one of {names} in step {label!r}: its noise is for vectors that are proven never to point "
-            f"apart; got {type(statistic).__name__}."
-        )
-    if step.n_groups is not None and not statistic.takes_groups:
-        raise ValueError(f"Expected a statistic that takes groups in step {label!r}: this one is of single users.")
 
 
 class WarningsOff:

@@ -68,10 +68,6 @@ _LINES = 33  # of the curve
 _SLACK = 0.01  # of delta, that may be outside of the dominating Gaussian
 _LARGEST_EXPONENT = 500.0
 
-# How far adding a user moves a clipped total / how far replacing one does. Others, tests above all, have no such ratio.
-_ADDED = {"clip": 0.5}
-_ADDED_ACUTE = math.sqrt(0.5)
-
 
 class AffectedUsers(NamedTuple):
     """The fraction of users who lost rows with missing or infinite cells, as released, and its 95% interval.
@@ -89,7 +85,7 @@ those rows were left out.
 
     @classmethod
     def of(cls, estimate: float, margin: float) -> AffectedUsers:
-        """With an interval that reaches so far to either side, as far as fractions go."""
+        """With an interval that reaches so far to either side, within [0, 1]."""
         return cls(*(min(max(float(end), 0.0), 1.0) for end in (estimate, estimate - margin, estimate + margin)))
 
     @classmethod
@@ -129,9 +125,8 @@ those rows were left out.
 class Part:
     """One step of the plan: its mechanism and what it costs.
 
-    `mechanism` is its kind, `record` its numbers (text in files of 0.1.0). `epsilon_alone` is what it would cost by
-    itself at the statement's delta. `fraction` is its part of what those who pay most of the users in it pay, counted
-    in mu^2 of the Gaussian mechanism that would cost as much, without delta in epsilon.
+    `mechanism` is its kind, `record` its numbers (text in files of 0.1.0), `epsilon_alone` its cost by itself at the
+    statement's delta, `fraction` its part of what the users who pay most pay, in mu^2 (without delta in epsilon).
     """
 
     step: str
@@ -160,13 +155,13 @@ class Tradeoff:
     """The errors that every attack on a plan's releases makes, computed from its costs. No data is needed.
 
     right_guess: how often the best attack is right between two equally likely versions of one person's data;
-    points: (false alarm, missed detection), corners of a polygon that no attack is below: a little below the curve;
+    points: (false alarm, missed detection), corners of a polygon that no attack is below;
     mu: of the least Gaussian mechanism (mu-GDP) that tells at least as much, but for events of chance `mu_failure`, a
     part of delta; None if there is none;
-    failure: chance of the events in which nothing is guaranteed (tests or thresholds that let pass by mistake); 0 for
-    Gaussian noise alone; epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;
-    added_epsilon: what accounting for adding or removing a user would print for the same noise, at the same delta. It
-    is smaller and says something else; None where mechanisms have no such number.
+    failure: chance of the events in which nothing is guaranteed (tests or thresholds that let pass by mistake);
+    epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;
+    added_epsilon: what accounting for adding or removing a user would print at the same delta: a different, weaker
+    guarantee, only to compare with; None where mechanisms have no such number.
     """
 
     right_guess: float
@@ -185,14 +180,17 @@ class Tradeoff:
     @staticmethod
     def from_dict(record: dict[str, Any]) -> Tradeoff:
         """The record that `to_dict` made this of; raises on what are no numbers."""
+
+        def number(value: Any) -> float | None:
+            return None if value is None else float(value)
+
+        numbers = {name: float(record[name]) for name in ("right_guess", "mu_failure", "failure")}
         return Tradeoff(
-            right_guess=float(record["right_guess"]),
             points=tuple((float(alarm), float(miss)) for alarm, miss in record["points"]),
-            mu=_number(record["mu"]),
-            mu_failure=float(record["mu_failure"]),
-            failure=float(record["failure"]),
-            epsilons=tuple((float(delta), _number(epsilon)) for delta, epsilon in record["epsilons"]),
-            added_epsilon=_number(record["added_epsilon"]),
+            mu=number(record["mu"]),
+            epsilons=tuple((float(delta), number(epsilon)) for delta, epsilon in record["epsilons"]),
+            added_epsilon=number(record["added_epsilon"]),
+            **numbers,
         )
 
 
@@ -201,11 +199,10 @@ class Statement:
     """The guarantee of one run.
 
     `unit` is who is protected: "user" with all their rows, or "row". `warning` is empty if nothing weakens the
-    guarantee. `ledger_path` is the name of the file of the ledger that it was charged to, `ledger_epsilon` and
-    `ledger_delta` that ledger's budget, `spent_epsilon` what had been charged to it, this run included: a running
-    total. What is guaranteed for all runs of a ledger, however they were chosen, is its budget. `tradeoff` is
-    what the noise really gives; None in files of models made before it was computed. `covers` is what the guarantee is
-    about; `NOT_COVERED` is what it is not about. `affected_users` is what the run released of rows that were left out.
+    guarantee. `ledger_path`, `ledger_epsilon` and `ledger_delta` are the file's name and budget of the ledger that it
+    was charged to, `spent_epsilon` a running total, this run included: what is guaranteed for all runs of a ledger is
+    its budget. `tradeoff` is what the noise really gives; None in files made before it was computed. `covers` is what
+    the guarantee is about, `NOT_COVERED` what it is not about; `affected_users` was released of rows left out.
     """
 
     epsilon: float
@@ -272,8 +269,10 @@ class Statement:
             f"{self.unit}s: {self.n_users:,}",
             *(
                 f"  {part.step}: {part.mechanism}, {part.releases} release{'s' * (part.releases > 1)}, "
-                f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone){self._whose(part)}"
+                f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
+                + (f", {n_users:,} of the {self.unit}s" if n_users != self.n_users else "")
                 for part in self.parts
+                for n_users in [part.last_user - part.first_user + 1]
             ),
             *([] if self.affected_users is None else [f"  {self.affected_users.in_words(self.unit)}"]),
             *([f"  {IN_PARALLEL}"] if apart((part.first_user, part.last_user) for part in self.parts) else []),
@@ -284,11 +283,6 @@ class Statement:
             *([] if self.tradeoff is None or not self.private else self._given(self.tradeoff)),
         ]
         return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)
-
-    def _whose(self, part: Part) -> str:
-        """How many are in it, unless all are."""
-        n_users = part.last_user - part.first_user + 1
-        return "" if n_users == self.n_users else f", {n_users:,} of the {self.unit}s"
 
     def _given(self, found: Tradeoff) -> list[str]:
         """What the noise gives, line by line."""
@@ -329,8 +323,18 @@ def statement(
     plan: Plan, budget: Budget, ledger: Ledger, insecure_seed: int | None = None, unit: str = "user", warning: str = ""
 ) -> Statement:
     """What a plan that was charged to `ledger` guarantees within `budget`; reads no data."""
+
+    def square(epsilon: float) -> float:
+        """mu^2 of the Gaussian mechanism that costs as much; epsilon itself without delta, where they add up."""
+        if budget.delta == 0:
+            return epsilon
+        try:
+            return 1 / gaussian_multiplier(Budget(max(epsilon, 1e-9), budget.delta)) ** 2
+        except BudgetExceeded:  # so little that no noise the accountant knows costs as little
+            return 0.0
+
     alone = {step.label: epsilon_at(step.mechanism.cost, budget.delta) for step in plan.steps}
-    squares = {label: _square(epsilon, budget.delta) for label, epsilon in alone.items()}
+    squares = {label: square(epsilon) for label, epsilon in alone.items()}
     totals = {
         edge: sum(squares[step.label] for step in plan.steps if step.start <= edge < step.stop)
         for edge in {step.start for step in plan.steps}
@@ -363,16 +367,6 @@ def statement(
     )
 
 
-def _square(epsilon: float, delta: float) -> float:
-    """mu^2 of the Gaussian mechanism that costs (epsilon, delta); epsilon itself without delta, where they add up."""
-    if delta == 0:
-        return epsilon
-    try:
-        return 1 / gaussian_multiplier(Budget(max(epsilon, 1e-9), delta)) ** 2
-    except BudgetExceeded:  # so little that no noise the accountant knows costs as little
-        return 0.0
-
-
 def tradeoff(plan: Plan, delta: float) -> Tradeoff:
     """What a plan that was made for this delta allows, for the users who pay most.
 
@@ -389,7 +383,10 @@ def tradeoff(plan: Plan, delta: float) -> Tradeoff:
 def _tradeoff(costs: tuple[Cost, ...], delta: float, added_epsilon: float | None) -> Tradeoff:
     slack = _SLACK * delta
     mu = max(least_mu(cost, slack) for cost in costs)
-    end = min(_LARGEST_EXPONENT, max(_last_epsilon(cost, delta) for cost in costs))
+    # Where the curves have come down to what is left out: failures, and a hundredth of delta, or else delta.
+    rooms = [(cost, (cost.failure + slack, delta, 1.0)) for cost in costs]
+    last = [next(e for room in each if math.isfinite(e := epsilon_at(cost, room))) for cost, each in rooms]
+    end = min(_LARGEST_EXPONENT, max(last))
     epsilons = np.unique(np.linspace(0.0, end, _LINES))
     deltas = np.max([delta_curve(cost, epsilons) for cost in costs], axis=0)
     others = {other: max(epsilon_at(cost, other) for cost in costs) for other in OTHER_DELTAS}
@@ -405,12 +402,6 @@ def _tradeoff(costs: tuple[Cost, ...], delta: float, added_epsilon: float | None
     )
 
 
-def _last_epsilon(cost: Cost, delta: float) -> float:
-    """Where the curve has come down to what is left out: failures, and a hundredth of delta, or else delta."""
-    rooms = (cost.failure + _SLACK * delta, delta, 1.0)
-    return next(epsilon for room in rooms if math.isfinite(epsilon := epsilon_at(cost, room)))
-
-
 def _polygon(epsilons: Numbers, deltas: Numbers) -> tuple[tuple[float, float], ...]:
     """Corners of what the lines b = 1 - delta - e^epsilon a, and their mirror images, leave."""
     slopes = np.exp(epsilons)
@@ -424,8 +415,7 @@ def _added_epsilon(plan: Plan, delta: float) -> float | None:
     """Epsilon at delta under adding or removing a user, for the users who would then pay most."""
     added = {}
     for step in plan.steps:
-        record, cost = described(step.mechanism), step.mechanism.cost
-        ratio = _ADDED_ACUTE if record.get("acute") else _ADDED.get(record["kind"])
+        ratio, cost = step.mechanism.added_to_replaced, step.mechanism.cost
         if ratio is None:
             return None
         pure = tuple(ratio * epsilon for epsilon in cost.pure)
@@ -456,10 +446,6 @@ def in_percent(chance: float) -> str:
     '54.8%'
     """
     return f"{math.ceil(1000 * chance - 1e-9) / 10:.1f}%"
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def _finite(value: float) -> float | None:

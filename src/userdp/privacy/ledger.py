@@ -19,7 +19,7 @@ import re
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,8 +35,6 @@ from userdp.privacy.sqlite_file import connect, create, transaction, undamaged
 _T = TypeVar("_T")
 _Priced = TypeVar("_Priced", Cost, Dominating)
 _FORMAT = 3
-_FIRST_FORMAT = 1  # of 0.1.0: without fractions of delta, and without what runs are charged as
-_SECOND_FORMAT = 2  # with times of charges to the microsecond, and without marks of runs and the privacy unit
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
     "identity TEXT NOT NULL, failure_share REAL NOT NULL, unit TEXT)",
@@ -46,12 +44,12 @@ _TABLES = (
     "start INTEGER NOT NULL, stop INTEGER NOT NULL)",
     f"PRAGMA user_version = {_FORMAT}",
 )
-_NEW_COLUMNS = (
+_NEW_COLUMNS = (  # format 1, of 0.1.0, has no fraction of delta, and not what runs are charged as
     f"ALTER TABLE budget ADD COLUMN failure_share REAL NOT NULL DEFAULT {FAILURE_FRACTION!r}",
     "ALTER TABLE runs ADD COLUMN dominating TEXT NOT NULL DEFAULT ''",
-    f"PRAGMA user_version = {_SECOND_FORMAT}",
+    "PRAGMA user_version = 2",
 )
-_NEWER_COLUMNS = (
+_NEWER_COLUMNS = (  # format 2 has times to the microsecond, and neither marks of runs nor the privacy unit
     "ALTER TABLE runs ADD COLUMN mark TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE budget ADD COLUMN unit TEXT",
     "UPDATE budget SET unit = 'user' WHERE EXISTS (SELECT * FROM runs)",
@@ -83,7 +81,7 @@ ODOMETER = (
 
 @dataclass(frozen=True)
 class ChargedStep:
-    """One step of a charged plan: its mechanism's kind and numbers, and which users of the random order it is on.
+    """One step of a charged plan: its mechanism, and which users of the random order it is on.
 
     `record` is text in files of 0.1.0, which wrote names of classes.
     """
@@ -100,7 +98,6 @@ class Charge:
     """One charged plan. `costs` has one entry for each set of users that paid differently.
 
     `charged_at` is a day, in UTC: the time between two charges could tell how long something took on somebody's data.
-
     `dominating` is what it is charged as between runs, for the sets of users that pay most.
     """
 
@@ -122,8 +119,7 @@ class Ledger:
 
     failure_fraction: the part of delta that is held for failure probabilities (of private tests, and of sampled runs
     that are charged as Gaussian ones); the rest is for Gaussian noise. It is fixed when the ledger is made: a quarter
-    if None. With 0, Gaussian noise may use all of delta; after the first run those with failure probabilities are then
-    refused, and sampled ones charged as if not sampled.
+    if None. With 0, runs with failure probabilities are refused after the first, and sampled ones charged as if not.
 
     Guarantee: all that the charged plans release is within the budget, for every user, also if plans, and how many of
     them, are chosen by looking at earlier releases; with a file, in any number of processes of one machine (SQLite's
@@ -131,9 +127,8 @@ class Ledger:
     refused, or cut off by a crash, has released nothing. An older copy of the file that is put back is noticed by the
     objects that saw a newer one, not by those made afterwards. Proof: docs/proofs.md, section 25.
 
-    The budget is of one privacy unit, whole users or single rows, which the first charge sets: epsilons of users and of
-    rows do not add up, so runs of the other unit are refused. Files of earlier versions that hold charges count as
-    "user", since they did not write the unit down.
+    The first charge sets the privacy unit, whole users or single rows: epsilons of the two do not add up, so runs of
+    the other are refused. Files of earlier versions that hold charges count as "user".
 
     The first plan may cost all of the budget. A later one is accepted if all of them, the first included, fit as the
     Gaussian mechanisms that dominate them: mu^2 adds up, and so do failure probabilities.
@@ -188,7 +183,7 @@ class Ledger:
 
     __copy__ = __deepcopy__
 
-    def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a ledger is the address of its file, and finds the very same ledger there or raises."""
         if self.path is None:
             raise TypeError("A ledger in memory cannot be pickled or sent to other processes: use one with a file.")
@@ -225,7 +220,16 @@ class Ledger:
         if unit not in UNITS:
             raise ValueError(f'unit must be "user" or "row", got {unit!r}. Nothing was charged.')
         with self._transaction() as db:
-            self._take_unit(db, unit)
+            held = _unit(db, self.path)
+            if held is None:
+                db.execute("UPDATE budget SET unit = ?", (unit,))
+            elif held != unit:
+                named = "" if self.path is None else f" {self.path}"
+                raise ValueError(
+                    f"Expected a run of the privacy unit {held!r}, as the other runs of the ledger{named}, got "
+                    f"{unit!r}: epsilons of users and of rows do not add up. Use another ledger for this run, or "
+                    f"privacy_unit={held!r}. Nothing was charged."
+                )
             if token is not None and self._was_charged(db, plan, token):
                 return
             before = [charge.dominating for charge in _charges(db, self.path)]
@@ -238,24 +242,10 @@ class Ledger:
                 (today, purpose, seed, _written(plan.costs), _written(new), str(uuid.uuid4())),
             ).lastrowid
             for step in plan.steps:
-                record = json.dumps(described(step.mechanism))
-                values = (run, step.label, record, int(step.start), int(step.stop))
+                values = (run, step.label, json.dumps(described(step.mechanism)), int(step.start), int(step.stop))
                 db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", values)
             if token is not None:
                 db.execute("INSERT INTO tokens VALUES (?, ?)", (token, run))
-
-    def _take_unit(self, db: sqlite3.Connection, unit: str) -> None:
-        """Keep the unit of the first charge, or refuse another one."""
-        held = _unit(db, self.path)
-        if held is None:
-            db.execute("UPDATE budget SET unit = ?", (unit,))
-        elif held != unit:
-            named = "" if self.path is None else f" {self.path}"
-            raise ValueError(
-                f"Expected a run of the privacy unit {held!r}, as the other runs of the ledger{named}, got {unit!r}: "
-                "epsilons of users and of rows do not add up. Use another ledger for this run, or "
-                f"privacy_unit={held!r}. Nothing was charged."
-            )
 
     def _accepted(self, costs: tuple[Cost, ...], before: list[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
         """What a run of these costs is charged as after those before; raises `BudgetExceeded` if it does not fit."""
@@ -283,7 +273,7 @@ class Ledger:
         return None if self.path is None else self._identity
 
     def spent(self) -> tuple[Dominating, ...]:
-        """What was spent in all, as charged between runs: one total for each way of being in the plans' sets of users.
+        """What was spent in all, as charged between runs, by each way of being in the plans' sets of users.
 
         It counts a seeded run as if its noise were private, which it is not: `spent_epsilon` is then infinite.
         """
@@ -292,8 +282,8 @@ class Ledger:
     def spent_epsilon(self, delta: float | None = None) -> float:
         """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own: a running total.
 
-        Infinite if any run was seeded: such a run is non-private. Of one run it is what that run costs, of several
-        what their dominating Gaussian mechanisms cost, which may be more than the sum.
+        Infinite if any run was seeded, hence non-private. Of several runs it is what their dominating Gaussian
+        mechanisms cost, which may be more than the sum.
 
         Guarantee: none by itself. What holds however runs are chosen is the budget; a total at a moment that was
         chosen by looking at results, to stop there say, does not.
@@ -307,10 +297,9 @@ class Ledger:
         return max(self._filter.epsilon_at(total, at) for total in _totals(charge.dominating for charge in charges))
 
     def largest_epsilon(self, delta: float | None = None) -> float:
-        """The largest epsilon, at `delta` or at the budget's own, of one more run that fits; 0 if there is none.
+        """The largest epsilon, at `delta` or at the budget's own, of one more run that fits, rounded down; 0 if none.
 
-        It is rounded down to three digits. At most so much, at this delta or a smaller one, is accepted of a run that
-        comes next and whose noise is Gaussian, as the default solver's is (with delta=0: Laplace). Runs with private
+        It is of a run whose noise is Gaussian, as the default solver's is (with delta=0: Laplace). Runs with private
         tests or samples are charged in other ways, and may fit up to less.
 
         >>> Ledger(Budget(1.0, 1e-6)).largest_epsilon()
@@ -410,12 +399,9 @@ def _write_tables(db: sqlite3.Connection, wanted: Filter) -> None:
     db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?, NULL)", held)
 
 
-def _newest_run(db: sqlite3.Connection) -> tuple[int, str, str] | None:
-    """The last run's number, random mark and costs."""
-    row: tuple[int, str, str] | None = db.execute(
-        "SELECT run, mark, costs FROM runs ORDER BY run DESC LIMIT 1"
-    ).fetchone()
-    return row
+def _newest_run(db: sqlite3.Connection) -> Any:
+    """The last run's number, random mark and costs; None before the first."""
+    return db.execute("SELECT run, mark, costs FROM runs ORDER BY run DESC LIMIT 1").fetchone()
 
 
 def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, str]:
@@ -426,11 +412,11 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
             f"Expected {path} to be a ledger, it is empty: what was spent is lost. Put a copy of the ledger back; "
             "delete the empty file only if nothing was ever charged to it."
         )
-    if version not in (_FIRST_FORMAT, _SECOND_FORMAT, _FORMAT):
+    if version not in (1, 2, _FORMAT):
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
-    if version == _FIRST_FORMAT:
+    if version == 1:
         _migrate(db, path)
-    elif version == _SECOND_FORMAT:
+    elif version == 2:
         for statement in _NEWER_COLUMNS:
             db.execute(statement)
     row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()

@@ -147,6 +147,11 @@ class Mechanism(ABC):
         return False
 
     @property
+    def added_to_replaced(self) -> float | None:
+        """How far adding a user moves what is released / how far replacing one does; None if there is no such ratio."""
+        return None
+
+    @property
     def block(self) -> int | None:
         """How many vectors a session wants at once: the others come before, through its `add`; None for all."""
         return None

@@ -80,6 +80,10 @@ class Clip(Mechanism):
         return Cost(subsampled=(Subsampled(self.sampling_probability, adding, self.rounds),))
 
     @property
+    def added_to_replaced(self) -> float:
+        return math.sqrt(0.5) if self.acute else 0.5
+
+    @property
     def expected(self) -> float:
         """How many vectors a round is expected to have: what sums are divided by."""
         return self.sampling_probability * self.n_vectors
