@@ -26,10 +26,11 @@ from report_records import (
 )
 from report_records import SEEDED as SEEDED_RECORD
 
+from userdp.privacy.guarantee import right_guess
 from userdp.report import report_facts, report_html, write_report
 from userdp.report.page import table
 from userdp.report.record import number, power, shorten
-from userdp.report.wording import factor_at_most, how, one_in, percent_at_most, purpose, right_guess, up
+from userdp.report.wording import factor_at_most, how, one_in, percent_at_most, purpose, up
 
 VOID = {"meta", "link", "br"}
 

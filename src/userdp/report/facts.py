@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from userdp.privacy.guarantee import covered, right_guess
+from userdp.privacy.guarantee import covered
 from userdp.report import wording
-from userdp.report.questions import questions
 from userdp.report.record import checked
 
 _TRUST = "a trusted curator holds the data; everybody else sees releases only"
@@ -52,13 +51,12 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "cautions": wording.cautions(model),
         "warning": privacy["warning"],
     }
-    alone = right_guess(privacy["epsilon"], privacy["delta"])
     steps = [{**step, "purpose": wording.purpose(step), "how": wording.how(step)} for step in privacy["mechanisms"]]
     noise = None
     if found is not None:
         noise = {
             "right_guess": found.right_guess,
-            "right_guess_of_epsilon_and_delta_alone": alone,
+            "right_guess_of_epsilon_and_delta_alone": privacy["alone"],
             "gdp_mu": found.mu,
             "gdp_but_for_events_of_chance": found.mu_failure,
             "fails_outright_with_chance": found.failure,
@@ -89,7 +87,7 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "excess_risk": error,
         "scores": None if model["scores"] is None else model["scores"].to_dict(),
         "model": {name: model[name] for name in _MODEL},
-        "questions": [{"question": asked, "answer": answer} for asked, answer in questions(model)],
+        "questions": [{"question": asked, "answer": answer} for asked, answer in wording.questions(model)],
     }
     plain: dict[str, Any] = _plain(facts)
     return plain

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -20,7 +20,6 @@ from userdp.data.columns import Columns
 from userdp.data.tables import check_place, whole_file
 from userdp.privacy.guarantee import covered as covers
 from userdp.report import plots, wording
-from userdp.report.questions import questions, told
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
 
 Model = Mapping[str, Any]
@@ -84,7 +83,8 @@ def report_html(record: Mapping[str, Any], title: str | None = None) -> str:
 
 def _lead(model: Model) -> str:
     unit = model["privacy"]["unit"]
-    kind = f"{wording.loss_in_words(model['loss'])} loss, " if model["loss"] else ""
+    loss = clean(model["loss"])  # without its numbers: those of counts and weights are in the parameters
+    kind = f"{'Poisson' if loss.startswith('poisson') else loss} loss, " if loss else ""
     private = model["privacy"]["private"]
     how = f"with {unit}-level differential privacy" if private else "with noise that can be reproduced"
     solver = f", by the solver “{clean(model['solver'])}”" if model["solver"] else ""
@@ -104,7 +104,7 @@ def _banners(model: Model) -> Iterable[str]:
         yield banner("amber", "Training aborted: this model is not finished.", f"{words}{kept}")
     elif model["message"]:
         yield banner("amber", "This model is likely of little use.", model["message"])
-    if wording.noise_dominated(model):
+    if positive(model["loss_at_zero"]) and real(model["estimate"]) >= real(model["loss_at_zero"]):
         yield banner(
             "amber",
             "This model is noise-dominated.",
@@ -126,9 +126,9 @@ def guarantee(model: Model) -> str:
             f"δ = {power(privacy['delta'])}. Read everything below in that light.</p></section>"
         )
     over, numbers = wording.exact_guarantee(model)
-    best = wording.percent_at_most(wording.best_guess(privacy))
+    best = wording.percent_at_most(privacy["best"])
     whom = "each person whose data was used" if privacy["unit"] == "user" else "each row of the data"
-    weak = " weak" if wording.weak_guarantee(privacy) else ""
+    weak = " weak" if privacy["weak"] else ""
     return f"""<section class="guarantee{weak}"><h2>What is guaranteed to {whom}</h2>
 <div class="grid uneven"><blockquote>{text(wording.plain_guarantee(privacy))}</blockquote>
 <p class="callout"><b>{best}</b> {text(wording.attack_in_words(privacy))}</p></div>
@@ -158,13 +158,15 @@ def tiles(model: Model) -> str:
 
 def source(model: Model) -> str:
     """What the model is for and of which data it was made, as far as somebody said so."""
-    rows = told(model)
+    rows = wording.told(model)
     return f"<section><h2>What it is for, and made of</h2>{facts(rows)}</section>" if rows else ""
 
 
 def officer(model: Model) -> str:
     """What a data-protection officer asks, and what the record answers."""
-    asked = "".join(f"<dt>{text(question)}</dt><dd>{text(answer)}</dd>" for question, answer in questions(model))
+    asked = "".join(
+        f"<dt>{text(question)}</dt><dd>{text(answer)}</dd>" for question, answer in wording.questions(model)
+    )
     return f'<section class="officer"><h2>Questions of a data-protection officer</h2><dl>{asked}</dl></section>'
 
 
@@ -235,7 +237,10 @@ def budget(model: Model) -> str:
         ("neighbours", privacy["neighbours"]),
         ("solver", f"{clean(model['solver'])}, mode {clean(model['mode'])}"),
     ]
-    records += [(clean(step.get("step", "")), wording.in_one_line(step.get("record", ""))) for step in steps]
+    for step in steps:
+        record = step.get("record", "")  # text in files of 0.1.0
+        numbers = [f"{name} {value}" for name, value in record.items()] if isinstance(record, Mapping) else [record]
+        records.append((clean(step.get("step", "")), ", ".join(map(str, numbers))))
     shown = table(heads, rows, numbers=(2, 3, 4, 5), words=1, stacked=True) if steps else "<p>No step is on record.</p>"
     alone = sum(real(step.get("epsilon_alone")) for step in steps)
     less = f"Together the steps cost ε = {privacy['epsilon']:g}, which is less than the sum of what each costs alone."
@@ -260,8 +265,7 @@ def _ledger(privacy: Model) -> str:
     ledger = privacy["ledger"]
     if ledger is None:
         return ""
-    total, spent, where = real(ledger.get("epsilon")), real(ledger.get("spent_epsilon")), ledger.get("path")
-    name = PureWindowsPath(str(where)).name if where else ""  # whose folder it is in is nobody's business
+    total, spent, name = real(ledger.get("epsilon")), real(ledger.get("spent_epsilon")), privacy["ledger_name"]
     kept = f"Kept in the file “{name}”." if name else "Kept in memory for this run: it knows of no other runs."
     words = (
         f"Counted in ε at δ = {power(real(ledger.get('delta')))}. {kept} What is spent is a running total. Guaranteed, "
@@ -313,7 +317,11 @@ def error(model: Model) -> str:
         f"Knows nothing, {number(nothing, 2)}: the loss of always predicting 0. A model that is off by so much has "
         "learned nothing.",
     ]
-    levels = (("predicted", estimate), (wording.error_name(model), bound), ("knows nothing", nothing))
+    levels = (
+        ("predicted", estimate),
+        ("estimate" if model["bound_is_estimate"] else "bound", bound),
+        ("knows nothing", nothing),
+    )
     picture = figure(plots.error_picture(levels), "Loss above that of the best model, on a log scale: left is better.")
     return f"""<section><h2>What privacy costs in accuracy</h2>
 <p class="lead">These are predictions from public numbers and from what was released. Nothing else was measured on the

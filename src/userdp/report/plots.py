@@ -21,9 +21,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from userdp.privacy.guarantee import right_guess
 from userdp.report.record import number, positive, real, shorten
-from userdp.report.wording import best_guess, column, percent_at_most
+from userdp.report.wording import column, percent_at_most
 
 MOST_BARS = 30
 MOST_ROWS = 20
@@ -48,8 +47,8 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
     (epsilon, delta) alone: right <= e^eps wrong + delta, and the same for what is not suspected: two lines that meet
     where both errors are equally likely. The noise itself, where it is known: the polygon of its trade-off.
     """
-    delta, found, best = privacy["delta"], privacy["tradeoff"], best_guess(privacy)
-    alone = right_guess(privacy["epsilon"], delta)
+    delta, found, alone = privacy["delta"], privacy["tradeoff"], privacy["alone"]
+    best: float = privacy["best"]
     with _canvas("attack", 290, left=58, right=18, top=12, bottom=48) as picture:
         axes = picture.axes
         wrong, right = [0.0, 1 - alone, 1 - delta, 1.0], [delta, alone, 1.0, 1.0]

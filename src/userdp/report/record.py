@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Any
+from pathlib import PureWindowsPath
+from typing import Any, TypeVar
 
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import AffectedUsers, Tradeoff
+from userdp.privacy.guarantee import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.base import PROVEN
 
 FORMAT = "userdp model 1"
@@ -25,13 +26,10 @@ _OPTIONAL: Mapping[str, Any] = {
     "versions": {},
     "source": {},
 }
-_OPTIONAL_PRIVACY = {
+_OPTIONAL_PRIVACY: Mapping[str, Any] = {
     "neighbours": "",
-    "insecure_seed": None,
     "warning": "",
-    "ledger": None,
-    "tradeoff": None,
-    "affected_users": None,
+    **dict.fromkeys(("insecure_seed", "ledger", "tradeoff", "affected_users")),
 }
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("estimator", str, "a name"),
@@ -46,121 +44,120 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("phases", list | tuple, "a list of dicts"),
     ("notes", list | tuple, "a list of texts"),
 )
+_WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
+_T = TypeVar("_T")
 
 
 def checked(record: object) -> dict[str, Any]:
     """A copy of the record with everything optional filled in, or an error that says what was expected."""
     if not isinstance(record, Mapping):
         raise _refused("a model's record", "a dict", record)
-    _expect(record.get("format") == FORMAT, '"format"', f'"{FORMAT}"', record.get("format"))
     whole = {**_OPTIONAL, **{str(key): value for key, value in record.items()}}
+
+    def expect(fine: bool, key: str, words: str) -> None:
+        if not fine:
+            raise _refused(f'"{key}"', words, whole.get(key))
+
+    expect(whole.get("format") == FORMAT, "format", f'"{FORMAT}"')
     for key, kind, words in _KINDS:
-        _expect(isinstance(whole.get(key), kind), f'"{key}"', words, whole.get(key))
-    _expect(
-        all(isinstance(phase, Mapping) for phase in whole["phases"]), '"phases"', "a list of dicts", whole["phases"]
-    )
+        expect(isinstance(whole.get(key), kind), key, words)
+    expect(all(isinstance(phase, Mapping) for phase in whole["phases"]), "phases", "a list of dicts")
     for key in ("n_users", "n_features"):
-        fine = isinstance(whole.get(key), Integral) and whole[key] >= 1
-        _expect(fine, f'"{key}"', "a whole number >= 1", whole.get(key))
+        expect(isinstance(whole.get(key), Integral) and whole[key] >= 1, key, "a whole number >= 1")
     if whole["bound_is_estimate"] is None:
         whole["bound_is_estimate"] = whole["solver"] not in PROVEN
-    estimate = whole["bound_is_estimate"]
-    _expect(isinstance(estimate, bool), '"bound_is_estimate"', "true or false", estimate)
-    _check_coefficients(whole)
-    whole["std_err"] = _standard_errors(whole)
-    whole["privacy"] = _checked_privacy(whole["privacy"])
-    if whole["scores"] is not None:
-        whole["scores"] = _checked_scores(whole["scores"])
-    return whole
-
-
-def _checked_scores(record: Any) -> Scores:
-    """The scores that were measured, if that is what they are."""
-    try:
-        found = Scores.from_dict(record)
-        fine = isinstance(found.n_users, int) and 0 < float(found.confidence) < 1 and bool(found.scores)
-        found.lines()
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-        fine = False
-    _expect(fine, '"scores"', "null or what Scores.to_dict() gives", record)
-    return found
-
-
-def _check_coefficients(record: dict[str, Any]) -> None:
-    width, rows, names, classes = record["n_features"], record["coef"], record["features"], record["classes"]
+    expect(isinstance(whole["bound_is_estimate"], bool), "bound_is_estimate", "true or false")
+    width, rows, names = whole["n_features"], whole["coef"], whole["features"]
     fine = bool(rows) and all(isinstance(row, list | tuple) and len(row) == width for row in rows)
-    _expect(fine, '"coef"', f"rows of n_features={width} numbers, one row per output", rows)
-    fine = all(_is_number(value) for row in [*rows, record["intercept"]] for value in row)
-    _expect(fine, '"coef" and "intercept"', "numbers", "something else")
-    fine = len(record["intercept"]) in (0, len(rows))
-    _expect(fine, '"intercept"', f"{len(rows)} numbers, one per output, or none", record["intercept"])
+    expect(fine, "coef", f"rows of n_features={width} numbers, one row per output")
+    if not all(_is_number(value) for row in [*rows, whole["intercept"]] for value in row):
+        raise _refused('"coef" and "intercept"', "numbers", "something else")
+    fine = len(whole["intercept"]) in (0, len(rows))
+    expect(fine, "intercept", f"{len(rows)} numbers, one per output, or none")
     fine = names is None or (isinstance(names, list | tuple) and len(names) == width)
-    _expect(fine, '"features"', f"null or {width} names", names)
-    _expect(isinstance(classes, list | tuple | None), '"classes"', "null or a list", classes)
+    expect(fine, "features", f"null or {width} names")
+    expect(isinstance(whole["classes"], list | tuple | None), "classes", "null or a list")
 
-
-def _standard_errors(record: dict[str, Any]) -> list[float] | None:
-    """Of the coefficients, the intercept's last if there is one; None for models without."""
-    found, width = record["uncertainty"], record["n_features"]
-    if found is None:
-        return None
-    try:
+    def standard_errors(found: Any) -> list[float]:
+        """Of the coefficients, the intercept's last if there is one."""
         size = len(found["noise"])
         errors = [math.sqrt(float(found["noise"][k][k]) + float(found["sampling"][k][k])) for k in range(size)]
-        fine = size in (width, width + 1) and len(record["coef"]) == 1 and all(map(math.isfinite, errors))
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-        fine = False
-    _expect(fine, '"uncertainty"', "null or two covariances of the weights of one output", found)
-    return errors
+        return _if(size in (width, width + 1) and len(rows) == 1 and all(map(math.isfinite, errors)), errors)
+
+    words = "null or two covariances of the weights of one output"
+    whole["std_err"] = _read('"uncertainty"', words, whole["uncertainty"], standard_errors)
+    whole["privacy"] = _checked_privacy(whole["privacy"])
+    whole["scores"] = _read('"scores"', "null or what Scores.to_dict() gives", whole["scores"], _scores)
+    return whole
 
 
 def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of the guarantee; with what follows: the most right guesses, and the name of the ledger's file."""
     whole = {**_OPTIONAL_PRIVACY, **privacy}
-    epsilon, delta, unit, private = (whole.get(key) for key in ("epsilon", "delta", "unit", "private"))
-    steps, ledger = whole.get("mechanisms"), whole["ledger"]
+    epsilon, delta, steps, ledger = (whole.get(key) for key in ("epsilon", "delta", "mechanisms", "ledger"))
+
+    def expect(fine: bool, key: str, words: str) -> None:
+        if not fine:
+            raise _refused(f'"privacy": "{key}"', words, whole.get(key))
+
     fine = epsilon is not None and _is_number(epsilon) and 0 < epsilon < math.inf
-    _expect(fine, '"privacy": "epsilon"', "a finite number > 0", epsilon)
+    expect(fine, "epsilon", "a finite number > 0")
     fine = delta is not None and _is_number(delta) and 0 <= delta < 1
-    _expect(fine, '"privacy": "delta"', "a number >= 0 and < 1", delta)
-    _expect(unit in ("user", "row"), '"privacy": "unit"', '"user" or "row"', unit)
-    _expect(isinstance(private, bool), '"privacy": "private"', "true or false", private)
+    expect(fine, "delta", "a number >= 0 and < 1")
+    expect(whole.get("unit") in ("user", "row"), "unit", '"user" or "row"')
+    expect(isinstance(whole.get("private"), bool), "private", "true or false")
     fine = isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)
-    _expect(fine, '"privacy": "mechanisms"', "a list of dicts", steps)
-    _expect(isinstance(ledger, Mapping | None), '"privacy": "ledger"', "null or a dict", ledger)
-    if whole["tradeoff"] is not None:
-        whole["tradeoff"] = _checked_tradeoff(whole["tradeoff"])
-    whole["affected_users"] = _checked_affected(whole["affected_users"])
-    whole["private"] = private and whole["insecure_seed"] is None
-    return whole
+    expect(fine, "mechanisms", "a list of dicts")
+    expect(isinstance(ledger, Mapping | None), "ledger", "null or a dict")
+    words = "null or what Tradeoff.to_dict() gives"
+    found = _read('"privacy": "tradeoff"', words, whole["tradeoff"], _tradeoff)
+    words = "null or a fraction and its interval"
+    affected = _read('"privacy": "affected_users"', words, whole["affected_users"], AffectedUsers.from_list)
+    alone = right_guess(
+        whole["epsilon"], whole["delta"]
+    )  # what epsilon and delta alone rule out, beside what the noise gives
+    best, weak = (alone, _WEAK) if found is None else (float(found.right_guess), _WEAK_NOISE)
+    where = (ledger or {}).get("path")  # whose folder it is in is nobody's business
+    return whole | {
+        "tradeoff": found,
+        "affected_users": affected,
+        "private": whole["private"] and whole["insecure_seed"] is None,
+        "alone": alone,
+        "best": best,
+        "weak": best >= weak,
+        "ledger_name": clean(PureWindowsPath(str(where)).name) if where else "",
+    }
 
 
-def _checked_tradeoff(record: Any) -> Tradeoff:
+def _scores(record: Any) -> Scores:
+    """The scores that were measured, if that is what they are."""
+    found = Scores.from_dict(record)
+    found.lines()
+    return _if(isinstance(found.n_users, int) and 0 < float(found.confidence) < 1 and bool(found.scores), found)
+
+
+def _tradeoff(record: Any) -> Tradeoff:
     """What the noise really gives, if its numbers can be chances at all."""
-    try:
-        found = Tradeoff.from_dict(record)
-        points = [chance for pair in found.points for chance in pair]
-        chances = [found.right_guess, found.failure, found.mu_failure, *points]
-        numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
-        fine = all(0 <= chance <= 1 for chance in chances)
-        fine = fine and all(value is None or 0 <= value < math.inf for value in numbers) and len(found.points) > 1
-    except (KeyError, TypeError, ValueError, OverflowError):
-        fine = False
-    _expect(fine, '"privacy": "tradeoff"', "null or what Tradeoff.to_dict() gives", record)
+    found = Tradeoff.from_dict(record)
+    chances = [found.right_guess, found.failure, found.mu_failure, *(end for point in found.points for end in point)]
+    numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
+    fine = all(0 <= chance <= 1 for chance in chances) and len(found.points) > 1
+    return _if(fine and all(value is None or 0 <= value < math.inf for value in numbers), found)
+
+
+def _if(fine: bool, found: _T) -> _T:
+    if not fine:
+        raise ValueError("not what it should be")
     return found
 
 
-def _checked_affected(record: Any) -> AffectedUsers | None:
-    """The fraction of users who lost rows, if it is one."""
+def _read(what: str, words: str, part: Any, read: Callable[[Any], _T | None]) -> _T | None:
+    """A part of the record as it is used, None if there is none; or an error that says what was expected."""
     try:
-        return AffectedUsers.from_list(record)
-    except (TypeError, ValueError, OverflowError):
-        raise _refused('"privacy": "affected_users"', "null or a fraction and its interval", record) from None
-
-
-def _expect(fine: bool, what: str, expected: str, got: object) -> None:
-    if not fine:
-        raise _refused(what, expected, got)
+        return None if part is None else read(part)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError):
+        raise _refused(what, words, part) from None
 
 
 def _refused(what: str, expected: str, got: object) -> ValueError:

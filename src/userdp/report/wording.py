@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import NOT_COVERED, right_guess
+from userdp.privacy.guarantee import NOT_COVERED
 from userdp.privacy.ledger import kind_of_class
 from userdp.report.record import clean, number, positive, power, real
 from userdp.solvers.registry import WORDS
 
-_WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _UP = 1 + 1e-12  # what floats may have lost
 RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
 _STEPS = "The training steps: each releases where people's data, on average, pulls the model."
@@ -73,17 +72,6 @@ _MECHANISMS = {
 _COLUMNS = {"users_a_step": "users per step", "radius": "released radius", "noise_std": "noise (std)"}
 
 
-def best_guess(privacy: Mapping[str, Any]) -> float:
-    """How often the best attack guesses right: what the noise gives, or what epsilon and delta alone rule out."""
-    found = privacy["tradeoff"]
-    return right_guess(privacy["epsilon"], privacy["delta"]) if found is None else float(found.right_guess)
-
-
-def weak_guarantee(privacy: Mapping[str, Any]) -> bool:
-    """Whether a right guess may be so likely that little is ruled out."""
-    return best_guess(privacy) >= (_WEAK if privacy["tradeoff"] is None else _WEAK_NOISE)
-
-
 def percent_at_most(chance: float) -> str:
     """A chance in percent, rounded up; never a round 100 for what is less."""
     for decimals in (1, 2, 4):
@@ -131,18 +119,16 @@ def plain_guarantee(privacy: Mapping[str, Any]) -> str:
 
 def attack_in_words(privacy: Mapping[str, Any]) -> str:
     """What the guarantee means for somebody who wants to find out about one person."""
-    user = privacy["unit"] == "user"
-    versions = (
-        "one person's data: the true one, say, and a stranger's" if user else "one row: the true one, say, and another"
-    )
-    warning = " That is a weak guarantee: on its own it rules out little." if weak_guarantee(privacy) else ""
-    alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
-    best = percent_at_most(best_guess(privacy))
+    versions = "one row: the true one, say, and another"
+    if privacy["unit"] == "user":
+        versions = "one person's data: the true one, say, and a stranger's"
+    alone, best = percent_at_most(privacy["alone"]), percent_at_most(privacy["best"])
     beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows {best}."
-    beyond = "" if privacy["tradeoff"] is None else beyond
+    warning = " That is a weak guarantee: on its own it rules out little." if privacy["weak"] else ""
     return (
         "is the best chance of a right guess that this release can give to somebody who knows everything else and "
-        f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%.{beyond}{warning}"
+        f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%."
+        f"{'' if privacy['tradeoff'] is None else beyond}{warning}"
     )
 
 
@@ -151,13 +137,18 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     found, unit = privacy["tradeoff"], privacy["unit"]
     if found is None:
         return []
-    alone = percent_at_most(right_guess(privacy["epsilon"], privacy["delta"]))
-    best = percent_at_most(found.right_guess)
+    alone, best = percent_at_most(privacy["alone"]), percent_at_most(privacy["best"])
     rows = [("right guesses", f"{best} at most with this noise; (ε, δ) alone would allow {alone}")]
     if found.mu is not None:
         but = f", but for events of chance {power(found.mu_failure)}, counted in δ" if found.mu_failure else ""
         rows.append(("μ", f"{up(found.mu)}: it tells no more than one Gaussian mechanism of this μ (μ-GDP){but}"))
-    rows.append(("can it fail outright?", failure_in_words(found.failure)))
+    failure = "No: noise alone protects, and there is no test that could err."
+    if found.failure:
+        failure = (
+            f"With a chance of {power(found.failure)} at most, counted in δ: nothing is guaranteed then. A private "
+            "test may pass where it should not, say."
+        )
+    rows.append(("can it fail outright?", failure))
     if found.added_epsilon is not None:
         words = (
             f"{up(found.added_epsilon, 3)}: what libraries that account for adding or removing a {unit} (Opacus, say) "
@@ -167,35 +158,22 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def failure_in_words(failure: float) -> str:
-    """Whether there are events in which nothing is guaranteed."""
-    if not failure:
-        return "No: noise alone protects, and there is no test that could err."
-    return (
-        f"With a chance of {power(failure)} at most, counted in δ: nothing is guaranteed then. A private test "
-        "may pass where it should not, say."
-    )
-
-
-def error_name(record: Mapping[str, Any]) -> str:
-    """What the number that the plan was chosen by is."""
-    return "estimate" if record["bound_is_estimate"] else "bound"
-
-
 def error_in_words(record: Mapping[str, Any]) -> str:
-    """What that number says of the model's error."""
+    """What the number that the plan was chosen by says of the model's error."""
     bound, nothing = record["bound"], record["loss_at_zero"]
     useless = positive(nothing) and real(bound) >= real(nothing)
     if record["bound_is_estimate"]:
-        told = (
+        return (
             f"Estimate, {number(bound, 2)}: by how much this model's mean loss should exceed that of the best model, "
+            "as far as public and released numbers tell. No theorem says that it stays below."
+            + " As an error it is too large to tell anything."
+            * useless
         )
-        told += "as far as public and released numbers tell. No theorem says that it stays below."
-        return told + (" As an error it is too large to tell anything." if useless else "")
     return (
         f"Bound, {number(bound, 2)}: what theory proves of how far this model's mean loss can be above that of "
         "the best model, in the worst case, if the declared numbers are right."
-        + (" As so often, the worst case is too pessimistic to tell anything." if useless else "")
+        + " As so often, the worst case is too pessimistic to tell anything."
+        * useless
     )
 
 
@@ -258,11 +236,6 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def noise_dominated(record: Mapping[str, Any]) -> bool:
-    """Whether the predicted error is no better than that of knowing nothing."""
-    return positive(record["loss_at_zero"]) and real(record["estimate"]) >= real(record["loss_at_zero"])
-
-
 def purpose(step: Mapping[str, Any]) -> str:
     """What a step of the plan is for."""
     label = str(step.get("step", "")).lower()
@@ -286,13 +259,6 @@ def _kind(step: Mapping[str, Any]) -> str:
     return kind
 
 
-def in_one_line(record: object) -> str:
-    """A mechanism's numbers; files of 0.1.0 hold them as text."""
-    if not isinstance(record, Mapping):
-        return str(record)
-    return ", ".join(f"{name} {value}" for name, value in record.items())
-
-
 def radius_in_words(record: Mapping[str, Any]) -> str:
     """What the radius of a phase is: where outliers begin, or the length that contributions are clipped to."""
     kinds = [_kind(step) for step in record["privacy"]["mechanisms"]]
@@ -307,12 +273,6 @@ def radius_in_words(record: Mapping[str, Any]) -> str:
 def column(key: object) -> str:
     """The heading of a phase's number."""
     return _COLUMNS.get(str(key), clean(key).replace("_", " "))
-
-
-def loss_in_words(name: object) -> str:
-    """A loss by its name, without its numbers: those of counts and weights are in the parameters."""
-    words = clean(name)
-    return "Poisson" if words.startswith("poisson") else words
 
 
 def column_in_words(record: Mapping[str, Any], learned: bool) -> str:
@@ -331,3 +291,93 @@ def column_in_words(record: Mapping[str, Any], learned: bool) -> str:
     if record.get("missing_indicator"):
         words.append("a feature tells missing cells")
     return "; ".join(words) + (" (learned privately)" if learned else "")
+
+
+def told(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the model is for and made of, as far as it was said: names of files and columns, never what is in them."""
+    source = record["source"]
+    named = [
+        ("purpose", record["parameters"].get("purpose")),
+        ("data", source.get("data")),
+        ("target", source.get("target")),
+        ("rows count as often as", source.get("weight")),
+        ("counted in", source.get("exposure")),
+        ("who is a user", source.get("user_column") and f"whoever has an id of their own in “{source['user_column']}”"),
+    ]
+    return [(name, clean(words)) for name, words in named if words]
+
+
+def questions(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What somebody asks who answers for people's data, and what the record answers, in this order."""
+    privacy, count = record["privacy"], f"Yes, {number(record['n_users'])} is taken to be public, and printed."
+    private, users, name = privacy["private"], privacy["unit"] == "user", privacy["ledger_name"]
+    column = clean(record["source"].get("user_column") or "")
+    who = f"A person is whoever has an id of their own in the column “{column}”"
+    protected = (
+        "Each person, with all their rows together: nobody can tell from the release, but for what ε and δ allow, what "
+        "one person's rows were, or that they were this person's and not somebody else's. "
+        f"{who if column else 'Ids say who is a person'}; whoever has several ids is protected for each of them by "
+        "itself, which is less."
+    )
+    published = (
+        "As far as ε and δ protect, yes: the model file, this page and whatever is computed from them, provided that "
+        "columns, ranges and parameters were not chosen by looking at the data without privacy. Predictions for new "
+        "rows tell of those rows, which are not protected. Whether this ε is small enough for the purpose is for you "
+        "to judge."
+    )
+    counted = (
+        f"{count} Who they are is protected. If it may not be known how many there are (of one person more or less, "
+        "say), do not publish this."
+    )
+    if not users:
+        protected = "Each row by itself. All rows of a person together are protected less, the more they are."
+        counted = f"{count} If it may not be known, do not publish this."
+    if privacy["warning"]:
+        published = (
+            "As far as ε and δ protect, yes; but some facts were read off the data without protection (see the note at "
+            "the top): whether those may be published is for you to judge."
+        )
+    if not private:
+        protected = "Nobody: the run was seeded, and its noise can be taken off."
+        published = "No. Fit again, without a seed."
+    adds = (
+        "What is released from the other data set comes on top: epsilons add up, and so do deltas, for somebody who is "
+        "in both."
+    )
+    twice = f"{adds} Nothing keeps count of it here; one ledger for both data sets would."
+    kept = "A note that this was released: it had no ledger file, so nothing else remembers what was spent."
+    if name:
+        twice = f"{adds} This ledger counts what was charged to it, and nothing else: charge both to the same one."
+        kept = f"The ledger “{name}”, with a copy after each release: without it nobody knows what was spent."
+    also = (
+        "Secret, as before: the data; a journal of the fit, if there is one (--checkpoint; delete it); logs, notebooks "
+        "and scores that were made from the data without privacy."
+    )
+    return [
+        ("What is protected?", protected),
+        ("May the model be published?", published),
+        (f"Is the number of {'people' if users else 'rows'} public?", counted),
+        ("What about one person in two data sets?", twice),
+        ("Which epsilon is it?", _which_epsilon(privacy)),
+        ("What else must be kept?", f"{kept} {also}"),
+    ]
+
+
+def _which_epsilon(privacy: Mapping[str, Any]) -> str:
+    """Of this release, and of all that are charged to the same ledger."""
+    ledger, epsilon = privacy["ledger"], rounded_up(privacy["epsilon"])
+    if not privacy["private"]:
+        return f"None: ε = {epsilon} was planned, and with a known seed nothing of it holds."
+    own = (
+        f"ε = {epsilon} at δ = {power(privacy['delta'])}, for this release. Somebody who wavers 50 : 50 between two "
+        f"versions of one {'person’s data' if privacy['unit'] == 'user' else 'row'} then guesses right "
+        f"{percent_at_most(privacy['best'])} of the time at most."
+    )
+    if not privacy["ledger_name"] or not math.isfinite(real(ledger.get("epsilon"))):
+        return f"{own} Other releases from the same data come on top."
+    if ledger.get("spent_epsilon") in (None, math.inf):
+        return f"{own} A seeded run was charged to the same ledger: all releases together are not private."
+    return (
+        f"{own} All releases that are charged to the ledger together stay within its budget, "
+        f"ε = {rounded_up(real(ledger['epsilon']))} at δ = {power(real(ledger.get('delta')))}."
+    )
