@@ -88,7 +88,7 @@ def checked(record: object) -> dict[str, Any]:
     words = "null or two covariances of the weights of one output"
     whole["std_err"] = _read('"uncertainty"', words, whole["uncertainty"], standard_errors)
     whole["privacy"] = _checked_privacy(whole["privacy"])
-    whole["scores"] = _read('"scores"', "null or what Scores.to_dict() gives", whole["scores"], _scores)
+    whole["scores"] = _read('"scores"', "null or what Scores.to_dict() gives", whole["scores"], _checked_scores)
     return whole
 
 
@@ -111,7 +111,7 @@ def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     expect(fine, "mechanisms", "a list of dicts")
     expect(isinstance(ledger, Mapping | None), "ledger", "null or a dict")
     words = "null or what Tradeoff.to_dict() gives"
-    found = _read('"privacy": "tradeoff"', words, whole["tradeoff"], _tradeoff)
+    found = _read('"privacy": "tradeoff"', words, whole["tradeoff"], _checked_tradeoff)
     words = "null or a fraction and its interval"
     affected = _read('"privacy": "affected_users"', words, whole["affected_users"], AffectedUsers.from_list)
     alone = right_guess(
@@ -130,14 +130,14 @@ def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scores(record: Any) -> Scores:
+def _checked_scores(record: Any) -> Scores:
     """The scores that were measured, if that is what they are."""
     found = Scores.from_dict(record)
     found.lines()
     return _if(isinstance(found.n_users, int) and 0 < float(found.confidence) < 1 and bool(found.scores), found)
 
 
-def _tradeoff(record: Any) -> Tradeoff:
+def _checked_tradeoff(record: Any) -> Tradeoff:
     """What the noise really gives, if its numbers can be chances at all."""
     found = Tradeoff.from_dict(record)
     chances = [found.right_guess, found.failure, found.mu_failure, *(end for point in found.points for end in point)]
