@@ -133,7 +133,7 @@ def reference(model: Any, X: np.ndarray, y: np.ndarray, owners: np.ndarray) -> t
     z = gaussian_multiplier(budget_for(model.epsilon, None, data.n_users))
     spread = np.sqrt(np.diag(inverse)).reshape(loss.n_outputs, -1)[:, :-1]
     weights = best.reshape(loss.n_outputs, -1)[:, :-1]
-    return model._half * weights, model._half * 2 * z / data.n_users * rms * spread
+    return model._scale.weight * weights, model._scale.weight * 2 * z / data.n_users * rms * spread
 
 
 def run(

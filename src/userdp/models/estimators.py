@@ -26,7 +26,6 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from userdp import losses
 from userdp.data.schema import is_boolean, label_set, numbers, positions
-from userdp.data.users import RemoteUsers
 from userdp.losses import Loss
 from userdp.models.linear import LinearModel, TargetScale, Weighed, documented_model
 from userdp.solvers.base import Result
@@ -80,11 +79,6 @@ class _Classifier(ClassifierMixin, LinearModel):
             chosen = np.append(of_class / of_class.max(), 0.0)[_positions(targets, len(of_class))]
             sample_weight = chosen if sample_weight is None else chosen * sample_weight
         return super()._weighed(targets, sample_weight)
-
-    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
-        if self.class_weight is not None:
-            raise ValueError("Expected no class_weight for users whose rows are elsewhere. Nothing was spent.")
-        return data
 
     def _class_weights(self, declared: Mapping[Any, float]) -> np.ndarray:
         """A weight for each class, all of them public."""
@@ -184,6 +178,7 @@ class _Regressor(RegressorMixin, LinearModel):
     """
 
     _classifies: ClassVar[bool] = False
+    _degree: ClassVar[int] = 2  # with which power of targets' units the loss grows
 
     target_range: tuple[float, float] | str | None = None
 
@@ -216,8 +211,9 @@ class _Regressor(RegressorMixin, LinearModel):
                 )
 
     def _declare(self, y: Any) -> None:
+        self.target_range_: tuple[float, float] | None = None
         if self._learns_range:
-            self.target_range_: tuple[float, float] | None = (-1.0, 1.0)  # as targets are scaled, until it is learned
+            self._keep_range((-1.0, 1.0))  # as targets are scaled, until it is learned
         elif self.target_range is not None:
             try:
                 low, high = map(float, self.target_range)
@@ -227,10 +223,8 @@ class _Regressor(RegressorMixin, LinearModel):
                 raise ValueError(
                     f"Expected target_range={self.target_range!r} to be two numbers, lowest < highest, or 'private'."
                 )
-            self.target_range_ = (low, high)
-        elif self.unprotected_checks:
-            self.target_range_ = None
-        else:
+            self._keep_range((low, high))
+        elif not self.unprotected_checks:
             raise ValueError(
                 "Expected target_range=(lowest, highest): a public range of targets, from what they mean and not from "
                 "the data; those beyond are cut off. target_range='private' learns it for a part of the budget. "
@@ -240,33 +234,15 @@ class _Regressor(RegressorMixin, LinearModel):
     def _coded(self, y: Any) -> np.ndarray:
         y = numbers("y", y).astype(np.float64, copy=False)
         if self.target_range_ is None:
-            self.target_range_ = (float(y.min()), float(y.max()) + (y.min() == y.max()))
+            self._keep_range((float(y.min()), float(y.max()) + (y.min() == y.max())))
         return self._scale(y)
 
-    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
-        if self.target_range_ is None or self._learns_range:
-            raise ValueError(
-                "Expected target_range=(lowest, highest): it is not learned of users whose rows are elsewhere. Nothing "
-                "was spent."
-            )
-        return data.mapped(self._scale.users)
-
-    @property
-    def _scale(self) -> TargetScale:
-        assert self.target_range_ is not None
-        return TargetScale(self.target_range_, self._middle, self._half)
-
-    @property
-    def _middle(self) -> float:
-        """What is taken off targets: the middle of their range, or 0 without an intercept."""
-        assert self.target_range_ is not None
-        return self.target_range_[0] / 2 + self.target_range_[1] / 2 if self.fit_intercept else 0.0
-
-    @property
-    def _half(self) -> float:
-        """What targets are divided by, so that they are in [-1, 1]."""
-        assert self.target_range_ is not None
-        return max(abs(end - self._middle) for end in self.target_range_)
+    def _keep_range(self, ends: tuple[float, float]) -> None:
+        """Keep the range, and scale targets to [-1, 1]; without an intercept their 0 stays where it is."""
+        self.target_range_ = ends
+        middle = ends[0] / 2 + ends[1] / 2 if self.fit_intercept else 0.0
+        half = max(abs(end - middle) for end in ends)
+        self._scale = TargetScale(ends, middle, half, weight=half, loss=half**self._degree)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -293,7 +269,7 @@ class HuberRegressor(_Regressor):
     threshold: float | None = None
 
     def _loss(self) -> Loss:
-        return losses.huber(0.2 if self.threshold is None else self.threshold / self._half)
+        return losses.huber(0.2 if self.threshold is None else self.threshold / self._scale.half)
 
 
 @documented_model(quantile="Which quantile of the target, given the features, is predicted.")
@@ -301,14 +277,12 @@ class HuberRegressor(_Regressor):
 class QuantileRegressor(_Regressor):
     """Regression of a quantile, the median by default, private for whole users."""
 
+    _degree: ClassVar[int] = 1
+
     quantile: float = 0.5
 
     def _loss(self) -> Loss:
         return losses.quantile(self.quantile)
-
-    @property
-    def _unit(self) -> float:
-        return self._half
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -392,22 +366,20 @@ class PoissonRegressor(RegressorMixin, LinearModel):
         declared = isinstance(self.max_count, int | float | np.number) and 0 < self.max_count < math.inf
         if self.max_count is not None and not declared:
             raise ValueError(f"Expected max_count={self.max_count!r} to be a finite number > 0.")
-        self.max_count_ = None if self.max_count is None else float(self.max_count)
+        self.max_count_: float | None = None
+        if self.max_count is not None:
+            self._keep_range((0.0, float(self.max_count)))
+
+    def _keep_range(self, ends: tuple[float, float]) -> None:
+        """Keep the largest count, over which counts are divided; weights are of logarithms."""
+        self.max_count_ = ends[1]
+        self._scale = TargetScale(ends, half=ends[1], loss=ends[1])
 
     def _coded(self, y: Any) -> np.ndarray:
         y = numbers("y", y).astype(np.float64, copy=False)
         if self.max_count_ is None:
-            self.max_count_ = max(float(y.max()), 1e-300)
+            self._keep_range((0.0, max(float(y.max()), 1e-300)))
         return self._scale(y)
-
-    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
-        if self.max_count_ is None:
-            raise ValueError("Expected max_count: it is not read off users whose rows are elsewhere.")
-        return data.mapped(self._scale.users)
-
-    @property
-    def _scale(self) -> TargetScale:
-        return TargetScale((0.0, self._unit), 0.0, self._unit)
 
     def _limits(self) -> tuple[float, float] | None:
         return 0.0, self._largest_rate
@@ -419,7 +391,7 @@ class PoissonRegressor(RegressorMixin, LinearModel):
             return super()._weighed(targets, sample_weight)
         rates = np.where(exposure > 0, np.minimum(targets / exposure, 1e30), 0.0)  # infinite ones would be left out
         weights = exposure if sample_weight is None else exposure * sample_weight
-        return rates, weights, losses.poisson_of_exposure(self._largest_rate, self._unit)
+        return rates, weights, losses.poisson_of_exposure(self._largest_rate, self._scale.half)
 
     def _loss(self) -> Loss:
         return losses.poisson(self._largest_rate)
@@ -428,14 +400,6 @@ class PoissonRegressor(RegressorMixin, LinearModel):
     def _largest_rate(self) -> float:
         assert self.max_count_ is not None
         return self.max_count_ / (self.largest_.get("exposure") or 1.0)
-
-    def _penalty(self) -> float:
-        return super()._penalty() * (self.largest_.get("exposure") or 1.0)  # which counts have, and rates not
-
-    @property
-    def _unit(self) -> float:
-        assert self.max_count_ is not None
-        return self.max_count_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

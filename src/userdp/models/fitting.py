@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -168,18 +169,21 @@ def minimize(
             if held_out is not None:
                 assert isinstance(data, UserData)
                 held_out.score(curator, certified, data, result.weights)
-        if isinstance(
-            checkpoint, str | os.PathLike
-        ):  # a Journal is ended by whoever made it, who may write a file first
+        if isinstance(checkpoint, str | os.PathLike):  # who made a Journal ends it, and may write a file first
             Journal(checkpoint).end()
     caution = "" if problem.loss.level is None or result.aborted else option.plan.caution
     message = result.message or caution
     if message in ("", CLIPPED_ADVICE, caution) and _hidden(problem, option, result):
         message = f"{NOISE_ADVICE} {caution}".strip()
-    guarantee = replace(curator.statement(), affected_users=result.affected_users)
-    bound = result.bound if option.refined else option.bound
-    result = replace(result, message=message, bound=bound, bytes_per_release=curator.bytes_per_release)
-    return replace(result, solver=option.solver, mode=option.mode, privacy=guarantee)
+    return replace(
+        result,
+        message=message,
+        bound=result.bound if option.refined else option.bound,
+        bytes_per_release=curator.bytes_per_release,
+        solver=option.solver,
+        mode=option.mode,
+        privacy=replace(curator.statement(), affected_users=result.affected_users),
+    )
 
 
 def _hidden(problem: Problem, option: Option, result: Result) -> bool:
@@ -206,13 +210,8 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Prepa
     if sparse:
         rows.sum_duplicates()  # of a copy
     cells = rows.data if sparse else rows
-    if (
-        rows.ndim != 2
-        or rows.shape[1] != expected
-        or rows.shape[0] == 0
-        or not np.isfinite(cells).all()
-        or not cells.any()
-    ):
+    fitting = rows.ndim == 2 and rows.shape[1] == expected and rows.shape[0] > 0
+    if not (fitting and np.isfinite(cells).all() and cells.any()):
         raise ValueError(
             f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
             "missing values. Nothing was spent."
@@ -229,29 +228,19 @@ def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Prepa
     return np.asarray(moment)
 
 
-def bar(wanted: bool | None) -> AbstractContextManager[solvers.Progress | None]:
-    """A progress bar, on a terminal only if `wanted` is None: what to tell it, or None."""
+@contextmanager
+def bar(wanted: bool | None) -> Iterator[solvers.Progress | None]:
+    """A progress bar, on a terminal only if `wanted` is None: what is told which step begins, or None."""
     console = Console(stderr=True, force_terminal=wanted)
-    return _Bar(console) if (console.is_terminal if wanted is None else wanted) else nullcontext()
-
-
-class _Bar(AbstractContextManager[solvers.Progress]):
-    """A progress bar that is told which step begins."""
-
-    def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._until = ExitStack()
-
-    def __enter__(self) -> solvers.Progress:
-        self._until.enter_context(self._progress)
-        task = self._progress.add_task("planning", total=None)
+    if not (console.is_terminal if wanted is None else wanted):
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("planning", total=None)
 
         def tell(label: str, done: int, total: int) -> None:
-            new = label != self._progress.tasks[task].description  # shown at once, however short the step is
-            self._progress.update(task, description=label, completed=done, total=total, refresh=new)
+            new = label != shown.tasks[task].description  # shown at once, however short the step is
+            shown.update(task, description=label, completed=done, total=total, refresh=new)
 
-        return tell
-
-    def __exit__(self, *_: object) -> None:
-        self._until.close()
+        yield tell

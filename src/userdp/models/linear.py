@@ -132,11 +132,17 @@ def documented_model(**own: str) -> Callable[[_T], _T]:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Targets cut off at the public range, less its middle, over half of it; infinite ones are missing."""
+    """How targets become what is learned: cut off at public ends, less `middle`, over `half`; infinite ones missing.
 
-    ends: tuple[float, float]
-    middle: float
-    half: float
+    weight: what learned weights are multiplied by; loss: a loss in units of targets over the same of what is learned.
+    Positions of classes stay as they are.
+    """
+
+    ends: tuple[float, float] = (-math.inf, math.inf)
+    middle: float = 0.0
+    half: float = 1.0
+    weight: float = 1.0
+    loss: float = 1.0
 
     def __call__(self, targets: np.ndarray) -> np.ndarray:
         scaled: np.ndarray = (np.clip(targets, *self.ends) - self.middle) / self.half
@@ -156,6 +162,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     """Base of the estimators: public parameters, data to users, one private minimisation, what is kept."""
 
     _classifies: ClassVar[bool] = True
+    _scale = TargetScale()
 
     epsilon: float = 1.0
     delta: float | None = None
@@ -252,8 +259,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             )
             del targets, weights  # the data has them, in its own order
             data = replace(data, source=source)
-            unknown = self._unknown_range(y, data.targets.astype(np.int64)) if self._learns_range else None
-            self._fit(self._preparation(cells, data, unknown), loss, evaluate)
+            if self._learns_range:
+                data = replace(data, targets=numbers("y", y).astype(np.float64)[data.targets.astype(np.int64)])
+            self._fit(self._preparation(cells, data), loss, evaluate)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
 
@@ -289,13 +297,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             self._check_evaluate(self.evaluate, {})
             if isinstance(data, UserData) and shares_memory(self.public_X, data.rows):
                 raise ValueError(SHARED)
-            if self._learns_range and isinstance(data, UserData):
-                if data.store is None:
-                    data = data.without(self._has_sense(data.targets))
-                unknown = UnknownRange(data.targets, lambda ends: self._coded_within(ends, data))
-                self._fit(self._preparation(None, data, unknown), self._loss(), self.evaluate)
-            else:
-                self._fit(*self._coded_users(data), self.evaluate)
+            self._fit(*self._coded_users(data), self.evaluate)
         self._warn()
         return self
 
@@ -339,12 +341,16 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             return None, self.columns.encode_cells(cells)
         return cells, np.arange(len(next(iter(cells.values()))), dtype=np.float64)[:, None]
 
-    def _preparation(
-        self, cells: dict[str, Any] | None, data: UserData, unknown: UnknownRange | None
-    ) -> UserData | Preparation:
-        """The data, or what is to be learned of it first."""
-        if cells is None and unknown is None:
+    def _preparation(self, cells: dict[str, Any] | None, data: UserData) -> UserData | Preparation:
+        """The data, or what is to be learned of it first: of columns that have cells, or of targets."""
+        if cells is None and not self._learns_range:
             return data
+
+        def coded(ends: tuple[float, float]) -> np.ndarray:
+            self._keep_range(ends)
+            return self._coded_targets(data)
+
+        unknown = UnknownRange(data.targets, coded) if self._learns_range else None
         columns = None if cells is None else self.columns
         return Preparation(columns, cells or {}, data, bool(self.fit_intercept), self.columns_fraction, unknown)
 
@@ -352,19 +358,6 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     def _learns_range(self) -> bool:
         """Whether the range of targets is to be learned privately."""
         return isinstance(declared := getattr(self, "target_range", None), str) and declared == PRIVATE
-
-    def _unknown_range(self, y: Any, order: np.ndarray) -> UnknownRange:
-        """Targets of rows in this order, to be coded once their range is known."""
-
-        def coded(ends: tuple[float, float]) -> np.ndarray:
-            self.target_range_: tuple[float, float] | None = ends
-            return np.asarray(self._coded(y)[order])
-
-        return UnknownRange(numbers("y", y).astype(np.float64, copy=False)[order], coded)
-
-    def _coded_within(self, ends: tuple[float, float], data: UserData) -> np.ndarray:
-        self.target_range_ = ends
-        return self._coded_targets(data)
 
     def _keep_names(self, features: Sequence[str] = ()) -> None:
         """Which feature a weight belongs to: of the described columns, or of those of numbers."""
@@ -473,7 +466,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if unused is not None:
             weights = np.delete(weights, unused, axis=1)
         coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
-        self._keep_weights(self._half * coef, self._half * intercept + self._middle)
+        self._keep_weights(self._scale.weight * coef, self._scale.weight * intercept + self._scale.middle)
 
     @property
     def _rows_per_user(self) -> int:
@@ -509,8 +502,10 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
     def _fractions(self, of_rows: dict[str, Any], n_rows: int) -> dict[str, np.ndarray]:
         """What there is of each row as fractions of the largest, 0 where it makes no sense."""
-        read = np.asarray if self.unprotected_checks else _as_passed
-        found = {name: read_weights(name, read(c), n_rows) for name, c in of_rows.items() if c is not None}
+        given = {name: column for name, column in of_rows.items() if column is not None}
+        if self.unprotected_checks:
+            given = {name: np.asarray(column) for name, column in given.items()}
+        found = {name: read_weights(name, column, n_rows) for name, column in given.items()}
         for name, values in found.items():
             if self.unprotected_checks and not values.any():
                 raise ValueError(f"Expected at least one non-zero number in {name}.")
@@ -523,12 +518,21 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         """Coded targets, rows' weights, if they have any, and what is minimised."""
         return targets, sample_weight, self._loss() if sample_weight is None else losses.weighted(self._loss())
 
-    def _coded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers, Loss]:
+    def _coded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers | Preparation, Loss]:
         """Users with targets as the loss wants them, wherever they are, and the loss."""
         if isinstance(data, RemoteUsers):
-            return self._coded_there(data), self._loss()
+            if getattr(self, "class_weight", None) is not None:
+                raise ValueError("Expected no class_weight for users whose rows are elsewhere. Nothing was spent.")
+            if not self._classifies and (self._learns_range or math.isinf(self._scale.ends[1])):
+                raise ValueError(
+                    "Expected target_range=(lowest, highest), or max_count: it is not learned of users whose rows are "
+                    "elsewhere. Nothing was spent."
+                )
+            return data if self._classifies else data.mapped(self._scale.users), self._loss()
         if data.store is None:  # there, whether rows were copied would decide where they can be computed
             data = data.without(self._has_sense(data.targets))
+        if self._learns_range:
+            return self._preparation(None, data), self._loss()
         coded = data.targets if self._classifies else self._coded_targets(data)
         targets, weights, loss = self._weighed(coded, data.weights)
         return replace(data, targets=targets, weights=weights), loss
@@ -541,10 +545,6 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             known = np.isin(some, np.arange(len(self.classes_))) if self._classifies else np.isfinite(some)
             found[start : start + _BLOCK] = known
         return found
-
-    @abstractmethod
-    def _coded_there(self, data: RemoteUsers) -> RemoteUsers:
-        """The same for users whose rows are elsewhere."""
 
     def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None) -> None:
         source = data.source or Source()
@@ -585,7 +585,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if result.uncertainty is not None:  # of one output
             kept = np.eye(result.weights.size)
             kept = kept if unused is None else np.delete(kept, unused, axis=0)
-            result = replace(result, uncertainty=result.uncertainty.mapped(self._half * kept))
+            result = replace(result, uncertainty=result.uncertainty.mapped(self._scale.weight * kept))
         errors = result.weight_errors
         if errors is not None and unused is not None:
             errors = np.delete(errors, unused)
@@ -658,33 +658,22 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         return np.asarray(X @ np.atleast_2d(self.coef_).T + self.intercept_)
 
     def _penalty(self) -> float:
-        """l2 for what is minimised, whose loss is that of targets and weights in their units over `_unit`."""
-        unit = self._unit * math.prod(largest or 1.0 for largest in self.largest_.values())
-        return self.l2 * self._half**2 / unit if isinstance(self.l2, int | float | np.number) else self.l2
+        """l2 for what is minimised: a mean loss of what is learned, weighted by at most the largest of what rows have.
 
-    @property
-    def _unit(self) -> float:
-        """A loss in units of targets over the same of scaled targets; squares, unless an estimator says other."""
-        return self._half**2
+        Counts of rows with an exposure grow with it as their weights do, so it is no part of this.
+        """
+        largest = math.prod(number or 1.0 for name, number in self.largest_.items() if name != "exposure")
+        unit = self._scale.loss * largest / self._scale.weight**2
+        return self.l2 / unit if isinstance(self.l2, int | float | np.number) else self.l2
 
     def _radius(self) -> float:
-        """Of the weights that are learned, for targets divided by `_half`."""
-        return default_radius(self.solver, self.mode) if self.domain_radius is None else self.domain_radius / self._half
+        """Of the weights that are learned."""
+        if self.domain_radius is None:
+            return default_radius(self.solver, self.mode)
+        return self.domain_radius / self._scale.weight
 
-    @property
-    def _scale(self) -> TargetScale:
-        """How targets become what is learned; positions of classes stay as they are."""
-        return TargetScale((-math.inf, math.inf), 0.0, 1.0)
-
-    @property
-    def _middle(self) -> float:
-        """What is taken off targets before they are learned."""
-        return 0.0
-
-    @property
-    def _half(self) -> float:
-        """What targets are divided by."""
-        return 1.0
+    def _keep_range(self, ends: tuple[float, float]) -> None:
+        """Keep the range of targets, once it is known; classifiers have none."""
 
     def _limits(self) -> tuple[float, float] | None:
         """What predictions stay within, if they are numbers."""
@@ -705,10 +694,6 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     @abstractmethod
     def _coded(self, y: Any) -> np.ndarray:
         """Targets as the loss wants them, NaN where they make no sense."""
-
-
-def _as_passed(column: Any) -> Any:
-    return column
 
 
 def as_json(value: Any) -> Any:
