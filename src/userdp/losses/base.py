@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,7 +102,7 @@ class Loss:
         return self.curvature * row_norm * row_norm
 
 
-# The losses of this package, each with how to make it again. Only `standard` adds to it.
+# The losses of this package, each with how to make it again.
 _KNOWN: dict[Loss, tuple[Loss, Callable[..., Loss], tuple[Any, ...]]] = {}
 
 
@@ -116,10 +115,10 @@ def register(loss: Loss, maker: Callable[..., Loss], *parameters: Any) -> Loss:
 def known(loss: Loss) -> Loss | None:
     """The loss of this package that is equal in everything, constants and functions; None if there is none.
 
-    None for losses of weighted rows, too: a proof that rests on constants says nothing of weights.
+    None for smoothed ones and for those of weighted rows, too: proofs that rest on constants do not speak of these.
     """
     found = _find(loss)
-    return None if found is None or loss.unweighted is not None else found[0]
+    return None if found is None or found[1] is smoothed or loss.unweighted is not None else found[0]
 
 
 def _find(loss: Loss) -> tuple[Loss, Callable[..., Loss], tuple[Any, ...]] | None:
@@ -208,12 +207,21 @@ def smoothed(loss: Loss, width: float) -> Loss:
     if callable(loss.slope_bound) or loss.n_outputs > 1:
         raise ValueError(f"Expected a loss of one output and bounded slope, got {loss.name}: it needs no smoothing.")
     width = float(width)
-    functions: dict[str, Any] = {
-        "value": partial(_smoothed_value, loss.value, width),
-        "slope": partial(_smoothed_slope, loss.value, width),
-    }
-    curvature = min(loss.curvature, loss.slope_bound / width)
-    return replace(loss, name=f"{loss.name}, smoothed({width:g})", curvature=curvature, **functions)
+
+    def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        given = floats(predictions)
+        p = given.astype(np.float64)
+        found = (loss.value(p - width, targets) + loss.value(p, targets) + loss.value(p + width, targets)) / 3
+        return found.astype(given.dtype)
+
+    def slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        given = floats(predictions)
+        p = given.astype(np.float64)
+        found = (loss.value(p + width, targets) - loss.value(p - width, targets)) / (2 * width)
+        return found.astype(given.dtype)
+
+    name, curvature = f"{loss.name}, smoothed({width:g})", min(loss.curvature, loss.slope_bound / width)
+    return register(replace(loss, name=name, value=value, slope=slope, curvature=curvature), smoothed, loss, width)
 
 
 @functools.lru_cache(maxsize=256)
@@ -226,17 +234,3 @@ def weighted(loss: Loss) -> Loss:
     if loss.may_raise or loss.unweighted is not None:
         raise ValueError(f"Expected a loss of userdp without weights, got {loss.name}: use one of userdp.losses.")
     return register(replace(loss, name=f"weighted {loss.name}", unweighted=loss), weighted, loss)
-
-
-def _smoothed_value(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    given = floats(predictions)
-    p = given.astype(np.float64)
-    found = (value(p - width, targets) + value(p, targets) + value(p + width, targets)) / 3
-    return found.astype(given.dtype)
-
-
-def _smoothed_slope(value: Function, width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    given = floats(predictions)
-    p = given.astype(np.float64)
-    found = (value(p + width, targets) - value(p - width, targets)) / (2 * width)
-    return found.astype(given.dtype)

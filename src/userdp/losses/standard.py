@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from userdp.losses.base import Loss, SlopeBound, check_positive, floats, register
+from userdp.losses.base import Function, Loss, SlopeBound, check_positive, floats, register
 
 # The names under which `losses.loss` finds them, too.
 __all__ = [
@@ -40,9 +41,18 @@ def _named(name: str) -> Loss:
     return found
 
 
-def _loss(name: str, value: Any, slope: Any, slope_bound: SlopeBound, curvature: float, **more: Any) -> Loss:
-    """A loss without parameters, registered; its constants are proven beside it."""
-    return register(Loss(name, value, slope, slope_bound, curvature, may_raise=False, **more), _named, name)
+def _loss(
+    name: str,
+    value: Function,
+    slope: Function,
+    slope_bound: SlopeBound,
+    curvature: float,
+    made_by: tuple[Any, ...] | None = None,
+    **more: Any,
+) -> Loss:
+    """A loss of this package, registered with what makes it again; its constants are proven where it is made."""
+    loss = Loss(name, value, slope, slope_bound, curvature, may_raise=False, **more)
+    return register(loss, *(made_by or (_named, name)))
 
 
 def _error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
@@ -65,6 +75,24 @@ def _gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarra
     return signs, np.maximum(1.0 - signs * p, 0.0)
 
 
+def _hinge(
+    name: str,
+    value_of_gaps: Callable[[np.ndarray], np.ndarray],
+    slope_of_gaps: Callable[[np.ndarray], np.ndarray],
+    slope_bound: SlopeBound,
+    curvature: float,
+    made_by: tuple[Any, ...] | None = None,
+) -> Loss:
+    """A loss of how far the prediction is short of the margin; the slope is -sign times that of the gap."""
+
+    def slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        signs, gaps = _gaps(predictions, targets)
+        return -signs * slope_of_gaps(gaps)
+
+    value = lambda p, y: value_of_gaps(_gaps(p, y)[1])  # noqa: E731
+    return _loss(name, value, slope, slope_bound, curvature, made_by, typical_prediction=1.0)
+
+
 def _logistic_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     p = floats(predictions)
     z = _signs(targets, p.dtype) * p
@@ -78,12 +106,14 @@ def _logistic_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     return -signs / (1.0 + np.exp(signs * p))
 
 
-def _logistic_mean(predictions: np.ndarray) -> np.ndarray:
-    """The chance of class 1."""
-    return np.asarray(np.exp(-np.logaddexp(0.0, -predictions)))
-
-
-logistic = _loss("logistic", _logistic_value, _logistic_slope, slope_bound=1.0, curvature=0.25, mean=_logistic_mean)
+logistic = _loss(
+    "logistic",
+    _logistic_value,
+    _logistic_slope,
+    slope_bound=1.0,
+    curvature=0.25,
+    mean=lambda p: np.asarray(np.exp(-np.logaddexp(0.0, -p))),
+)
 """Logistic loss for two classes, target in {-1, +1} or {0, 1}.
 
 Target 1 is the positive class, 0 and -1 the negative one. Any other target gives NaN, so that its user counts as an
@@ -94,16 +124,7 @@ Constants: 0 < s < 1, so |slope| <= 1; s' = s (1 - s) <= 1/4, reached at 0.
 """
 
 
-def _squared_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    error = _error(predictions, targets)
-    return 0.5 * error * error
-
-
-def _squared_slope_bound(largest_prediction: float, largest_target: float) -> float:
-    return largest_prediction + largest_target
-
-
-squared = _loss("squared", _squared_value, _error, _squared_slope_bound, curvature=1.0)
+squared = _loss("squared", lambda p, y: 0.5 * np.square(_error(p, y)), _error, lambda p, y: p + y, curvature=1.0)
 """Squared loss, half of the squared error, for least squares.
 
 value (prediction - target)^2 / 2; slope prediction - target.
@@ -111,16 +132,7 @@ Constants: |slope| <= |prediction| + |target| <= row_norm * weight_norm + target
 """
 
 
-def _hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    return _gaps(predictions, targets)[1]
-
-
-def _hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    signs, gaps = _gaps(predictions, targets)
-    return -signs * np.sign(gaps)
-
-
-hinge = _loss("hinge", _hinge_value, _hinge_slope, slope_bound=1.0, curvature=math.inf, typical_prediction=1.0)
+hinge = _hinge("hinge", lambda gaps: gaps, np.sign, slope_bound=1.0, curvature=math.inf)
 """Hinge loss of support vector machines, targets as for logistic. Non-smooth.
 
 value max(0, 1 - z), z = sign * prediction; slope -sign where z < 1, else 0.
@@ -128,56 +140,14 @@ Constants: |slope| is 0 or 1; the slope jumps at z = 1, so no smoothness.
 """
 
 
-def _pinball_value(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    error = _error(predictions, targets)
-    return np.maximum(above * error, -below * error)
+squared_hinge = _hinge(
+    "squared_hinge", lambda gaps: 0.5 * gaps * gaps, lambda gaps: gaps, lambda p, y: 1.0 + p, curvature=1.0
+)
+"""Squared hinge loss, half of the square, targets as for logistic: what scikit-learn's LinearSVC minimises.
 
-
-def _pinball_slope(above: float, below: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    side = np.sign(_error(predictions, targets))
-    return above * np.maximum(side, 0.0) + below * np.minimum(side, 0.0)
-
-
-def _pinball(name: str, above: float, below: float) -> Loss:
-    """Loss with slope `above` when the prediction exceeds the target, -`below` when it falls short, 0 between."""
-    value, slope = partial(_pinball_value, above, below), partial(_pinball_slope, above, below)
-    level = below / (above + below)
-    bound = max(above, below)
-    return Loss(name, value, slope, slope_bound=bound, curvature=math.inf, may_raise=False, level=level)
-
-
-absolute = register(_pinball("absolute", above=1.0, below=1.0), _named, "absolute")
-"""Absolute error, for median regression. Non-smooth.
-
-value |prediction - target|; slope its sign, 0 at 0.
-Constants: |slope| <= 1; the slope jumps at 0, so no smoothness.
+value max(0, 1 - z)^2 / 2, z = sign * prediction; slope -sign max(0, 1 - z).
+Constants: |slope| <= 1 + |prediction|; slope' is 0 or 1.
 """
-
-
-@functools.cache
-def huber(threshold: float = 1.0) -> Loss:
-    """Huber loss: squared near zero, absolute beyond the threshold.
-
-    With e = prediction - target: value e^2/2 where |e| <= threshold, else threshold (|e| - threshold/2);
-    slope e clipped to [-threshold, threshold].
-    Constants: |slope| <= threshold by the clip; slope' is 0 or 1.
-    """
-    check_positive("threshold", threshold, "it is the error at which the loss turns linear")
-    threshold = float(threshold)
-
-    value, slope = partial(_huber_value, threshold), partial(_huber_slope, threshold)
-    made = Loss(f"huber({threshold:g})", value, slope, slope_bound=threshold, curvature=1.0, may_raise=False)
-    return register(made, huber, threshold)
-
-
-def _huber_value(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    size = np.abs(_error(predictions, targets))
-    near = np.minimum(size, threshold)
-    return near * (size - 0.5 * near)
-
-
-def _huber_slope(threshold: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    return np.maximum(np.minimum(_error(predictions, targets), threshold), -threshold)
 
 
 @functools.cache
@@ -191,43 +161,35 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
     check_positive("width", width, "it is the length over which the slope changes")
     width = float(width)
 
-    value, slope = partial(_smoothed_hinge_value, width), partial(_smoothed_hinge_slope, width)
-    made = Loss(f"smoothed_hinge({width:g})", value, slope, 1.0, 1.0 / width, may_raise=False, typical_prediction=1.0)
-    return register(made, smoothed_hinge, width)
+    def value(gaps: np.ndarray) -> np.ndarray:
+        near = np.minimum(gaps, width)
+        return np.asarray(near / width * (gaps - 0.5 * near))
+
+    def slope(gaps: np.ndarray) -> np.ndarray:
+        return np.minimum(gaps / width, 1.0)
+
+    return _hinge(f"smoothed_hinge({width:g})", value, slope, 1.0, 1.0 / width, (smoothed_hinge, width))
 
 
-def _smoothed_hinge_value(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    gaps = _gaps(predictions, targets)[1]
-    near = np.minimum(gaps, width)
-    return near / width * (gaps - 0.5 * near)
+def _pinball(name: str, above: float, below: float, made_by: tuple[Any, ...] | None = None) -> Loss:
+    """Loss with slope `above` when the prediction exceeds the target, -`below` when it falls short, 0 between."""
+
+    def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        error = _error(predictions, targets)
+        return np.maximum(above * error, -below * error)
+
+    def slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        side = np.sign(_error(predictions, targets))
+        return above * np.maximum(side, 0.0) + below * np.minimum(side, 0.0)
+
+    return _loss(name, value, slope, max(above, below), math.inf, made_by, level=below / (above + below))
 
 
-def _smoothed_hinge_slope(width: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    signs, gaps = _gaps(predictions, targets)
-    return -signs * np.minimum(gaps / width, 1.0)
+absolute = _pinball("absolute", above=1.0, below=1.0)
+"""Absolute error, for median regression. Non-smooth.
 
-
-def _squared_hinge_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    gaps = _gaps(predictions, targets)[1]
-    return 0.5 * gaps * gaps
-
-
-def _squared_hinge_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    signs, gaps = _gaps(predictions, targets)
-    return -signs * gaps
-
-
-def _squared_hinge_bound(largest_prediction: float, largest_target: float) -> float:
-    return 1.0 + largest_prediction
-
-
-squared_hinge = _loss(
-    "squared_hinge", _squared_hinge_value, _squared_hinge_slope, _squared_hinge_bound, 1.0, typical_prediction=1.0
-)
-"""Squared hinge loss, half of the square, targets as for logistic: what scikit-learn's LinearSVC minimises.
-
-value max(0, 1 - z)^2 / 2, z = sign * prediction; slope -sign max(0, 1 - z).
-Constants: |slope| <= 1 + |prediction|; slope' is 0 or 1.
+value |prediction - target|; slope its sign, 0 at 0.
+Constants: |slope| <= 1; the slope jumps at 0, so no smoothness.
 """
 
 
@@ -242,7 +204,29 @@ def quantile(level: float = 0.5) -> Loss:
     if not 0.0 < level < 1.0:
         raise ValueError(f"Expected 0 < level={level} < 1: pass a quantile such as 0.5 for the median.")
     level = float(level)
-    return register(_pinball(f"quantile({level:g})", above=1.0 - level, below=level), quantile, level)
+    return _pinball(f"quantile({level:g})", 1.0 - level, level, (quantile, level))
+
+
+@functools.cache
+def huber(threshold: float = 1.0) -> Loss:
+    """Huber loss: squared near zero, absolute beyond the threshold.
+
+    With e = prediction - target: value e^2/2 where |e| <= threshold, else threshold (|e| - threshold/2);
+    slope e clipped to [-threshold, threshold].
+    Constants: |slope| <= threshold by the clip; slope' is 0 or 1.
+    """
+    check_positive("threshold", threshold, "it is the error at which the loss turns linear")
+    threshold = float(threshold)
+
+    def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        size = np.abs(_error(predictions, targets))
+        near = np.minimum(size, threshold)
+        return near * (size - 0.5 * near)
+
+    def slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        return np.maximum(np.minimum(_error(predictions, targets), threshold), -threshold)
+
+    return _loss(f"huber({threshold:g})", value, slope, threshold, 1.0, (huber, threshold))
 
 
 def _by_class(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -296,10 +280,8 @@ def multinomial(n_classes: int) -> Loss:
     Gershgorin its eigenvalues are <= 1/2, reached with two classes at one half.
     """
     _check_classes(n_classes)
-    name, constants = f"multinomial({n_classes})", (math.sqrt(2.0), 0.5)
-    more: dict[str, Any] = {"n_outputs": n_classes, "may_raise": False, "differences": True}
-    made = Loss(name, _multinomial_value, _multinomial_slope, *constants, **more)
-    return register(made, multinomial, n_classes)
+    more: dict[str, Any] = {"made_by": (multinomial, n_classes), "n_outputs": n_classes, "differences": True}
+    return _loss(f"multinomial({n_classes})", _multinomial_value, _multinomial_slope, math.sqrt(2.0), 0.5, **more)
 
 
 @functools.cache
@@ -313,12 +295,17 @@ def one_vs_rest(n_classes: int) -> Loss:
     """
     _check_classes(n_classes)
 
-    def bound(largest_prediction: float, largest_target: float) -> float:
-        return math.sqrt(n_classes) + largest_prediction
+    def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        return 0.5 * _sum(np.square(_one_vs_rest_gaps(predictions, targets)[1]))
 
-    name = f"one_vs_rest({n_classes})"
-    more: dict[str, Any] = {"n_outputs": n_classes, "may_raise": False, "typical_prediction": 1.0}
-    return register(Loss(name, _one_vs_rest_value, _one_vs_rest_slope, bound, 1.0, **more), one_vs_rest, n_classes)
+    def slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
+        """NaN when the target is not a class."""
+        signs, gaps = _one_vs_rest_gaps(predictions, targets)
+        return _by_row(-signs * gaps)
+
+    more: dict[str, Any] = {"n_outputs": n_classes, "typical_prediction": 1.0}
+    bound, made_by = (lambda p, y: math.sqrt(n_classes) + p), (one_vs_rest, n_classes)
+    return _loss(f"one_vs_rest({n_classes})", value, slope, bound, 1.0, made_by, **more)
 
 
 def _one_vs_rest_gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -332,27 +319,11 @@ def _one_vs_rest_gaps(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tup
     return signs, np.maximum(gaps, 0.0, out=gaps)
 
 
-def _one_vs_rest_slope(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    """NaN when the target is not a class."""
-    signs, gaps = _one_vs_rest_gaps(predictions, targets)
-    gaps *= -signs
-    return _by_row(gaps)
-
-
-def _one_vs_rest_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
-    gaps = _one_vs_rest_gaps(predictions, targets)[1]
-    return 0.5 * _sum(gaps * gaps)
-
-
-def _started(z: np.ndarray) -> Any:
-    """exp(z) up to 0, which goes on as 1 + z."""
-    return np.exp(np.minimum(z, 0.0)) + np.maximum(z, 0.0)
-
-
 def _poisson_value(shift: float, largest: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
     z = floats(predictions) - shift
     y = np.clip(targets, 0.0, largest).astype(z.dtype)
-    return _started(z) - y * z + (y * np.log(np.where(y > 0.0, y, np.ones_like(y))) - y)
+    started = np.exp(np.minimum(z, 0.0)) + np.maximum(z, 0.0)  # exp(z) up to 0, which goes on as 1 + z
+    return started - y * z + (y * np.log(np.where(y > 0.0, y, np.ones_like(y))) - y)
 
 
 def _poisson_slope(shift: float, largest: float, predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
@@ -371,18 +342,22 @@ def poisson(largest: float = 1.0) -> Loss:
     check_positive("largest", largest, "it is the largest count that there can be")
     shift = math.log(largest)
 
-    value, slope = partial(_poisson_value, shift, 1.0), partial(_poisson_slope, shift, 1.0)
-
     def usual(mean: float, variance: float) -> float:
         """The mean of exp(z), at most 1, for normal predictions; far off ones are no more likely than usual."""
         return math.exp(min(mean - shift + min(variance, 2.0) / 2, 0.0))
 
-    def mean(predictions: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(np.minimum(predictions - shift, 0.0)))
-
-    more: dict[str, Any] = {"typical_prediction": 2.0, "usual_curvature": usual, "event": min(1.0, 2 / largest)}
-    more["mean"] = mean
-    return register(Loss(f"poisson({largest:g})", value, slope, 1.0, 1.0, may_raise=False, **more), poisson, largest)
+    return _loss(
+        f"poisson({largest:g})",
+        partial(_poisson_value, shift, 1.0),
+        partial(_poisson_slope, shift, 1.0),
+        slope_bound=1.0,
+        curvature=1.0,
+        made_by=(poisson, largest),
+        typical_prediction=2.0,
+        usual_curvature=usual,
+        event=min(1.0, 2 / largest),
+        mean=lambda p: np.asarray(np.exp(np.minimum(p - shift, 0.0))),
+    )
 
 
 @functools.cache
