@@ -36,7 +36,7 @@ from userdp.paper.descent import Nesterov
 from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
-from userdp.statistics.gradients import BallSmoothing
+from userdp.statistics.smoothing import BallSmoothing
 from userdp_research.bench.generated import generate
 from userdp_research.bench.oracle import oracle
 from userdp_research.bench.references import mean_loss, optimum

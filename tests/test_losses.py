@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from userdp import losses
-from userdp.losses.smoothing import shifts
+from userdp.statistics.smoothing import shifts
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of overflows and NaN, which are meant
 

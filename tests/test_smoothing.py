@@ -8,8 +8,9 @@ from cases import MULTINOMIAL, name, python_custom
 from scipy.stats import beta, kstest
 
 from userdp import UserData, losses
-from userdp.statistics.gradients import BallSmoothing, MeanGradient, first_coordinate_quantiles
+from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.rows import Rows
+from userdp.statistics.smoothing import BallSmoothing, first_coordinate_quantiles
 
 
 def one_user(rows, targets):

@@ -19,9 +19,10 @@ from userdp.data.sparse import sparse_rows
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.statistics import gradients, rows
-from userdp.statistics.gradients import BallSmoothing, MeanGradient, UserGradients, generated_data
+from userdp.statistics.gradients import MeanGradient, UserGradients, generated_data
 from userdp.statistics.moments import SecondMoment, SecondMomentShape, UserMean
 from userdp.statistics.sgd import OnePassSGD
+from userdp.statistics.smoothing import BallSmoothing
 
 EMPTY = 2
 

@@ -6,7 +6,7 @@ import pytest
 from cases import ALL_LOSSES, name
 
 from userdp import MeanGradient, UserData, losses
-from userdp.statistics.gradients import BallSmoothing
+from userdp.statistics.smoothing import BallSmoothing
 from userdp_research.row_statistics import ClippedRowGradients
 
 

@@ -15,8 +15,9 @@ from userdp import losses
 from userdp.engines import LocalEngine
 from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
 from userdp.privacy.noise import SeededNoise
-from userdp.statistics.gradients import BallSmoothing, ClippedGradient, MeanGradient, RowWeights
+from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape, UserMean
+from userdp.statistics.smoothing import BallSmoothing
 
 RNG = np.random.default_rng(5)
 BASIS, DIAGONAL = RNG.normal(size=(N_FEATURES, N_FEATURES)), np.abs(RNG.normal(size=N_FEATURES))

@@ -89,7 +89,8 @@ from userdp.solvers.preconditioning import (
     whitened_distance,
 )
 from userdp.solvers.problem import Problem
-from userdp.statistics.gradients import BallSmoothing, MeanGradient
+from userdp.statistics.gradients import MeanGradient
+from userdp.statistics.smoothing import BallSmoothing
 
 _MOMENT_FRACTIONS = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240

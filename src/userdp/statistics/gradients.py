@@ -14,28 +14,38 @@ data is touched, by `check`, on generated rows.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
-from scipy.special import betaincinv
 
-from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
-from userdp.losses import Loss, known, smoothing
-from userdp.statistics.rows import Rows, along, chunks, in_threads, sorted_rows
+from userdp.losses import Loss
+from userdp.statistics.rows import (
+    Rows,
+    along,
+    chunks,
+    dense,
+    in_basis,
+    in_threads,
+    outputs_of,
+    scaled,
+    sorted_rows,
+    squared_lengths,
+)
+from userdp.statistics.smoothing import BallSmoothing
 from userdp.statistics.totals import GradientTotal, Marks, geometry_of, is_tame
 
 N_SIZES = 12
 AFFECTED_SIZE, AFFECTED = 0.8, 0.6  # parts of a mark: 0.8^2 + 0.6^2 = 1
 MOST_PULL = 0.5  # of a weight, that a penalty may take away in a step of one-pass SGD
-_QUANTILES = 4097
 
 
 @runtime_checkable
@@ -67,7 +77,7 @@ class PerUser:
         if n_groups != indices.size:
             raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector per user here.")
         found = self.vectors(data, indices)
-        return np.asarray(found.toarray() if scipy.sparse.issparse(found) else found)
+        return np.asarray(dense(found))
 
     def vectors(self, data: UserData, users: np.ndarray) -> Any:
         """One vector for each user: an array, or a CSR matrix where vectors of sparse rows are sparse."""
@@ -85,57 +95,6 @@ class PerUser:
         """The vectors of generated users."""
         data = generated_data(n_features, dtype)
         return self(data, np.arange(data.n_users), data.n_users)
-
-
-@dataclass(frozen=True)
-class BallSmoothing:
-    """Randomised smoothing: a loss averaged over a ball of weights of this radius, by one draw per row.
-
-    f_r(w) = E f(w + y), y uniform in the ball of radius r, is (L sqrt(d) / r)-smooth and within L r of f if f is
-    L-Lipschitz. The gradient at w + y of one row's loss estimates its gradient without bias. For a linear model y acts
-    through the scalar <y, x> = r |x| rho only, where rho is the first coordinate of a uniform point of the unit ball:
-    one number per row, not a vector. `losses.smoothed` averages in closed form instead, for losses of one output.
-
-    Draws are public; another seed gives fresh ones. A row's draw is made of the seed, its number within its user, its
-    length, target and prediction (in single precision), so that no user's vector depends on other users and a repeated
-    computation, of sparse rows too, gives the same. Equal rows at the same place of two users get the same draw.
-
-    Paper: Lemma D.1.
-    """
-
-    radius: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and self.radius > 0):
-            raise ValueError(f"Expected radius={self.radius} to be finite and > 0: the radius of the ball.")
-        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
-            raise ValueError(f"Expected seed={self.seed!r} to be a whole number from 0 to 2^63 - 1.")
-
-    def shifted(self, predictions: np.ndarray, rows: Rows) -> np.ndarray:
-        """The predictions of these rows at the drawn weights."""
-        held = rows.held.toarray() if scipy.sparse.issparse(rows.held) else rows.held
-        squares = np.einsum("ij,ij->i", held, held, dtype=np.float64) + rows.data.has_intercept
-        numbers = np.arange(len(rows)) - np.repeat(rows.bounds[:-1], rows.counts)
-        quantiles = first_coordinate_quantiles(rows.data.n_features)
-        return smoothing.shifts(predictions, squares, rows.targets, numbers, self.radius, self.seed, quantiles)
-
-
-@functools.lru_cache(maxsize=64)
-def first_coordinate_quantiles(dimension: int) -> np.ndarray:
-    """Quantiles, at equal steps from 0 to 1, of the first coordinate of a uniform point in the unit ball.
-
-    Its density is proportional to (1 - rho^2)^((d-1)/2): (1 + rho)/2 has a Beta((d+1)/2, (d+1)/2) law. The ends are
-    those of a tenth of a step: interpolating to -1 and 1 would make tails too long where d is large.
-
-    >>> first_coordinate_quantiles(1)[[1024, 2048]]
-    array([-0.5,  0. ])
-    """
-    shape, levels = (dimension + 1) / 2, np.linspace(0, 1, _QUANTILES)
-    levels[0], levels[-1] = 0.1 * levels[1], 1 - 0.1 * levels[1]
-    found = 2 * betaincinv(shape, shape, levels) - 1
-    found.flags.writeable = False
-    return np.asarray(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,11 +138,6 @@ class RowWeights:
         return np.asarray(np.minimum(lengths.dtype.type(self.longest) / lengths, 1.0))
 
 
-# The kinds of gradients that were seen to be finite on generated rows: public, and the same for all data.
-_PASSED: set[tuple[Any, ...]] = set()
-_MOST_PASSED = 1024
-
-
 @dataclass(frozen=True, eq=False)
 class MeanGradient(PerUser):
     """Mean gradient of a loss over each user's rows, at given weights.
@@ -213,27 +167,20 @@ class MeanGradient(PerUser):
             raise ValueError(f"Expected no smoothing of the {self.loss.name} loss: it has several outputs.")
 
     def of_users(self, rows: Rows) -> Any:
-        slopes = self.row_slopes(rows)
         everyone, dtype = np.arange(len(rows.users)), rows.data.dtype
-        blocks = [rows.sums(one, everyone, dtype) for one in ([slopes] if slopes.ndim == 1 else slopes.T)]
-        if self.sparse_of(rows.data):
-            scales = None if self.basis is None else self.basis[None]
-            made = [block.astype(np.float64) if scales is None else block.multiply(scales) for block in blocks]
-            return _without_rows(scipy.sparse.hstack(made, "csr"), rows)
-        dense = [block.toarray() if scipy.sparse.issparse(block) else block for block in blocks]
-        found = np.hstack([self._in_basis(block.astype(np.float64)) for block in dense])
-        found[rows.counts == 0] = math.nan
-        return found
-
-    def _in_basis(self, gradients: np.ndarray) -> np.ndarray:
-        if self.basis is None:
-            return gradients
-        diagonal = self.basis.ndim == 1
-        return np.asarray(gradients * self.basis if diagonal else np.matmul(gradients[:, None, :], self.basis)[:, 0])
-
-    def sparse_of(self, data: UserData) -> bool:
-        """Whether vectors of this data are sparse."""
-        return isinstance(data.rows, SparseRows) and (self.basis is None or self.basis.ndim == 1)
+        blocks = [rows.sums(one, everyone, dtype).astype(np.float64) for one in outputs_of(self.row_slopes(rows))]
+        if self.basis is not None:
+            blocks = [in_basis(block, self.basis) for block in blocks]
+        empty = np.flatnonzero(rows.counts == 0)
+        if not scipy.sparse.issparse(blocks[0]):
+            found = np.hstack(blocks)
+            found[empty] = math.nan
+            return found
+        vectors = scipy.sparse.hstack(blocks, "csr")
+        if not len(empty):
+            return vectors
+        nowhere = np.full(len(empty), math.nan), (empty, np.zeros(len(empty), int))
+        return scipy.sparse.csr_array(vectors + scipy.sparse.csr_array(nowhere, vectors.shape))
 
     def row_slopes(self, rows: Rows) -> np.ndarray:
         """Weight * slope / rows of its user, of each row; one column for each output, if there are several."""
@@ -252,8 +199,8 @@ class MeanGradient(PerUser):
     def along(self, rows: Rows, slopes: np.ndarray, directions: np.ndarray) -> np.ndarray:
         """Of each user the gradient @ directions, (outputs * features, few)."""
         out: Any = 0.0
-        outputs = [slopes] if slopes.ndim == 1 else slopes.T
-        for one, block in zip(outputs, directions.reshape(len(outputs), rows.data.n_features, -1), strict=True):
+        parts = directions.reshape(self.loss.n_outputs, rows.data.n_features, -1)
+        for one, block in zip(outputs_of(slopes), parts, strict=True):
             if self.basis is not None:
                 block = self.basis[:, None] * block if self.basis.ndim == 1 else self.basis @ block
             lines = along(rows.held, rows.data.has_intercept, block.T)
@@ -261,56 +208,29 @@ class MeanGradient(PerUser):
         return np.asarray(out)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
-        """Sizes, and finite gradients on generated rows.
-
-        Losses of this package raise nothing, so that what may fail on one kind of weights fails on all: for each loss,
-        sizes and type of rows all is run once, and at other weights, which are finite already, slopes are looked at.
-        Losses from outside are run each time.
-        """
-        check_sizes("weights", self.weights, self.loss, self.basis, n_features)
+        """Sizes, and finite slopes on generated rows; finite gradients of a loss or a class from outside."""
+        loss = self.loss
+        check_sizes("weights", self.weights, loss, self.basis, n_features)
         if self.row_weights is not None and len(self.row_weights.basis) != n_features:
             raise ValueError(
                 f"Expected a basis of {n_features} features for row weights, got {len(self.row_weights.basis)}."
             )
-        kind = self._kind(n_features, dtype)
-        if kind is None or kind not in _PASSED:
-            self._check_on_generated(n_features, dtype)
-            if kind is not None and len(_PASSED) < _MOST_PASSED:
-                _PASSED.add(kind)
-        elif not self._has_finite_slopes(n_features):
-            raise ValueError(
-                f"Expected finite slopes of the {self.loss.name} loss on generated rows with targets 0 and 1: "
-                f"the weights are too large for it."
-            )
-
-    def _kind(self, n_features: int, dtype: npt.DTypeLike) -> tuple[Any, ...] | None:
-        """What decides whether gradients can be computed; None for losses and classes from outside: these may do
-        anything.
-        """
-        if type(self) is not MeanGradient or self.loss.may_raise or known(self.loss) is None:
-            return None
-        basis = None if self.basis is None else self.basis.ndim
-        return self.loss, basis, self.smoothing is None, n_features, np.dtype(dtype)
-
-    def _has_finite_slopes(self, n_features: int) -> bool:
-        """Whether slopes at generated rows are finite, without smoothing."""
         rows, targets = _generated_rows(n_features)
+        outside = loss.may_raise or type(self) is not MeanGradient
         with np.errstate(all="ignore"):
-            predictions = rows @ self.weights.reshape(self.loss.n_outputs, n_features).T
-            slopes = self.loss.slope(predictions[:, 0] if self.loss.n_outputs == 1 else predictions, targets)
-            return bool(np.all(np.isfinite(slopes)))
-
-    def _check_on_generated(self, n_features: int, dtype: npt.DTypeLike) -> None:
-        predictions = np.linspace(-1, 1, 2 * self.loss.n_outputs).reshape(2, -1)
-        try:
-            self.loss.slope(predictions[:, 0] if self.loss.n_outputs == 1 else predictions, np.ones(2))
-        except Exception as error:
-            raise ValueError(f"Expected the {self.loss.name} loss to have slopes at [-1, 1]: it raised.") from error
-        plain = replace(self, row_weights=None)  # weights are from 0 to 1: what is finite without them stays so
-        if not np.all(np.isfinite(plain.on_generated(n_features, dtype))):
+            predictions = rows @ self.weights.reshape(loss.n_outputs, n_features).T
+            if outside:
+                predictions, targets = np.linspace(-1, 1, 2 * loss.n_outputs).reshape(2, -1), np.ones(2)
+            try:
+                found = loss.slope(predictions[:, 0] if loss.n_outputs == 1 else predictions, targets)
+            except Exception as error:
+                raise ValueError(f"Expected the {loss.name} loss to have slopes at [-1, 1]: it raised.") from error
+        if outside:  # row weights are from 0 to 1: what is finite without them stays so
+            found = replace(self, row_weights=None).on_generated(n_features, dtype)
+        if not np.all(np.isfinite(found)):
             raise ValueError(
-                f"Expected finite gradients of the {self.loss.name} loss on generated rows with targets 0 and 1: "
-                f"check its slope."
+                f"Expected finite gradients of the {loss.name} loss on generated rows with targets 0 and 1: its slope "
+                "is wrong, or weights are too large for it."
             )
 
 
@@ -326,22 +246,21 @@ def slopes_of(loss: Loss, predictions: np.ndarray, rows: Rows) -> np.ndarray:
         warnings.simplefilter("ignore")
         for first, last in zip(rows.bounds[:-1], rows.bounds[1:], strict=True):
             if first < last:
-                try:
-                    out[first:last] = loss.slope(predictions[first:last].astype(np.float64), targets[first:last].copy())
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt from None
-                except BaseException:  # it may depend on the user's data, so it must not leave
-                    out[first:last] = math.nan
+                with shielded():
+                    own = predictions[first:last].astype(np.float64), targets[first:last].copy()
+                    out[first:last] = np.asarray(loss.slope(*own), dtype=np.float64)
     return rows.weighted(out)
 
 
-def _without_rows(vectors: scipy.sparse.csr_array, rows: Rows) -> scipy.sparse.csr_array:
-    """Sparse vectors, with a NaN for users without rows."""
-    empty = np.flatnonzero(rows.counts == 0)
-    if not len(empty):
-        return vectors
-    missing = scipy.sparse.csr_array((np.full(len(empty), math.nan), (empty, np.zeros(len(empty), int))), vectors.shape)
-    return scipy.sparse.csr_array(vectors + missing)
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Whatever is raised inside may depend on a user's data, so it does not leave; an interrupt does, by itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None
+    except BaseException:
+        pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,16 +287,11 @@ class UserGradients(PerUser):
             warnings.simplefilter("ignore")
             for j, user in enumerate(users):
                 rows, targets = data.rows_of(user)
-                if not len(rows):
-                    continue
-                try:
-                    vector = self._vector(rows, targets)
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt from None
-                except BaseException:  # it may depend on the user's data, so it must not leave
-                    continue
-                if vector.shape == self.weights.shape and np.all(np.isfinite(vector)):
-                    out[j] = vector
+                if len(rows):
+                    with shielded():
+                        vector = self._vector(rows, targets)
+                        if vector.shape == self.weights.shape and np.all(np.isfinite(vector)):
+                            out[j] = vector
         return out
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
@@ -452,18 +366,17 @@ class ClippedGradient(PerUser):
             found[rows.counts == 0] = math.nan
         sparse = scipy.sparse.issparse(found)
         found = sorted_rows(found) if sparse else found
-        squares = (
-            np.asarray(found.multiply(found).sum(axis=1)).ravel() if sparse else np.einsum("ij,ij->i", found, found)
-        )
+        squares = squared_lengths(found)
         norms = np.where(np.isfinite(squares), np.sqrt(squares), math.nan)
-        factors = np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0))
+        clipped = scaled(
+            found, np.where(np.isnan(norms), 0.0, np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0)))
+        )
         marks = self.marks.beside(norms, rows.data.affected[rows.users])
-        if not sparse:
-            clipped = np.where(np.isnan(norms)[:, None], 0.0, found) * np.nan_to_num(factors)[:, None]
-            return np.hstack([clipped, marks])
-        each = np.repeat(np.nan_to_num(factors) * ~np.isnan(norms), np.diff(found.indptr))
-        found.data = np.where(each > 0, found.data, 0.0) * each
-        return scipy.sparse.hstack([found, scipy.sparse.csr_array(marks)], "csr")
+        return (
+            scipy.sparse.hstack([clipped, scipy.sparse.csr_array(marks)], "csr")
+            if sparse
+            else np.hstack([clipped, marks])
+        )
 
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.

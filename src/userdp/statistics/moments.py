@@ -13,7 +13,18 @@ import scipy.sparse
 
 from userdp.data.users import UserData
 from userdp.statistics.gradients import PerUser, RowWeights
-from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, sorted_rows, triangular, turned
+from userdp.statistics.rows import (
+    Rows,
+    chunks,
+    dense,
+    in_threads,
+    scaled,
+    size_bounds,
+    sorted_rows,
+    squared_lengths,
+    triangular,
+    turned,
+)
 from userdp.statistics.totals import ALLOWED, blocks_of, is_tame, rounding
 
 _EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
@@ -27,11 +38,7 @@ def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, 
     if weights is not None:
         made = made * np.sqrt(weights)[:, None]
     for members, places in rows.alike():
-        own = (
-            made.reshape(len(members), int(rows.counts[members[0]]), made.shape[1])
-            if isinstance(places, slice)
-            else made[places]
-        )
+        own = made.reshape(len(members), -1, made.shape[1]) if isinstance(places, slice) else made[places]
         yield members, np.matmul(own.transpose(0, 2, 1), own)
 
 
@@ -39,9 +46,8 @@ def triangle(matrices: np.ndarray) -> np.ndarray:
     """Upper triangles row by row, off-diagonal entries times sqrt(2): vectors as long as the Frobenius norms."""
     first, second = np.triu_indices(matrices.shape[-1])
     found = matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2))
-    return np.ascontiguousarray(
-        found
-    )  # so that the order in which a row is added up does not depend on how many there are
+    # Contiguous, so that the order in which a row is added up does not depend on how many there are.
+    return np.ascontiguousarray(found)
 
 
 def symmetric(triangle: np.ndarray) -> np.ndarray:
@@ -66,10 +72,8 @@ class UserMean(PerUser):
     """
 
     def of_users(self, rows: Rows) -> np.ndarray:
-        everyone = np.arange(len(rows.users))
-        sums = rows.sums(np.ones(len(rows)), everyone, np.float64)
-        dense = sums.toarray() if scipy.sparse.issparse(sums) else sums
-        return np.asarray(dense / np.where(rows.counts > 0, rows.counts, math.nan)[:, None])
+        sums = dense(rows.sums(np.ones(len(rows)), np.arange(len(rows.users)), np.float64))
+        return np.asarray(sums / np.where(rows.counts > 0, rows.counts, math.nan)[:, None])
 
 
 @dataclass(frozen=True)
@@ -138,18 +142,13 @@ class MomentShape(PerUser):
         """The vectors; `known` are the factors that users' sums of squares are multiplied by."""
         if self.basis.ndim == 1:
             squares, lengths = self._diagonals(rows)
-            factors = self._factors(lengths, rows.counts)
-            if not scipy.sparse.issparse(squares):
-                return np.where(factors[:, None] > 0, squares, 0.0) * factors[:, None]
-            squares, each = scipy.sparse.csr_array(squares), np.repeat(factors, np.diff(squares.indptr))
-            squares.data = np.where(each > 0, squares.data, 0.0) * each
-            return squares
+            return scaled(squares, self._factors(lengths, rows.counts))
         out = np.zeros((len(rows.users), len(self.basis) * (len(self.basis) + 1) // 2))
         for members, squares in square_of(rows, self.basis, dtype=np.float64):
             found = triangle(squares)
-            lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
+            lengths = np.sqrt(squared_lengths(found))
             factors = self._factors(lengths, rows.counts[members]) if known is None else known[members]
-            out[members] = np.where(factors[:, None] > 0, found, 0.0) * factors[:, None]
+            out[members] = scaled(found, factors)
         return out
 
     def _factors(self, lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -160,10 +159,8 @@ class MomentShape(PerUser):
     def _diagonals(self, rows: Rows) -> tuple[Any, np.ndarray]:
         """Sums of squares of each user's columns, and how long these are."""
         squares = column_squares(rows, self.basis)
-        if scipy.sparse.issparse(squares):
-            squares = sorted_rows(squares)
-            return squares, np.sqrt(np.asarray(squares.multiply(squares).sum(axis=1)).ravel())
-        return squares, np.sqrt(np.einsum("ij,ij->i", squares, squares))
+        squares = sorted_rows(squares) if scipy.sparse.issparse(squares) else squares
+        return squares, np.sqrt(squared_lengths(squares))
 
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
@@ -180,16 +177,14 @@ class MomentShape(PerUser):
 
         def of_block(block: np.ndarray) -> np.ndarray:
             total, error = self._summed(data, block, lower)
+            whole: Any = np.trunc(total * steps).astype(np.int64)
             if not error <= allowed:
-                whole = np.zeros(1, dtype=np.int64)
+                whole = 0
                 for some in chunks(data, block):
                     rows = Rows(data, some)
                     known = None if lower.ndim == 1 else self._rounded_factors(rows, lower)[0]
-                    made = self.of_users(rows, known)
-                    made = made.toarray() if scipy.sparse.issparse(made) else made
-                    whole = whole + np.trunc(made * steps).astype(np.int64).sum(axis=0)
-                return np.append(whole, len(block))
-            return np.append(np.trunc(total * steps).astype(np.int64), len(block))
+                    whole = whole + np.trunc(dense(self.of_users(rows, known)) * steps).astype(np.int64).sum(axis=0)
+            return np.append(whole, len(block))
 
         return np.asarray(np.sum(in_threads(of_block, blocks), axis=0))
 
@@ -208,9 +203,10 @@ class MomentShape(PerUser):
                 continue
             factors, bounds = self._rounded_factors(rows, lower)
             weights = rows.per_row(factors)
-            held = rows.held.toarray() if scipy.sparse.issparse(rows.held) else rows.held
-            roots = np.sqrt(weights)[:, None]
-            held = weighted(held, roots, data.has_intercept)
+            columns = data.rows.shape[1]
+            held = np.empty((len(rows), d))
+            held[:] = np.sqrt(weights)[:, None]
+            held[:, :columns] *= dense(rows.held)
             for leaf in range(0, len(held), _LEAF_ROWS):
                 some_rows = held[leaf : leaf + _LEAF_ROWS]
                 square = square + some_rows.T @ some_rows
@@ -298,14 +294,6 @@ class ColumnScales(PerUser):
         places = np.round(np.log2(squares) / 6) + self.SIZES.size // 2
         known = np.isfinite(places)
         return np.clip(np.where(known, places, 0.0), 0, self.SIZES.size - 1).astype(np.int64), known
-
-
-def weighted(held: np.ndarray, roots: np.ndarray, constant: bool) -> np.ndarray:
-    """Rows times these roots of their weights, with the column that is 1 and held nowhere."""
-    out = np.empty((len(held), held.shape[1] + constant))
-    np.multiply(held, roots, out=out[:, : held.shape[1]])
-    out[:, held.shape[1] :] = roots
-    return out
 
 
 def column_squares(rows: Rows, scales: np.ndarray) -> Any:

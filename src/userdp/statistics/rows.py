@@ -226,18 +226,43 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
     return out
 
 
-def scaled_norms(rows: Rows, scales: np.ndarray) -> np.ndarray:
-    """|row * scales| of sparse rows."""
-    held = rows.held.astype(np.float64, copy=True)
-    held.data = np.square(held.data * scales[held.indices])
-    squares = np.asarray(held.sum(axis=1)).ravel()
-    return np.asarray(np.sqrt(squares + scales[-1] ** 2 if rows.data.has_intercept else squares))
+def dense(matrix: Any) -> np.ndarray:
+    """A matrix as an array."""
+    return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix)
 
 
-def norms(lines: np.ndarray) -> np.ndarray:
-    """Length of each line, by dot products along it; in float64, where squares do not overflow."""
-    lines = lines.astype(np.float64, copy=False)
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", lines, lines)))
+def in_basis(vectors: Any, basis: np.ndarray) -> Any:
+    """Vectors @ basis, each by itself; a diagonal basis keeps sparse vectors sparse."""
+    if basis.ndim == 1:
+        return vectors.multiply(basis[None]) if scipy.sparse.issparse(vectors) else vectors * basis
+    return np.matmul(dense(vectors)[:, None, :], basis)[:, 0]
+
+
+def squared_lengths(vectors: Any) -> np.ndarray:
+    """|vector|^2 of each, by operations along it; entries of sparse ones must be sorted."""
+    if scipy.sparse.issparse(vectors):
+        return np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel()
+    return np.asarray(np.einsum("ij,ij->i", vectors, vectors))
+
+
+def scaled(vectors: Any, factors: np.ndarray) -> Any:
+    """Vectors times these factors; zeros where a factor is 0, whatever the vector holds."""
+    if not scipy.sparse.issparse(vectors):
+        return np.where(factors[:, None] > 0, vectors, 0.0) * factors[:, None]
+    made = scipy.sparse.csr_array(vectors)
+    each = np.repeat(factors, np.diff(made.indptr))
+    made.data = np.where(each > 0, made.data, 0.0) * each
+    return made
+
+
+def lengths_of(lines: np.ndarray) -> np.ndarray:
+    """Length of each line; in float64, where squares do not overflow."""
+    return np.asarray(np.sqrt(squared_lengths(lines.astype(np.float64, copy=False))))
+
+
+def outputs_of(slopes: np.ndarray) -> list[np.ndarray]:
+    """Slopes of rows, of one output after the other."""
+    return [slopes] if slopes.ndim == 1 else list(slopes.T)
 
 
 def size_bounds(held: Any, constant: bool, basis: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from userdp.statistics.gradients import (
     check_sizes,
     checked_users,
     generated_data,
+    shielded,
     square_basis,
     weights_vector,
 )
@@ -97,16 +99,17 @@ class OnePassSGD:
             raise ValueError(f"Expected 1 <= n_groups={n_groups} <= len(users)={users.size}.")
         check_sizes("a start", self.start, self.loss, self.basis, data.n_features)
         groups = np.array_split(users, n_groups)
-        if self.loss.may_raise:
-            return np.array([self._slowly(data, group) for group in groups])
         sizes = np.array([np.sum(data.offsets[group + 1] - data.offsets[group]) for group in groups])
         longest_first = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
         out, rows = np.full((n_groups, self.start.size), math.nan), GatheredRows(data, self.basis)
-        lanes = max(1, _LANE_ENTRIES // self.start.size)
-        with np.errstate(all="ignore"):
+        outside = self.loss.may_raise  # it sees one group at a time, and what it raises makes this group's vector NaN
+        lanes = 1 if outside else max(1, _LANE_ENTRIES // self.start.size)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
             for first in range(0, len(longest_first), lanes):
                 some = longest_first[first : first + lanes]
-                out[some] = self._iterates(rows, [groups[j] for j in some])
+                with shielded() if outside else nullcontext():
+                    out[some] = self._iterates(rows, [groups[j] for j in some])
         return out
 
     def _iterates(self, rows: GatheredRows, groups: list[np.ndarray]) -> np.ndarray:
@@ -138,11 +141,12 @@ class OnePassSGD:
             x[:] = window[:active, t % ahead]
             predictions = np.einsum("gcd,gd->gc", v, x)
             given = predictions if n_outputs > 1 else predictions[:, 0]
-            slopes = weighted(self.loss.slope(given, targets[t % ahead, :active]), weights[t % ahead, :active])
+            slopes = np.asarray(self.loss.slope(given, targets[t % ahead, :active])).reshape(active, n_outputs)
+            slopes = weighted(slopes, weights[t % ahead, :active])
             step: Any = self.step_size * (1 - t / length[:active] if self.decay else 1.0)
             if penalty is not None:
                 v *= 1 - (step[:, :, None] if self.decay else step) * penalty
-            v += np.multiply(x[:, None], (-step * slopes.reshape(active, n_outputs))[:, :, None], out=move[:active])
+            v += np.multiply(x[:, None], (-step * slopes)[:, :, None], out=move[:active])
             self._project(v.reshape(active, -1))
             total[early:active] += v[early:]
         counted = length[:, 0] - cuts
@@ -178,33 +182,6 @@ class OnePassSGD:
                 f"Expected finite steps of the {self.loss.name} loss on generated rows with targets 0 and 1: "
                 f"check its slope and the step size."
             )
-
-    def _slowly(self, data: UserData, group: np.ndarray) -> np.ndarray:
-        """The same for one group and any slope; whatever it raises makes the vector NaN."""
-        w, total, several = self.start, np.zeros(self.start.size), self.loss.n_outputs > 1
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                rows = GatheredRows(data, self.basis)
-                visits = rows.visits(group, {})
-                n_left_out = left_out(self.average_from, len(visits))
-                for t, row in enumerate(visits):
-                    (x,), target = rows.gathered(np.array([row]))
-                    step = self.step_size * (1 - t / len(visits) if self.decay else 1)
-                    predictions = w.reshape(1, self.loss.n_outputs, -1) @ x.astype(np.float64)
-                    slopes = np.asarray(self.loss.slope(predictions if several else predictions[0], target))
-                    weight = 1.0 if data.weights is None else float(data.weights[row])
-                    gradient = weight * np.outer(slopes.reshape(self.loss.n_outputs), x).ravel()
-                    if self.penalty is not None:
-                        gradient = gradient + self.penalty * w
-                    w = self.domain.project(w - step * gradient)
-                    total = total + w * (t >= n_left_out)
-                vector: np.ndarray = total / (len(visits) - n_left_out) - self.start
-                return vector
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt from None
-        except BaseException:  # it may depend on the users' data, so it must not leave
-            return np.full(self.start.size, math.nan)
 
 
 class GatheredRows:

@@ -33,8 +33,19 @@ import scipy.sparse
 
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
-from userdp.statistics import rows as of_rows
-from userdp.statistics.rows import Rows, chunks, in_threads, size_bounds, triangular, turned
+from userdp.statistics.rows import (
+    Rows,
+    chunks,
+    dense,
+    in_basis,
+    in_threads,
+    lengths_of,
+    outputs_of,
+    size_bounds,
+    squared_lengths,
+    triangular,
+    turned,
+)
 
 BLOCK_USERS = 1 << 13  # whose sum is rounded together, by their places in the list of those asked: public
 ALLOWED = 2.0**-20  # of the radius, that a block's sum may be off by: a quarter of what `Clip` charges for
@@ -96,17 +107,20 @@ class Geometry:
             rows = Rows(data, some)
             if self.lower.ndim == 1 and isinstance(data.rows, SparseRows):
                 along = np.empty((0, 0))  # products are not kept
-                lengths = of_rows.scaled_norms(rows, self.lower)
+                held = rows.held.astype(np.float64, copy=True)
+                held.data = np.square(held.data * self.lower[held.indices])
+                squares = np.asarray(held.sum(axis=1)).ravel()
+                lengths = np.sqrt(squares + self.lower[-1] ** 2 if data.has_intercept else squares)
                 self.lengths[rows.place] = lengths
             elif rows.counts.min() > self.most_rows:  # lengths are all that is asked of these rows
-                self.lengths[rows.place] = of_rows.norms(turned(rows, self.lower))
+                self.lengths[rows.place] = lengths_of(turned(rows, self.lower))
                 self.summed[some] = True
                 continue
             else:
                 along = turned(rows, self.lower, np.float64)
-                lengths = of_rows.norms(along)
+                lengths = lengths_of(along)
                 few = rows.per_row(rows.counts <= self.most_rows)
-                own = lengths if few.all() else of_rows.norms(turned(rows, self.lower))
+                own = lengths if few.all() else lengths_of(turned(rows, self.lower))
                 self.lengths[rows.place] = np.where(few, lengths, own)
             bounds = lengths if self.lower.ndim == 1 else size_bounds(rows.held, data.has_intercept, self.lower)
             tame = (lengths > 1 / extreme) & (lengths < extreme)  # neither K nor sums of rows over- or underflow
@@ -311,7 +325,7 @@ class GradientTotal:
         """Along few directions: every user's vector is at hand."""
         assert self.directions is not None
         vectors = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        norms = np.sqrt(squared_lengths(vectors))
         factors, lost = self._factors(rows, norms)
         if lost is not None:
             vectors = np.where(lost[:, None], 0.0, vectors)
@@ -325,7 +339,7 @@ class GradientTotal:
         slopes, n_features, basis = self.gradient.row_slopes(rows), rows.data.n_features, geometry.basis
         summed = geometry.summed[rows.users]
         direct = np.flatnonzero(summed)
-        outputs = [slopes] if slopes.ndim == 1 else list(slopes.T)
+        outputs = outputs_of(slopes)
         sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
         if len(direct) < len(summed):
             norms, safe, sizes = geometry.norms(rows, slopes)
@@ -356,14 +370,9 @@ class GradientTotal:
         lower = geometry.lower
         for found in sums:
             reach = reach + size_bounds(found, False, lower)
-            if scipy.sparse.issparse(found) and lower.ndim == 1:
-                made = found.multiply(lower[None])
-                squares = squares + np.asarray(made.multiply(made).sum(axis=1)).ravel()
-                continue
-            dense = found.toarray() if scipy.sparse.issparse(found) else found
-            own = lower.astype(dense.dtype)
-            made = dense * own if lower.ndim == 1 else np.matmul(dense[:, None, :], own)[:, 0]
-            squares = squares + np.einsum("ij,ij->i", made, made)
+            stays_sparse = scipy.sparse.issparse(found) and lower.ndim == 1  # in float64 then
+            made = in_basis(found, lower if stays_sparse else lower.astype(found.dtype))
+            squares = squares + squared_lengths(made)
         hidden = rounding(squares.dtype, len(lower))
         norms, reach = np.sqrt(squares).astype(np.float64), reach.astype(np.float64)
         return norms, norms + hidden * norms + (hidden + geometry.row_rounding) * reach, reach
@@ -386,10 +395,10 @@ class GradientTotal:
             for some, made in ((direct, sums[number] if sums else None), (others, None)):
                 if len(some):
                     made = rows.sums(slopes, some, np.float64) if made is None else made
-                    found[some] = made.toarray() if scipy.sparse.issparse(made) else made
-            blocks.append(found * basis if basis.ndim == 1 else np.matmul(found[:, None, :], basis)[:, 0])
+                    found[some] = dense(made)
+            blocks.append(in_basis(found, basis))
         vectors = np.hstack(blocks)
         vectors[(factors == 0) | ~np.isfinite(vectors).all(axis=1)] = 0.0
         vectors *= factors[:, None]
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        norms = np.sqrt(squared_lengths(vectors))
         return np.asarray(vectors * np.minimum(self.clip * _SAFE / norms, 1.0)[:, None])
