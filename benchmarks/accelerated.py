@@ -284,7 +284,7 @@ def cost(repeats: int, quick: bool) -> list[dict]:
     records, table, d, budget = [], Table("users", "m", *shown), 20, Budget(1.0, DELTA)
     test, truth = generate(losses.logistic, 20_000, 10, d, seed=10_000)
     best = mean_loss(losses.logistic, test, truth)
-    solve(losses.logistic, generate(losses.logistic, 10_000, 3, d, 0)[0], 3, 1.0, 0)  # compiles
+    solve(losses.logistic, generate(losses.logistic, 10_000, 3, d, 0)[0], 3, 1.0, 0)  # fills caches
     for n in (20_000,) if quick else (30_000, 100_000):
         for m in (1, 3, 20):
             data, _ = generate(losses.logistic, n, m, d, 0)

@@ -41,7 +41,7 @@ def ratios(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, tu
         for name, call in calls.items():
             wall, cpu = time.perf_counter(), time.process_time()
             call()
-            if number:  # the first one compiles, and fills caches
+            if number:  # the first one fills caches
                 spent[name].append((time.process_time() - cpu, time.perf_counter() - wall))
     return {name: tuple(np.median(seen, axis=0).tolist()) for name, seen in spent.items()}
 

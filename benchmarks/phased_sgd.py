@@ -191,7 +191,7 @@ def speed(repeats: int, quick: bool) -> list[dict]:
             for name, job in jobs.items():
                 started = time.perf_counter()
                 job()
-                if turn:  # the first turn compiles
+                if turn:  # the first turn fills caches
                     times[name].append(time.perf_counter() - started)
         medians = {name: float(np.median(values)) for name, values in times.items()}
         epoch = medians["sklearn, one epoch"]

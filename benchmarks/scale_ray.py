@@ -2,7 +2,7 @@
 
 costs: seconds of a release of one user a partition, on 1 to 8 partitions of this machine, with 20 to 10,000 weights.
 growth: seconds, bytes and peak memory of a release for 10^4 to 3x10^6 users of 20 rows and 20 features (float32).
-overhead: a whole fit of some seconds with the local engine and on 2 partitions, in turns, compiled before.
+overhead: a whole fit of some seconds with the local engine and on 2 partitions, in turns, the first uncounted.
 
 picture: docs/bench/scale.svg from docs/bench/scale.json, which `growth` writes.
 

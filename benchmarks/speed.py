@@ -1,12 +1,12 @@
 """How fast is the default fit? Ratios to scikit-learn on the same rows, interleaved in one run, and how time grows.
 
-Everything is timed from arrays to a fitted model: grouping, planning, training; compiled before. Reported are medians
-of CPU and wall time over those of scikit-learn's `LogisticRegression` (lbfgs, no privacy), with `X.sum()`, which
+Everything is timed from arrays to a fitted model: grouping, planning, training. Reported are medians of CPU and wall
+time over those of scikit-learn's `LogisticRegression` (lbfgs, no privacy), with `X.sum()`, which
 reads the rows once, and an epoch of `SGDClassifier`; the excess risk of the default beside that of the unhurried plan;
 and the exponents of time and of peak memory from 10,000 to 1,000,000 users. `picture` draws time against rows from
 what growth and benchmarks/peer_speed.py saved.
 
-    python benchmarks/speed.py [--only fits accuracy growth picture] [--repeats 7] [--quick]
+    python benchmarks/speed.py [--only fits accuracy growth picture] [--repeats 7] [--epsilon 1] [--mixed] [--quick]
 
 `--quick` is a guard: it counts passes and compares ratios on fewer rows, and fails if they are too large; no seconds.
 """
@@ -39,7 +39,10 @@ from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_
 from userdp_research.bench.solving import solve_all
 
 mpl.use("Agg")
-SIZES = ((100_000, 20, 10), (100_000, 20, 20), (100_000, 20, 50), (20_000, 20, 200))  # users, rows, features
+SIZES = (  # users, rows, features; the first is README's example
+    *((5_000, 10, 3), (500_000, 1, 20), (100_000, 20, 20), (100_000, 20, 50)),
+    *((300_000, 3, 50), (20_000, 20, 200), (10_000, 10, 384)),
+)
 EPSILONS, DELTA, UNHURRIED = (0.5, 1.0, 8.0), 1e-8, 10**15
 GROWTH = (10_000, 100_000, 1_000_000)
 # Of the guard. Ten of the passes are for rare classes only; ratios on few rows, and on busy machines, are larger.
@@ -83,11 +86,13 @@ def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str
     return {name: tuple(np.median(taken, axis=0).tolist()) for name, taken in found.items()}
 
 
-def fits(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict]:
-    """The default fit beside scikit-learn's, users sorted and shuffled."""
+def fits(
+    sizes: tuple[tuple[int, int, int], ...], repeats: int, epsilons: tuple[float, ...] = (1.0,), mixed: bool = False
+) -> list[dict]:
+    """The default fit beside scikit-learn's; `mixed`: users shuffled, too."""
     found = []
     for users, rows, features in sizes:
-        for contiguous in (True, False):
+        for contiguous in (True, False)[: 1 + mixed]:
             X, y, ids = arrays(users, rows, features, contiguous)
             runs: dict[str, Callable[[], object]] = {
                 "sum": lambda X=X: X.sum(),
@@ -96,7 +101,7 @@ def fits(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict]:
                     "log_loss", max_iter=1, tol=None, average=True
                 ).fit(X, y),
             }
-            for epsilon in EPSILONS:
+            for epsilon in epsilons:
                 runs[f"epsilon {epsilon:g}"] = lambda X=X, y=y, ids=ids, e=epsilon, rows=rows: private(e, rows).fit(
                     X, y, groups=ids
                 )
@@ -217,7 +222,7 @@ def show(rows: list[dict]) -> None:
 
 def guard() -> None:
     """Passes of plans, and one ratio on fewer rows: what changes them is found before it is merged."""
-    for users, rows, features in SIZES[:3]:
+    for users, rows, features in SIZES[2:4]:
         choice = plan(users, rows, features, 1.0, DELTA).choice
         assert choice is not None
         passes = choice.n_gradients / (users * rows)
@@ -239,6 +244,8 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--features", type=int, nargs="+", help="only these numbers of features")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0], help="of fits")
+    parser.add_argument("--mixed", action="store_true", help="fits of shuffled users, too")
     parser.add_argument("--quick", action="store_true", help="the guard: counts and ratios; nothing is saved")
     parser.add_argument("--users", type=int, nargs="+", default=GROWTH, help="of growth")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -256,7 +263,8 @@ def main() -> None:
             picture(saved("speed", "growth"), saved("peer_speed", "trainings"))
             continue
         measure, about = parts[part]
-        rows = measure(about, asked.repeats)  # type: ignore[operator]
+        more = (tuple(asked.epsilon), asked.mixed) if part == "fits" else ()
+        rows = measure(about, asked.repeats, *more)  # type: ignore[operator]
         show(rows)
         Console().print(f"Wrote {save('speed', {part: rows})}")
 
