@@ -11,15 +11,12 @@ from scipy.special import ndtri, stdtrit
 
 from userdp.privacy.guarantee import Statement
 from userdp.solvers.base import Uncertainty
-from userdp.solvers.inference import DEFAULT_FRACTION
+from userdp.solvers.inference import DEFAULT_FRACTION, RESOLVED
 from userdp.solvers.planner import two_digits
 
 _LEAST_PART = 1e-6  # of a budget: noise of less would hide anything
 _LABEL = 28  # characters of a name in the table
-# Noise of a coefficient, in log odds, logarithms of counts, or units of what a typical residual moves predictions by,
-# from which on it is unresolved: an error of 0.15 is 2.5 standard deviations. Beyond so many times as many users no
-# number is named.
-_RESOLVED, _FAR_MORE, _NAMED = 0.06, 30.0, 5
+_FAR_MORE, _NAMED = 30.0, 5  # times as many users, beyond which no number is named; columns that are
 _CATCH_ALL = "=(other)"
 _WARNED = 4.0  # times as many users: from then on a fit warns
 _TOTAL_ERROR = 0.015  # standard deviation of the mean prediction, relative to it: two of them are 3%
@@ -105,7 +102,8 @@ class Intervals:
         """Confidence intervals: a row (low, high) for each coefficient, the intercept last, if there is one.
 
         They cover what the same fit would find without noise on all people there could be: the minimum of the expected
-        loss. Post-processing of the release: it costs no budget.
+        loss. They are about the fit's estimates; `coef_` are other numbers where noise hides some of these
+        (`unresolved_`), and are drawn towards 0. Post-processing of the release: it costs no budget.
         """
         return self.summary(level).conf_int
 
@@ -129,6 +127,8 @@ class Intervals:
         names = names_of(self, len(coef))
         if len(found.noise) > len(coef):
             coef, names = np.append(coef, np.atleast_1d(self.intercept_)), [*names, "(intercept)"]
+        if found.shrunk is not None:
+            coef = coef + found.shrunk
         told: Statement | None = getattr(self, "privacy_", None)
         affected = None if told is None else told.affected_users
         notes = [] if told is None or affected is None else [affected.in_words(told.unit)]
@@ -162,7 +162,7 @@ def unresolved_columns(names: list[str], errors: np.ndarray | None, n_users: int
     """
     if errors is None:
         return {}
-    more = {name: error / _RESOLVED for name, error in zip(names, errors, strict=False) if error > _RESOLVED}
+    more = {name: error / RESOLVED for name, error in zip(names, errors, strict=False) if error > RESOLVED}
     return {name: two_digits(n_users * times) if times < _FAR_MORE else None for name, times in more.items()}
 
 

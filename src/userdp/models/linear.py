@@ -91,8 +91,9 @@ _PARAMETERS = {
     "columns_fraction": "The part of the budget for what `columns` and `target_range` leave to be learned privately, "
     "if anything.",
     "inference": "True for standard errors and intervals (`summary()`, `conf_int()`, `cov_`), for half of the budget; "
-    "or the part of it that they get. Weights are then not shrunk. For logistic regression of two classes, least "
-    "squares and counts, by the default solver, with users enough: refused otherwise, before anything is charged.",
+    "or the part of it that they get. Only weights that noise hides are then shrunk. For logistic regression of two "
+    "classes, least squares and counts, by the default solver, with users enough: refused otherwise, before anything "
+    "is charged.",
     "classes": "All labels that there can be; needed unless the target's type is boolean.",
     "target_range": 'Public lowest and highest target; those beyond are cut off, and so are predictions. "private" '
     "learns them within the same plan and charge, for `columns_fraction` of the budget.",

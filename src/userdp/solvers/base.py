@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.special import bdtrik
@@ -50,11 +50,13 @@ class Uncertainty:
 
     Computed from releases and public numbers, so it may be shown. `gradient_noise` is the covariance that noise gave to
     the gradient which the weights were computed from, where that is known: the least that intervals have to cover.
+    `shrunk` is what was taken off the estimates, which intervals are about, where noise hides them; None for nothing.
     """
 
     noise: np.ndarray
     sampling: np.ndarray
     gradient_noise: np.ndarray | None = None
+    shrunk: np.ndarray | None = None
 
     @property
     def covariance(self) -> np.ndarray:
@@ -62,23 +64,28 @@ class Uncertainty:
 
     def mapped(self, matrix: np.ndarray) -> Uncertainty:
         """That of matrix @ weights."""
-        return Uncertainty(matrix @ self.noise @ matrix.T, matrix @ self.sampling @ matrix.T)
+        shrunk = None if self.shrunk is None else matrix @ self.shrunk
+        return Uncertainty(matrix @ self.noise @ matrix.T, matrix @ self.sampling @ matrix.T, shrunk=shrunk)
 
     def widened(self, factor: float) -> Uncertainty:
         """The same with standard errors larger by a factor; what is added counts as noise."""
         return replace(self, noise=self.noise + (factor**2 - 1) * self.covariance)
 
-    def to_dict(self) -> dict[str, list[list[float]]]:
-        return {"noise": self.noise.tolist(), "sampling": self.sampling.tolist()}
+    def to_dict(self) -> dict[str, list[Any]]:
+        shrunk = {} if self.shrunk is None else {"shrunk": self.shrunk.tolist()}
+        return {"noise": self.noise.tolist(), "sampling": self.sampling.tolist(), **shrunk}
 
     @staticmethod
-    def from_dict(record: dict[str, list[list[float]]], size: int) -> Uncertainty:
+    def from_dict(record: dict[str, list[Any]], size: int) -> Uncertainty:
         """Inverse of `to_dict`; refuses what no covariance of so many weights can be."""
         found = [np.array(record[name], dtype=np.float64) for name in ("noise", "sampling")]
         for one in found:
             if one.shape != (size, size) or not np.isfinite(one).all() or np.any(np.diag(one) < 0):
                 raise ValueError(f"covariances of {size} weights expected")
-        return Uncertainty(*found)
+        shrunk = np.array(record["shrunk"], dtype=np.float64) if "shrunk" in record else None
+        if shrunk is not None and not (shrunk.shape == (size,) and np.isfinite(shrunk).all()):
+            raise ValueError(f"{size} numbers expected")
+        return Uncertainty(found[0], found[1], shrunk=shrunk)
 
 
 @dataclass

@@ -19,9 +19,10 @@ clip that acted adds what it may have cost. Noisy matrices are drawn towards wha
 and a multiple of H, the more the noisier they are (James and Stein), and are positive: eigenvalues are raised, never
 lowered.
 
-Where noise or the steps move predictions to where the loss is curved otherwise, standard errors are widened by as much
-as curvatures change. There are none, and weights are those that the solver found, if that is more than threefold, or if
-H is seen to be too rough.
+Weights that noise hides are put at their posterior mean, so that no absurd coefficient predicts; intervals are about
+the estimates themselves. Where noise or the steps move predictions to where the loss is curved otherwise, standard
+errors are widened by as much as curvatures change. There are none, and weights are those that the solver found, if that
+is more than threefold, or if H is seen to be too rough.
 
 docs/intervals.md has the coverage that was measured, docs/proofs.md, section 31, what is proven.
 """
@@ -50,6 +51,9 @@ from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSq
 
 SIZE, CURVATURE, SPREAD = "interval curvature size", "interval curvature", "interval spread"
 GRADIENTS = ("interval gradient 1", "interval gradient 2")
+# Noise of a coefficient, in log odds, logarithms of counts, or units of what a typical residual moves predictions by,
+# from which on it is unresolved: an error of 0.15 is 2.5 standard deviations.
+RESOLVED = 0.06
 DEFAULT_FRACTION = 0.5  # of the budget: the rest is for coming near
 _PARTS = {SIZE: 0.03, CURVATURE: 0.27, GRADIENTS[0]: 0.15, GRADIENTS[1]: 0.4, SPREAD: 0.15}  # how the releases share it
 _LOSSES = ("logistic", "squared", "poisson")  # those whose coverage was measured
@@ -177,12 +181,20 @@ class IntervalSteps:
         elif max(far) > _FARTHEST_WIDENED:
             found.message = _none(FAR, self.spread.n_vectors * _more(*far))
         else:
-            found.weights = weights
-            found.uncertainty = replace(uncertainty, gradient_noise=known * fitted.coordinates.moment)
             if max(far) > _FARTHEST:
                 factor = math.exp(max(far))
-                found.uncertainty = found.uncertainty.widened(factor)
+                uncertainty = uncertainty.widened(factor)
                 found.message = WIDENED.format(factor, self.spread.n_vectors * _more(*far))
+            found.weight_errors = fitted.unit_effects * np.sqrt(np.diag(uncertainty.noise))
+            hidden = found.weight_errors > RESOLVED
+            hidden[len(hidden) - problem.intercept :] = False
+            kept = _expected(weights, uncertainty.noise, fitted.unit_effects, hidden)
+            found.weights = fitted.coordinates.project(problem.domain, kept)
+            found.uncertainty = replace(
+                uncertainty,
+                gradient_noise=known * fitted.coordinates.moment,
+                shrunk=weights - found.weights if hidden.any() else None,
+            )
 
     def _curvature(
         self, problem: Problem, fitted: Fitted, weighing: RowWeights
@@ -226,6 +238,20 @@ class IntervalSteps:
         multiple = math.sqrt(2 * math.log(2 / rare)) * (1 + 1 / problem.n_features)
         likely = max(multiple * fitted.gradient_size, fitted.exceeded_by(rare, longest))
         return min(likely, longest * fitted.largest_slope)
+
+
+def _expected(weights: np.ndarray, noise: np.ndarray, unit_effects: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    """Posterior means of weights with noise of this covariance: the hidden effects are N(0, 1), others flat, before.
+
+    So an intercept moves with a hidden weight whose column lies far from 0, and predictions there stay as they are.
+
+    >>> noise = np.array([[1e4, -5e3], [-5e3, 2.5e3 + 1e-4]])
+    >>> _expected(np.array([200.0, -100.0]), noise, np.ones(2), np.array([True, False])).round(2).tolist()
+    [0.02, -0.01]
+    """
+    units, both = unit_effects[hidden], noise[:, hidden] * unit_effects[hidden]
+    away = np.linalg.solve(np.eye(len(units)) + units[:, None] * both[hidden], units * weights[hidden])
+    return np.asarray(weights - both @ away)
 
 
 def _none(why: str, enough: float) -> str:

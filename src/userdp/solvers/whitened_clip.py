@@ -589,6 +589,7 @@ class Fitted:
     exceeded_by: Callable[[float, float], float]  # norm that a fraction of gradients exceeds, if rows are so long
     largest_slope: float
     step: float  # of predictions, to tell the slope's derivative
+    unit_effects: np.ndarray  # effect of one unit of a column if its weight is 1; see `_unit_effects`
 
 
 @dataclass(frozen=True)
@@ -665,7 +666,7 @@ class WhitenedClip:
         if self.intervals is not None:
             slope = problem.lipschitz / problem.row_norm
             told = (descent.curvature, descent.inverse_rows, descent.gradient_size, descent.exceeded_by, slope)
-            fitted = Fitted(coordinates, loss, found.weights, *told, descent.difference)
+            fitted = Fitted(coordinates, loss, found.weights, *told, descent.difference, _unit_effects(descent))
             yield from self.intervals.refine(problem, fitted, found)
 
 
@@ -702,12 +703,18 @@ def _total_error(loss: Loss, axes: Axes, point: np.ndarray, noise: float) -> flo
 
 
 def _effects(descent: _Descent) -> np.ndarray:
-    """What a step along each axis (columns) changes of the effect of one unit of each column (rows), or only its own.
+    """What a step along each axis (columns) changes of the effect of a unit of each column (rows), or only its own."""
+    assert descent.axes is not None
+    along, units = np.abs(descent.axes.weights_along(descent.coordinates.basis)), _unit_effects(descent)
+    return np.asarray(along * (units if along.ndim == 1 else units[:, None]))
+
+
+def _unit_effects(descent: _Descent) -> np.ndarray:
+    """The effect of one unit of each column, if its weight is 1.
 
     A unit is the column's scale, which most users who have it share, or of a column that lies far from 0 its spread;
     effects are in log odds, or logarithms of counts, or else in units of what a typical residual moves predictions by.
     """
-    assert descent.axes is not None
     coordinates, problem = descent.coordinates, descent.problem
     moment = coordinates.moment
     squares = moment if moment.ndim == 1 else np.diag(moment)
@@ -715,13 +722,11 @@ def _effects(descent: _Descent) -> np.ndarray:
     if problem.intercept and moment.ndim == 2:
         spreads[:-1] = np.maximum(1 - moment[-1, :-1] ** 2 / (squares[:-1] * squares[-1]), 0.0)
     units = np.maximum(np.sqrt(squares), 0.0 if coordinates.scales is None else coordinates.scales) * np.sqrt(spreads)
-    along = descent.axes.weights_along(coordinates.basis)
-    effects = np.abs(along) * (units if along.ndim == 1 else units[:, None])
     if problem.loss.classifies or problem.loss.usual_curvature is not None:
-        return np.asarray(effects)
+        return np.asarray(units)
     per_user = 1 / max(descent.inverse_rows, _FEWEST_INVERSE_ROWS)
     residual = descent.sizes.rms * descent.longest / math.sqrt(problem.dimension * alike(per_user, _SIMILARITY))
-    return np.asarray(effects * descent.curvature / residual)
+    return np.asarray(units * descent.curvature / residual)
 
 
 def _affected_users(seen: list[tuple[float, float]], phase: ClippedPhase) -> AffectedUsers:
