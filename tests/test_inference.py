@@ -116,6 +116,33 @@ def test_a_saved_model_keeps_them_and_damaged_ones_are_refused(model, tmp_path):
         model_of(record).conf_int()
 
 
+def test_a_coefficient_that_noise_hides_is_named_and_predicts_nothing_absurd(tmp_path):
+    """A flag that 1% of 3,000 users have: a Newton step alone gave it log odds of up to 200."""
+    X, z, error, users = people(n_users=3000)
+    flag = (np.random.default_rng(5).random(3000) < 0.01)[users].astype(float)
+    table = pd.DataFrame({"age": X[:, 0], "flag": flag})
+    fit = LogisticRegression(epsilon=3, max_rows_per_user=3, classes=[0, 1], inference=True, insecure_seed=2)
+    with pytest.warns(UtilityWarning):
+        found = fit.fit(table, classes(z, error), groups=users)
+    assert "flag" in found.unresolved_
+    assert "age" not in found.unresolved_
+    estimates, told = found.summary().coef, np.append(found.coef_[0], found.intercept_)
+    assert found.summary().std_err[1] > 0.5
+    assert abs(told[1]) < min(1.5, abs(estimates[1]))
+    np.testing.assert_allclose(told[[0, 2]], estimates[[0, 2]], atol=0.05)
+    np.testing.assert_allclose(found.conf_int().mean(axis=1), estimates)
+    again = load_model(save_model(found, tmp_path / "m.json"))
+    np.testing.assert_array_equal(again.conf_int(), found.conf_int())
+    assert "the bar is drawn towards 0" in report_html(found.to_dict())
+    for wrong in ([1.0], [1.0, 2.0, np.inf], "all"):
+        record = found.to_dict()
+        record["uncertainty"]["shrunk"] = wrong
+        with pytest.raises(ValueError, match="damaged"):
+            model_of(record)
+        with pytest.raises((TypeError, ValueError), match="uncertainty"):
+            report_html(record)
+
+
 def test_the_report_shows_them(model):
     page = report_html(model.to_dict())
     assert "95% intervals" in page

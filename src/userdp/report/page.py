@@ -358,10 +358,13 @@ def coefficients(model: Model) -> str:
     if not any(sizes):
         picture = sense = ""
     elif len(outputs) == 1:
-        errors = None if model["std_err"] is None else [1.96 * model["std_err"][k] for k in top]
-        picture = plots.bars_picture([names[k] for k in top], largest[0], errors)
+        errors = middles = None
+        if model["std_err"] is not None:
+            errors = [1.96 * model["std_err"][k] for k in top]
+            middles = [weights[0][k] + model["shrunk"][k] for k in top]
+        picture = plots.bars_picture([names[k] for k in top], largest[0], errors, middles)
         sense = f" Blue speaks for “{outputs[0]}”, orange against it." if classes is not None else ""
-        sense += "" if errors is None else _about_intervals(largest[0], errors)
+        sense += "" if errors is None or middles is None else _about_intervals(middles, errors)
     else:
         picture = plots.heat_picture([names[k] for k in top], outputs, largest)
         sense = " Blue is above 0, orange below; the stronger, the larger."
@@ -384,7 +387,8 @@ def coefficients(model: Model) -> str:
 
 def _about_intervals(values: list[float], errors: list[float]) -> str:
     """What error bars are, and that some leave the picture, if they do."""
-    words = " Lines are 95% intervals: privacy's noise, and who is in the data."
+    words = " Lines are 95% intervals: privacy's noise, and who is in the data; where noise hides an estimate, the bar"
+    words += " is drawn towards 0, and the line is not."
     if plots.bars_range(values, errors)[2]:
         words += f" Of some that are over {plots.LONG} times as long as usual the picture shows a part: hardly anything"
         words += " is known of these coefficients, such as those of columns that nobody has."

@@ -176,8 +176,13 @@ def phases_picture(phases: Sequence[Mapping[str, Any]]) -> str:
         return picture.svg("Expected radius, released radius and noise of each phase.")
 
 
-def bars_picture(names: Sequence[str], values: Sequence[float], errors: Sequence[float] | None = None) -> str:
-    """One output's coefficients as bars, in the order given; with error bars, if there are any.
+def bars_picture(
+    names: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    middles: Sequence[float] | None = None,
+) -> str:
+    """One output's coefficients as bars, in the order given; with error bars about the `middles`, if there are any.
 
     The axis ends at what `bars_range` says.
     """
@@ -188,15 +193,16 @@ def bars_picture(names: Sequence[str], values: Sequence[float], errors: Sequence
         lengths = [min(max(value, -1e300), 1e300) if math.isfinite(value) else 0.0 for value in values]
         axes.barh(places, lengths, height=0.66, color=[_BLUE if value >= 0 else _ORANGE for value in lengths])
         axes.axvline(0, color=_MUTED, linewidth=1)
+        centres = lengths if middles is None else [min(max(middle, -1e300), 1e300) for middle in middles]
         reach = [0.0] * len(lengths) if errors is None else [min(error, 1e300) for error in errors]
         if errors is not None:
-            axes.errorbar(lengths, places, xerr=reach, fmt="none", ecolor=_INK, elinewidth=1, capsize=2)
+            axes.errorbar(centres, places, xerr=reach, fmt="none", ecolor=_INK, elinewidth=1, capsize=2)
         for place, value in enumerate(values):
             edge = 1 + (right - 4) / (_WIDTH - left - right)
             picture.write(edge, place, number(value, 3), ha="right", size=10, transform=axes.get_yaxis_transform())
         axes.set_yticks(places, labels, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        _few_ticks(axes, *bars_range(lengths, reach)[:2])
+        _few_ticks(axes, *bars_range(centres, reach)[:2])
         return picture.svg("The largest coefficients as bars.")
 
 

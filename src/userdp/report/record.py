@@ -87,6 +87,13 @@ def checked(record: object) -> dict[str, Any]:
 
     words = "null or two covariances of the weights of one output"
     whole["std_err"] = _read('"uncertainty"', words, whole["uncertainty"], standard_errors)
+
+    def shrunk(found: Any) -> list[float]:
+        """What was taken off each coefficient's estimate, which intervals are about."""
+        off = [float(value) for value in found.get("shrunk", [0.0] * len(found["noise"]))]
+        return _if(len(off) == len(found["noise"]) and all(map(math.isfinite, off)), off)
+
+    whole["shrunk"] = _read('"uncertainty": "shrunk"', "a number for each weight", whole["uncertainty"], shrunk)
     whole["privacy"] = _checked_privacy(whole["privacy"])
     whole["scores"] = _read('"scores"', "null or what Scores.to_dict() gives", whole["scores"], _checked_scores)
     return whole
