@@ -32,7 +32,7 @@ from userdp.statistics.sgd import OnePassSGD
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
 from userdp.engines.ray import RayEngine, RayVectors  # noqa: E402 - needs Ray
 from userdp.engines.ray_loaders import ParquetUsers  # noqa: E402
-from userdp.engines.ray_pages import completed  # noqa: E402
+from userdp.engines.ray_partition import completed  # noqa: E402
 
 ENGINE = RayEngine(n_partitions=2)
 

@@ -81,6 +81,11 @@ class Schema:
             require_column(names, needed)
         return cls(user, tuple(chosen), target, None if classes is None else tuple(label_set(classes).tolist()))
 
+    @property
+    def columns(self) -> list[Any]:
+        """All columns that are needed."""
+        return [name for name in (self.user, self.target, *self.features) if name is not None]
+
     def targets(self, column: Any) -> np.ndarray:
         """The target's numbers, or its labels' positions in the classes."""
         what = f"column {self.target!r}"

@@ -57,13 +57,12 @@ class Request:
     def record(self, table: TableFile) -> dict[str, Any]:
         """The request and the types that it meets, for the manifest."""
         schema = self.schema
-        names = [name for name in (schema.user, schema.target, *schema.features) if name is not None]
         record = {
             "user": schema.user,
             "features": list(schema.features),
             "target": schema.target,
             "classes": None if schema.classes is None else list(schema.classes),
-            "types": [str(table.type_of(name)) for name in names],
+            "types": [str(table.type_of(name)) for name in schema.columns],
             "dtype": self.dtype.name,
             "max_rows_per_user": self.max_rows_per_user,
             "fill_missing": self.fill_missing,

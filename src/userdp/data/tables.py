@@ -111,7 +111,7 @@ class TableFile:
 
     def prefetch(self, schema: Schema) -> None:
         """Read these columns of a CSV file in one go; other formats are quickest by column."""
-        self.prefetch_text([name for name in (schema.user, *schema.features, schema.target) if name is not None])
+        self.prefetch_text(schema.columns)
 
     def prefetch_text(self, names: list[str]) -> None:
         """Read these columns of a CSV file, as text, in one go."""

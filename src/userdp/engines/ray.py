@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
+import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
@@ -26,20 +29,31 @@ except ImportError:
 
 import userdp
 from userdp.data.grouping import check_seed, check_users, fresh_key
-from userdp.data.parts import check_order, ranges
 from userdp.data.schema import Schema
 from userdp.data.tables import open_parquet
 from userdp.data.users import Options, RemoteUsers, UserData
 from userdp.engines.local import Contribution, LocalEngine
-from userdp.engines.ray_calls import Asked, Call, GroupsCall, RayUsers, Request, Traffic, answers_to, same_memory
-from userdp.engines.ray_cluster import connect
-from userdp.engines.ray_loaders import STORED, Loader, ParquetUsers, Part, SharedMemory, Shipped, StoredUsers
-from userdp.engines.ray_pages import INLINE, pieces
-from userdp.engines.ray_partition import SENDING, Facts, Partition, array_of
+from userdp.engines.ray_calls import Asked, Call, RayUsers, Request, Traffic, answers_to, same_memory
+from userdp.engines.ray_loaders import (
+    STORED,
+    Loader,
+    ParquetUsers,
+    Part,
+    SharedMemory,
+    Shipped,
+    StoredUsers,
+    check_order,
+    ranges,
+)
+from userdp.engines.ray_partition import INLINE, SENDING, Facts, Partition, Sender, array_of, pieces
 from userdp.statistics.gradients import Statistic, generated_data
 
 _REDUCTIONS, _REDUCTION_BYTES = 3, 3 * 4096  # that a concentrated batch takes, and what is in them beside vectors
 _GATHERED_USERS = 4096  # of groups, whose rows a partition brings together at a time
+_STORE_BYTES = 2**29  # of a local Ray's object store, which long arguments alone go through
+_CONNECTION = 10.0  # seconds to reach a cluster in
+_CONNECTING = threading.Lock()
+_REACHED_AS: list[str] = []  # how the cluster was called that this process is with
 
 
 @dataclass(frozen=True)
@@ -77,30 +91,27 @@ class RayEngine:
             raise TypeError(f"Expected UserData, got {type(data).__name__}: it is another engine's.")
         local = connect(self.address, self.n_partitions)
         n_parts = min(self._number_of_partitions(), max(1, data.n_users // 2))
-        bounds = ranges(data.n_users, n_parts)
-        loaders: Sequence[Loader]
-        source: Any
+        parts = list(pairwise(ranges(data.n_users, n_parts)))
         store = getattr(data, "store", None)
         bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
-        if (
-            store is not None
-            and data.weights is None  # which no store holds
-            and all(same_memory(getattr(data, name), store.array(name)) for name in STORED)
-        ):
+        source: Any = None
+        mapped = store is not None and data.weights is None  # which no store holds
+        if mapped and all(same_memory(getattr(data, name), store.array(name)) for name in STORED):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
             source = StoredUsers(os.fspath(store.path), facts)
-            loaders = [Part(source, first, last) for first, last in pairwise(bounds)]
         elif local:
             source = SharedMemory(bare)
-            loaders = [Part(source, first, last) for first, last in pairwise(bounds)]
         elif not self.ship_rows:
             raise ValueError(
                 "Expected partitions that load files themselves, as RayEngine.from_parquet makes them: rows of this "
                 "process would go through the cluster's object store, which may write them to disks; pass "
                 "RayEngine(..., ship_rows=True) if it may. Nothing was spent."
             )
+        loaders: list[Loader]
+        if source is not None:
+            loaders = [Part(source, first, last) for first, last in parts]
         else:
-            source = loaders = [Shipped([ray.put(bare.part(first, last))]) for first, last in pairwise(bounds)]
+            source = loaders = [Shipped([ray.put(bare.part(first, last))]) for first, last in parts]
         return self._started(loaders, data.insecure_seed, data.fingerprint(), source)
 
     def from_parquet(
@@ -172,9 +183,8 @@ class RayEngine:
                 f"Expected userdp {userdp.__version__}, as here, on every node of the cluster: some have another "
                 "version. Nothing was spent."
             )
-        first = facts[0]
         check_order([said.ends for said in facts if said.ends])
-        if len({(said.n_features, said.dtype, said.has_targets, said.has_intercept) for said in facts}) > 1:
+        if len({said.columns for said in facts}) > 1:
             raise ValueError("Expected the same columns in all partitions: the files differ. Nothing was spent.")
         if len({said.sources for said in facts}) > 1:
             raise ValueError(
@@ -184,12 +194,13 @@ class RayEngine:
         bounds = np.concatenate([[0], np.cumsum([said.n_users for said in facts])]).astype(np.int64)
         check_users(int(bounds[-1]))
         together = hashlib.sha256("".join(said.digest for said in facts).encode()).hexdigest()
+        n_features, dtype, has_targets, has_intercept = facts[0].columns
         return RayUsers(
             int(bounds[-1]),
-            first.n_features,
-            np.dtype(first.dtype),
-            first.has_targets,
-            first.has_intercept,
+            n_features,
+            np.dtype(dtype),
+            has_targets,
+            has_intercept,
             seed,
             self,
             digest or together,
@@ -238,9 +249,10 @@ class RayEngine:
         together = max(1, _GATHERED_USERS // int(sizes[0]))
         edges, calls, found = np.concatenate([[0], np.cumsum(sizes)]), [], []
         for number, first in enumerate(range(0, n_groups, together)):
-            last = min(first + together, n_groups)
+            last, asked = min(first + together, n_groups), number % data.n_partitions
             some = users[edges[first] : edges[last]]
-            calls.append(GroupsCall(number % data.n_partitions, request, last - first, some))
+            senders = [] if data.mapped_by_all else _senders(data, asked, np.sort(some))
+            calls.append(Call(asked, "groups", (last - first, some.astype("<u4"), senders), request))
         for first in range(0, len(calls), data.n_partitions):
             found += answers_to(data, calls[first : first + data.n_partitions])
         data.traffic.count(len(calls) * request.n_bytes + sum(map(len, found)), request, data.n_partitions)
@@ -284,6 +296,16 @@ class RayVectors:
         return self._gathered
 
 
+def _senders(data: RayUsers, asked: int, users: np.ndarray) -> list[Sender]:
+    """Which partitions have rows of these users, who are in order, and whose; the one that is asked has its own."""
+    senders = []
+    for part, (first, last) in enumerate(pairwise(np.searchsorted(users, data.bounds))):
+        if first < last:
+            own = (users[first:last] - data.bounds[part]).astype("<u4")
+            senders.append(Sender(None if part == asked else data.actors[part], data.marks[part], own))
+    return senders
+
+
 def _width(statistic: Any, data: RayUsers) -> int:
     """How long vectors are, tried without data."""
     generated = generated_data(data.n_features, data.dtype)
@@ -307,3 +329,54 @@ def _of_users(
     for some, answer in zip(places, answers_to(data, calls, incarnations), strict=True):
         out[some] = np.frombuffer(answer).reshape(len(some), width)
     return out, 8 * width * data.n_users + -(-data.n_users // block) * request.n_bytes, request
+
+
+def connect(address: str | None, n_partitions: int | None) -> bool:
+    """Reach the cluster, or start one here, once a process; whether all of it is this machine."""
+    if address is not None and (not isinstance(address, str) or "://" in address):
+        raise ValueError(
+            f'Expected address={address!r} to be "host:6379", as `ray start --head` tells it, or "auto": a '
+            "driver runs on a machine of the cluster. Nothing was spent."
+        )
+    with _CONNECTING:
+        if not ray.is_initialized():
+            _start(address, n_partitions)
+        here = ray.get_runtime_context()
+    if address not in (None, "auto", here.gcs_address, *_REACHED_AS):
+        raise ValueError(
+            f"Expected to reach Ray at address={address!r}; this process is with another one, which it tells "
+            'as "auto": use that, or another process. Nothing was spent.'
+        )
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"]] == [here.get_node_id()]
+
+
+def _start(address: str | None, n_partitions: int | None) -> None:
+    """Connect to a cluster, or start Ray here, without dashboard and telemetry; what it logs stays there."""
+    quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": None}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if address is not None:
+                if address != "auto":  # Ray itself would try for a minute
+                    host, _, port = address.rpartition(":")
+                    socket.create_connection((host, int(port)), timeout=_CONNECTION).close()
+                ray.init(address=address, **quiet)
+                _REACHED_AS[:] = [address]
+                return
+            free = os.statvfs("/dev/shm")
+            room = min(_STORE_BYTES, free.f_bavail * free.f_frsize // 2)
+            ray.init(
+                address="local",
+                num_cpus=max(n_partitions or 0, os.cpu_count() or 1),
+                object_store_memory=max(room, 100 * 2**20),
+                _system_config={"automatic_object_spilling_enabled": False},
+                **quiet | {"include_dashboard": False},
+            )
+            _REACHED_AS.clear()
+    except Exception:
+        where = "a local Ray to start" if address is None else f"a Ray cluster at address={address!r}"
+        raise RuntimeError(
+            f"Expected {where}: it cannot be reached. Does it run, in the same version of Ray and Python, and may this "
+            "machine reach it? Nothing was spent."
+        ) from None

@@ -16,8 +16,17 @@ from ray import cloudpickle
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines.local import ComputedAnew, EngineLost
 from userdp.engines.ray_loaders import MARK_BYTES
-from userdp.engines.ray_pages import CHANGED, DONE, FAILED, LOST, Answer, completed
-from userdp.engines.ray_partition import RequestPickler, Sender, list_of
+from userdp.engines.ray_partition import (
+    CHANGED,
+    DONE,
+    FAILED,
+    LOST,
+    UNKNOWN_MATRIX,
+    Answer,
+    RequestPickler,
+    completed,
+    list_of,
+)
 
 _ATTEMPTS, _PAUSE = 8, 1.0  # before a cluster counts as lost; Ray itself restarts actors without end
 
@@ -107,18 +116,11 @@ class Request:
     """What is asked of partitions, as bytes: the users' changes, a statistic and what it is for."""
 
     def __init__(self, data: RayUsers, *asked: Any) -> None:
-        self.transforms: bytes = cloudpickle.dumps(data.transforms)
         file = io.BytesIO()
         pickler = RequestPickler(file)
-        pickler.dump((self.transforms, *asked))
+        pickler.dump((cloudpickle.dumps(data.transforms), *asked))
         self.body, self.matrices = file.getvalue(), pickler.matrices
         self.n_bytes = MARK_BYTES + len(self.body)
-
-    def matrices_for(self, known: set[bytes]) -> dict[bytes, np.ndarray]:
-        """Those that a partition was not sent before; from now on it was."""
-        new = {digest: matrix for digest, matrix in self.matrices.items() if digest not in known}
-        known.update(new)
-        return new
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,81 +132,48 @@ class Call:
     arguments: tuple[Any, ...]
     request: Request
 
-    def submit(self, data: RayUsers, matrices: dict[bytes, np.ndarray]) -> Any:
-        method, mark = getattr(data.actors[self.part], self.method), data.marks[self.part]
-        return method.remote(mark, self.request.body, matrices, *self.arguments)
+    def submit(self, data: RayUsers, again: bool = False) -> Any:
+        """Ask, with those matrices that the partition was not sent before, or again with all of them."""
+        known, matrices = data.known[self.part], self.request.matrices
+        sent = matrices if again else {digest: matrices[digest] for digest in matrices if digest not in known}
+        known.update(sent)
+        method = getattr(data.actors[self.part], self.method)
+        return method.remote(data.marks[self.part], self.request.body, sent, *self.arguments)
 
 
-@dataclass(frozen=True, eq=False)
-class GroupsCall:
-    """A question about groups, whose rows the partition maps, or other partitions send it."""
-
-    part: int
-    request: Request
-    n_groups: int
-    users: np.ndarray
-
-    def submit(self, data: RayUsers, matrices: dict[bytes, np.ndarray]) -> Any:
-        asked_of, mark = data.actors[self.part], data.marks[self.part]
-        senders = [] if data.mapped_by_all else self._senders(data)
-        return asked_of.groups.remote(
-            mark, self.request.body, matrices, self.n_groups, self.users.astype("<u4"), senders
-        )
-
-    def _senders(self, data: RayUsers) -> list[Sender]:
-        users = np.sort(self.users)
-        edges, senders = np.searchsorted(users, data.bounds), []
-        for part, (first, last) in enumerate(pairwise(edges)):
-            if first < last:
-                actor = None if part == self.part else data.actors[part]
-                own = (users[first:last] - data.bounds[part]).astype("<u4")
-                senders.append(Sender(actor, data.marks[part], own))
-        return senders
-
-
-def answers_to(
-    data: RayUsers, calls: Sequence[Call | GroupsCall], incarnations: dict[int, str] | None = None
-) -> list[bytes]:
+def answers_to(data: RayUsers, calls: Sequence[Call], incarnations: dict[int, str] | None = None) -> list[bytes]:
     """What partitions answer, in order. What was lost is asked again: nothing in it is drawn, so nothing changes.
 
     incarnations: of partitions that gave earlier answers, which others must not continue.
     """
     answers: dict[int, bytes] = {}
     lost = 0
-    submitted = [call.submit(data, call.request.matrices_for(data.known[call.part])) for call in calls]
-    pending = dict(enumerate(submitted))
+    pending = {number: call.submit(data) for number, call in enumerate(calls)}
     while pending:
         again = []
         for number, reference in pending.items():
-            part = calls[number].part
-            code, answer, incarnation = _answered(data.actors[part], reference)
-            if code == FAILED:
+            part, whole = calls[number].part, None
+            try:
+                first: Answer = ray.get(reference)
+            except ray.exceptions.RayError:
+                first = Answer(LOST)
+            if first.code == FAILED:
                 raise ValueError("Expected the statistic to give one vector per group.")
-            if code == CHANGED:
+            if first.code == CHANGED:
                 raise EngineLost(changed=True)
-            if code == DONE:
-                answers[number] = answer
-                if incarnations is not None and incarnations.setdefault(part, incarnation) != incarnation:
-                    incarnations.clear()
-                    raise ComputedAnew
-            else:
+            if first.code == DONE:
+                (whole,) = completed([(data.actors[part], first)])
+            if whole is None:
                 again.append(number)
-                lost += code == LOST
+                lost += first.code != UNKNOWN_MATRIX
+                continue
+            answers[number] = whole
+            if incarnations is not None and incarnations.setdefault(part, first.incarnation) != first.incarnation:
+                incarnations.clear()
+                raise ComputedAnew
         if lost > _ATTEMPTS * len(calls):
             raise EngineLost
         if again and lost:
             time.sleep(_PAUSE)
-        pending = {number: calls[number].submit(data, calls[number].request.matrices) for number in again}
+        pending = {number: calls[number].submit(data, again=True) for number in again}
     return [answers[number] for number in range(len(calls))]
-
-
-def _answered(actor: Any, reference: Any) -> tuple[int, bytes, str]:
-    """How a call went, the whole answer, and of which incarnation it is."""
-    try:
-        first: Answer = ray.get(reference)
-    except ray.exceptions.RayError:
-        return LOST, b"", ""
-    if first.code != DONE:
-        return first.code, b"", ""
-    (whole,) = completed([(actor, first)])
-    return (LOST, b"", "") if whole is None else (DONE, whole, first.incarnation)

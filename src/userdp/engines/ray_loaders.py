@@ -2,6 +2,7 @@
 
 Files may change between two loads, and who is in which partition with them. So what was loaded has a mark, of the users
 in their order and of the files as the system tells them: the driver keeps it, and no answer comes from other data.
+Errors speak of files, columns and the order of rows, never of a cell.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ import pickle
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import ray
 
-from userdp.data.parts import part_by_row_groups, part_by_users, users_in_order
-from userdp.data.schema import Schema, texts
+from userdp.data.grouping import Groups
+from userdp.data.schema import Schema, decoded, ids, texts
 from userdp.data.store_files import sources_of
-from userdp.data.tables import open_parquet
+from userdp.data.tables import broken, open_parquet
 from userdp.data.users import UserData
 
 STORED = ("rows", "targets", "offsets", "affected")  # arrays of a store
-
-
 MARK_BYTES = 32  # of `Loaded.mark`
 _MEANWHILE = "Expected files that stay as they are while partitions load: they changed meanwhile."
+_UNSORTED = (
+    "Expected rows that are sorted by user, through all files in the order of their names; they are not: sort them, or "
+    "leave out sorted_by_user."
+)
 
 Sources = tuple[tuple[str, int, int], ...]  # names of files, their sizes, and when they were last modified, in ns
 
@@ -56,8 +63,7 @@ class Loaded(NamedTuple):
     @property
     def mark(self) -> bytes:
         """By which a partition knows that it loaded again what it had."""
-        told = repr((self.n_users, self.digest, self.ends, self.sources))
-        return hashlib.sha256(told.encode()).digest()
+        return hashlib.sha256(repr((self.n_users, self.digest, self.ends, self.sources)).encode()).digest()
 
 
 class Loader(Protocol):
@@ -135,8 +141,8 @@ class StoredUsers:
         return Loaded.of(UserData(**arrays, **self.facts), before)
 
     def _sources(self) -> Sources:
-        told = [(name, Path(self.folder, f"{name}.npy").stat()) for name in STORED]
-        return tuple((name, file.st_size, file.st_mtime_ns) for name, file in told)
+        files = [(name, Path(self.folder, f"{name}.npy").stat()) for name in STORED]
+        return tuple((name, file.st_size, file.st_mtime_ns) for name, file in files)
 
 
 @dataclass(frozen=True)
@@ -172,5 +178,111 @@ class ParquetUsers:
         return Loaded(kept, n_users, data.fingerprint(), tuple(ends), before)
 
     def _sources(self) -> Sources:
-        told = sources_of(open_parquet(self.path))
-        return tuple((file["name"], file["size"], file["modified"]) for file in told)
+        files = sources_of(open_parquet(self.path))
+        return tuple((file["name"], file["size"], file["modified"]) for file in files)
+
+
+def ranges(n_users: int, n_parts: int) -> list[int]:
+    """Where contiguous near-equal parts begin, and the end."""
+    return [n_users * part // n_parts for part in range(n_parts + 1)]
+
+
+def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_parts: int) -> pa.Table:
+    """The rows of one of near-equal ranges of users, who are numbered by first appearance, in the file's order."""
+    table = open_parquet(path)
+    owners = ids(table[schema.user])
+    groups = Groups.make(owners, len(owners), None, None)
+    first, last = ranges(len(groups.offsets) - 1, n_parts)[part : part + 2]
+    if last - first < 2:
+        raise ValueError(f"Expected at least 2 users in each of {n_parts} partitions: use fewer of them.")
+    own = slice(groups.offsets[first], groups.offsets[last])
+    mine = np.zeros(len(owners), dtype=bool)
+    mine[own if groups.order is None else groups.order[own]] = True
+    kept, start = [], 0
+    for columns in table.batches(schema.columns):
+        batch = pa.RecordBatch.from_arrays(columns, schema.columns)
+        kept.append(batch.filter(pa.array(mine[start : start + len(batch)])))
+        start += len(batch)
+    if start != len(mine):
+        raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
+    return pa.Table.from_batches(kept)
+
+
+def part_by_row_groups(path: str | os.PathLike[str], schema: Schema, part: int, n_parts: int) -> pa.Table:
+    """The rows of users who begin in one of near-equal ranges of row groups, of files that are sorted by user.
+
+    There may be one such user or none, where another one has many rows: that is no error, or one person would make it.
+    """
+    table = open_parquet(path)  # says what is wrong with a path
+
+    def owners_of(rows: pa.Table) -> pa.Array:
+        cells = decoded(ids(rows[schema.user]))
+        return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+
+    def leading(rows: pa.Table, user: pa.Scalar | None) -> int:
+        """How many of the first rows are this user's."""
+        if user is None or not user.is_valid:
+            return 0
+        first = pc.index(pc.invert(pc.equal(owners_of(rows), user)), True).as_py()
+        return len(rows) if first < 0 else int(first)
+
+    def rows_of(group: tuple[pq.ParquetFile, int]) -> pa.Table:
+        return group[0].read_row_group(group[1], columns=schema.columns).select(schema.columns)
+
+    try:
+        files = [pq.ParquetFile(file) for file in sorted(table.files(), key=os.fspath)]
+        groups = [(file, number) for file in files for number in range(file.num_row_groups)]
+        first, last = ranges(len(groups), n_parts)[part : part + 2]
+        before = None  # the user of the row before: their rows are another part's
+        for file, number in reversed(groups[:first]):
+            owners = owners_of(file.read_row_group(number, columns=[schema.user]))
+            if len(owners):
+                before = owners[-1]
+                break
+        empty = files[0].schema_arrow.empty_table().select(schema.columns)
+        rows = pa.concat_tables(map(rows_of, groups[first:last])) if first < last else empty
+        rows = rows.slice(leading(rows, before))
+        if len(rows) == 0:
+            return rows
+        of_last, end = [rows], owners_of(rows)[-1]  # whose rows may go on in the next row groups
+        for group in groups[last:]:
+            more = rows_of(group)
+            same = leading(more, end)
+            of_last.append(more.slice(0, same))
+            if same < len(more):
+                break
+    except (pa.ArrowException, OSError):
+        raise ValueError(broken(Path(path))) from None
+    rows = pa.concat_tables(of_last)
+    owners = owners_of(rows)
+    if owners.null_count == 0 and not pc.all(pc.less_equal(owners[:-1], owners[1:]), min_count=0).as_py():
+        raise ValueError(_UNSORTED)
+    return rows
+
+
+def users_in_order(table: pa.Table, schema: Schema, options: Mapping[str, Any]) -> tuple[UserData, int]:
+    """The users of a sorted part, and how many they are; filled up to two with users without rows, who come last."""
+    owners = decoded(ids(table[schema.user]))
+    if owners.null_count or (len(owners) and not owners[0].equals(owners[len(owners) - 1])):
+        data = UserData.from_schema(table, schema, **options)
+        return data, data.n_users
+    n_users, made_up = min(1, len(owners)), [1, 2]  # two more users, of rows without cells, who are left out again
+    columns = [pa.chunked_array([*table[name].chunks, pa.nulls(2, table[name].type)]) for name in table.column_names]
+    columns[table.column_names.index(schema.user)] = pa.chunked_array([[0] * len(owners) + made_up])
+    filled = UserData.from_schema(pa.table(columns, table.column_names), schema, **options)
+    own_ids = tuple(texts(owners.slice(0, n_users).combine_chunks()))
+    return replace(filled.taken(np.arange(n_users)), user_ids=own_ids), n_users
+
+
+def check_order(ends: list[tuple[object, object]]) -> None:
+    """Refuse parts of which one does not begin with a later user than the one before it ends with.
+
+    Ids are in the order that Arrow sorts a part's in: text by its bytes, which need not be UTF-8.
+    """
+    for pair in pairwise(ends):
+        last, first = (
+            user.encode(errors="surrogateescape") if isinstance(user, str) else user
+            for user in (pair[0][1], pair[1][0])
+        )
+        if not last < first:  # type: ignore[operator]  # ids of one column
+            raise ValueError(_UNSORTED)

@@ -1,11 +1,15 @@
 """A partition of users on Ray: the actor that computes on their rows, and how it is asked.
 
-Nothing of a user's data is in what it says or raises: whatever fails is told as a number. Matrices that stay the same
-for many releases (a basis) are sent once, and known by their digests after. Each call comes with the mark of what was
+Nothing of a user's data is in what it says or raises: whatever fails becomes a number. Matrices that stay the same for
+many releases (a basis) are sent once, and known by their digests after. Each call comes with the mark of what was
 loaded when the partition was placed: one that was started anew, and loaded anything else, computes nothing.
 
 Calls are answered one after the other; but rows for other partitions' groups, and later pages, on a thread of their
 own: two partitions that compute groups may wait for each other's rows.
+
+What is below 100 KiB goes from process to process in Ray's own messages; anything larger would be put into the object
+store, which may write it to a disk. So the first page of an answer comes at once, and the others are asked for. What is
+long and secret in a question comes as several arguments (but for samples of rows, and lists of very large groups).
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ import io
 import os
 import pickle
 import threading
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,32 +34,56 @@ import userdp
 from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray_loaders import Loaded, Loader, Sources
-from userdp.engines.ray_pages import CHANGED, DONE, FAILED, LOST, UNKNOWN_MATRIX, Answer, Pages, completed
 from userdp.statistics.rows import limit_threads
 
 SENDING = "sending"  # the thread on which rows and later pages are sent
+INLINE = 90_000  # bytes that travel by themselves
+DONE, FAILED, UNKNOWN_MATRIX, CHANGED, LOST = 0, 1, 2, 3, 4  # how a call went
 _MATRICES = 32  # that an actor remembers
+_FORGOTTEN = 600.0  # seconds after which nobody asks for the rest of an answer: whoever did was lost
+
+
+class Answer(NamedTuple):
+    """How a call went, the first of the pages, and by which process's number the others are asked for.
+
+    incarnation: of the partition, another one whenever it is started anew.
+    """
+
+    code: int
+    page: bytes = b""
+    n_pages: int = 1
+    incarnation: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True)
 class Facts:
     """What a partition says of itself: to the curator, who holds the data anyway.
 
-    trouble: why it could not load, in userdp's own words, or empty; ends: of sorted files, the first and the last user;
-    mark: of what it loaded, with the files, `sources`, that it is from.
+    trouble: why it could not load, in userdp's own words, or empty; columns: number of features, type of rows, whether
+    there are targets and an intercept; ends: of sorted files, the first and the last user; mark: of what it loaded,
+    with the files, `sources`, that it is from.
     """
 
     version: str = userdp.__version__
     trouble: str = ""
     n_users: int = 0
-    n_features: int = 0
-    dtype: str = ""
-    has_targets: bool = False
-    has_intercept: bool = False
+    columns: tuple[int, str, bool, bool] = (0, "", False, False)
     digest: str = ""
     ends: tuple[Any, ...] = ()
     mark: bytes = b""
     sources: Sources = ()
+
+
+class Sender(NamedTuple):
+    """A partition that is asked for rows, the mark of what it must have loaded, and which users, as it numbers them.
+
+    actor: None for the one that asks.
+    """
+
+    actor: Any
+    mark: bytes
+    users: np.ndarray
 
 
 class Partition:
@@ -69,13 +99,14 @@ class Partition:
         self._changed: dict[bytes, UserData] = {}
         self._matrices: dict[bytes, np.ndarray] = {}
         self._vectors: dict[bytes, np.ndarray] = {}  # of the last reduction
-        self._pages = Pages(ray.get_runtime_context().get_worker_id())
+        self._incarnation, self._numbers = ray.get_runtime_context().get_worker_id(), count()
+        self._unsent: dict[int, tuple[float, bytes]] = {}  # answers with later pages, by number, and since when
 
     def facts(self) -> Facts:
         try:
             (data, n_users, digest, ends, sources, _), mark = self._loaded()
-            shape = (n_users, data.n_features, str(data.dtype), data.has_targets, data.has_intercept)
-            return Facts(userdp.__version__, "", *shape, digest, ends, mark, sources)
+            columns = (data.n_features, str(data.dtype), data.has_targets, data.has_intercept)
+            return Facts(userdp.__version__, "", n_users, columns, digest, ends, mark, sources)
         except (ValueError, TypeError, FileNotFoundError) as error:  # which speak of files, names and types only
             said = str(error)
             return Facts(trouble=said if said.startswith("Expected ") else "Expected to load it.")
@@ -84,28 +115,24 @@ class Partition:
 
     def total(self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], *users: bytes) -> Answer:
         """What these users' vectors contribute: none for all, else pieces of a `list_of` numbers."""
-        try:
-            asked = self._read(mark, request, matrices)
-            if isinstance(asked, int):
-                return Answer(asked)
-            statistic, contribution = asked.what
+
+        def compute(transforms: bytes, statistic: Any, contribution: Any) -> bytes:
             self._vectors = {}
-            data = self._transformed(asked.transforms)
-            total = LocalEngine().total(statistic, contribution, data, _numbers(b"".join(users), self._n_users))
-            valid = total.dtype == np.int64 and total.ndim == 1
-            return self._pages.answer(total.tobytes()) if valid else Answer(FAILED)
-        except BaseException:
-            return Answer(FAILED)
+            data = self._transformed(transforms)
+            total = LocalEngine().total(statistic, contribution, data, self._numbers_of(b"".join(users)))
+            if total.dtype != np.int64 or total.ndim != 1:
+                raise TypeError
+            return total.tobytes()
+
+        return self._answer(mark, request, matrices, compute)
 
     def vectors(self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], users: np.ndarray) -> Answer:
         """One vector of each of these users."""
-        try:
-            asked = self._read(mark, request, matrices)
-            if isinstance(asked, int):
-                return Answer(asked)
-            return self._pages.answer(self._vectors_of(asked, users.astype(np.int64)).tobytes())
-        except BaseException:
-            return Answer(FAILED)
+
+        def compute(transforms: bytes, statistic: Any) -> bytes:
+            return self._vectors_of(transforms, statistic, users.astype(np.int64)).tobytes()
+
+        return self._answer(mark, request, matrices, compute)
 
     def reduced(
         self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], n_users: int, *pieces: bytes
@@ -116,17 +143,15 @@ class Partition:
         may be on another processor, or have other machine code: its vectors may differ in their last digits from those
         that earlier answers are of. Answers tell which one it is.
         """
-        try:
-            users, reduction = b"".join(pieces[:n_users]), b"".join(pieces[n_users:])
-            wanted = hashlib.sha256(request + users).digest()
+        users, reduction = b"".join(pieces[:n_users]), b"".join(pieces[n_users:])
+        wanted = hashlib.sha256(request + users).digest()
+
+        def compute(transforms: bytes, statistic: Any) -> bytes:
             if wanted not in self._vectors:
-                asked = self._read(mark, request, matrices)
-                if isinstance(asked, int):
-                    return Answer(asked)
-                self._vectors = {wanted: self._vectors_of(asked, _numbers(users, self._n_users))}
-            return self._pages.answer(array_bytes(cloudpickle.loads(reduction)(self._vectors[wanted])))
-        except BaseException:
-            return Answer(FAILED)
+                self._vectors = {wanted: self._vectors_of(transforms, statistic, self._numbers_of(users))}
+            return array_bytes(cloudpickle.loads(reduction)(self._vectors[wanted]))
+
+        return self._answer(mark, request, matrices, compute)
 
     def groups(
         self,
@@ -142,26 +167,23 @@ class Partition:
         senders: whom to ask for rows, partition after partition, each for its users of these, in order; none if this
         one maps everyone's.
         """
-        try:
-            asked = self._read(mark, request, matrices)
-            if isinstance(asked, int):
-                return Answer(asked)
-            (statistic,), everyone = asked.what, self._loaded()[0].everyone
+
+        def compute(transforms: bytes, statistic: Any) -> bytes | int:
+            everyone = self._loaded()[0].everyone
             if everyone is not None:
-                data = _changed_by(asked.transforms, everyone.taken(users.astype(np.int64)))
-                numbers = np.arange(len(users))
-            else:
-                parts = self._received(senders, asked.transforms)
-                if isinstance(parts, int):
-                    return Answer(parts)
-                data, numbers = UserData.joined(parts), np.empty(len(users), dtype=np.int64)
-                # A part of one user has another one without rows, who is in no group.
-                starts = np.cumsum([0, *(part.n_users for part in parts)])
-                found = [start + np.arange(len(sender.users)) for start, sender in zip(starts, senders, strict=False)]
-                numbers[np.argsort(users)] = np.concatenate(found)
-            return self._pages.answer(LocalEngine().vectors(statistic, data, numbers, n_groups).tobytes())
-        except BaseException:
-            return Answer(FAILED)
+                data = _changed_by(transforms, everyone.taken(users.astype(np.int64)))
+                return LocalEngine().vectors(statistic, data, np.arange(len(users)), n_groups).tobytes()
+            parts = self._received(senders, transforms)
+            if isinstance(parts, int):
+                return parts
+            # A part of one user has another one without rows, who is in no group.
+            starts = np.cumsum([0, *(part.n_users for part in parts)])
+            found = [start + np.arange(len(sender.users)) for start, sender in zip(starts, senders, strict=False)]
+            numbers = np.empty(len(users), dtype=np.int64)
+            numbers[np.argsort(users)] = np.concatenate(found)
+            return LocalEngine().vectors(statistic, UserData.joined(parts), numbers, n_groups).tobytes()
+
+        return self._answer(mark, request, matrices, compute)
 
     @ray.method(concurrency_group=SENDING)  # type: ignore[untyped-decorator]
     def rows(self, mark: bytes, transforms: bytes, users: np.ndarray) -> Answer:
@@ -169,14 +191,46 @@ class Partition:
         try:
             if not self._has(mark):
                 return Answer(CHANGED)
-            return self._pages.answer(pickle.dumps(self._taken(transforms, users), protocol=5))
+            return self._paged(pickle.dumps(self._transformed(transforms).taken(users.astype(np.int64)), protocol=5))
         except BaseException:
             return Answer(FAILED)
 
     @ray.method(concurrency_group=SENDING)  # type: ignore[untyped-decorator]
     def page(self, incarnation: str, number: int, page: int) -> bytes | None:
-        """A later page of an answer; None if it is not known here any more."""
-        return self._pages.page(incarnation, number, page)
+        """A later page of an answer, in order, and nothing is held after the last; None if it is not known here."""
+        if incarnation != self._incarnation or number not in self._unsent:
+            return None
+        whole = self._unsent[number][1]
+        if (page + 1) * INLINE >= len(whole):
+            self._unsent.pop(number, None)
+        return whole[page * INLINE : (page + 1) * INLINE]
+
+    def _answer(
+        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], compute: Callable[..., bytes | int]
+    ) -> Answer:
+        """What `compute` makes of the users' changes and of what was asked for, or the number of what went wrong."""
+        try:
+            if not self._has(mark):
+                return Answer(CHANGED)
+            self._matrices = dict([*self._matrices.items(), *matrices.items()][-max(_MATRICES, len(matrices)) :])
+            try:
+                asked = _Unpickler(request, self._matrices).load()
+            except _UnknownMatrixError:
+                return Answer(UNKNOWN_MATRIX)
+            found = compute(*asked)
+            return Answer(found) if isinstance(found, int) else self._paged(found)
+        except BaseException:
+            return Answer(FAILED)
+
+    def _paged(self, whole: bytes) -> Answer:
+        """An answer's first page; the others are held until they are asked for."""
+        number, n_pages, now = next(self._numbers), max(1, -(-len(whole) // INLINE)), time.monotonic()
+        for old, (since, _) in [*self._unsent.items()]:
+            if now - since > _FORGOTTEN:
+                self._unsent.pop(old, None)
+        if n_pages > 1:
+            self._unsent[number] = now, whole
+        return Answer(DONE, whole[:INLINE], n_pages, self._incarnation, number)
 
     def _received(self, senders: Sequence[Sender], transforms: bytes) -> list[UserData] | int:
         """The rows of each sender's users, or how the calls went."""
@@ -192,14 +246,11 @@ class Partition:
         if None in whole:
             return LOST
         came = iter([pickle.loads(rows) for rows in whole if rows is not None])
-        return [self._taken(transforms, s.users) if s.actor is None else next(came) for s in senders]
+        data = self._transformed(transforms)
+        return [data.taken(s.users.astype(np.int64)) if s.actor is None else next(came) for s in senders]
 
-    def _taken(self, transforms: bytes, users: np.ndarray) -> UserData:
-        return self._transformed(transforms).taken(users.astype(np.int64))
-
-    def _vectors_of(self, asked: _Asked, users: np.ndarray) -> np.ndarray:
-        (statistic,) = asked.what
-        return LocalEngine().vectors(statistic, self._transformed(asked.transforms), users, len(users))
+    def _vectors_of(self, transforms: bytes, statistic: Any, users: np.ndarray) -> np.ndarray:
+        return LocalEngine().vectors(statistic, self._transformed(transforms), users, len(users))
 
     def _loaded(self) -> tuple[Loaded, bytes]:
         """What it has, and the mark of it."""
@@ -210,10 +261,6 @@ class Partition:
                 loaded = self._loader.load()
                 self._held = loaded, loaded.mark
             return self._held
-
-    @property
-    def _n_users(self) -> int:
-        return self._loaded()[0].n_users
 
     def _has(self, mark: bytes) -> bool:
         """Whether it could load, and has what was placed; no statistic can say so, since none runs here."""
@@ -229,17 +276,14 @@ class Partition:
                 self._changed = {transforms: _changed_by(transforms, self._loaded()[0].data)}
             return self._changed[transforms]
 
-    def _read(self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray]) -> _Asked | int:
-        """What was asked for; or why there is none."""
-        if not self._has(mark):
-            return CHANGED
-        self._matrices = dict([*self._matrices.items(), *matrices.items()][-max(_MATRICES, len(matrices)) :])
-        reader = _Unpickler(request, self._matrices)
-        try:
-            transforms, *what = reader.load()
-        except _UnknownMatrixError:
-            return UNKNOWN_MATRIX
-        return _Asked(tuple(what), transforms)
+    def _numbers_of(self, users: bytes) -> np.ndarray:
+        """Whom a `list_of` users names."""
+        n_users = self._loaded()[0].n_users
+        if not users:
+            return np.arange(n_users)
+        if users[:1] == b"n":
+            return np.frombuffer(users[1:], "<u4").astype(np.int64)
+        return np.flatnonzero(np.unpackbits(np.frombuffer(users[1:], np.uint8), count=n_users))
 
 
 def _changed_by(transforms: bytes, data: UserData) -> UserData:
@@ -248,22 +292,20 @@ def _changed_by(transforms: bytes, data: UserData) -> UserData:
     return data
 
 
-class Sender(NamedTuple):
-    """A partition that is asked for rows, the mark of what it must have loaded, and which users, as it numbers them.
-
-    actor: None for the one that asks.
-    """
-
-    actor: Any
-    mark: bytes
-    users: np.ndarray
-
-
-class _Asked(NamedTuple):
-    """A statistic and what it is for, and the users' changes, which are still to be made."""
-
-    what: tuple[Any, ...]
-    transforms: bytes
+def completed(asked: Sequence[tuple[Any, Answer]]) -> list[bytes | None]:
+    """Whole answers of actors that gave first pages; None of those whose actors were lost since."""
+    later = [
+        [actor.page.remote(first.incarnation, first.number, page) for page in range(1, first.n_pages)]
+        for actor, first in asked
+    ]
+    found: list[bytes | None] = []
+    for (_, first), references in zip(asked, later, strict=True):
+        try:
+            pages = [first.page, *ray.get(references)]
+        except ray.exceptions.RayError:
+            pages = [None]
+        found.append(None if None in pages else b"".join(pages))
+    return found
 
 
 class RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # Ray has no types here
@@ -305,12 +347,9 @@ def list_of(chosen: np.ndarray) -> bytes | None:
     return b"n" + numbers if len(numbers) < len(bits) else b"b" + bits
 
 
-def _numbers(users: bytes, n_users: int) -> np.ndarray:
-    if not users:
-        return np.arange(n_users)
-    if users[:1] == b"n":
-        return np.frombuffer(users[1:], "<u4").astype(np.int64)
-    return np.flatnonzero(np.unpackbits(np.frombuffer(users[1:], np.uint8), count=n_users))
+def pieces(given: bytes | None) -> list[bytes]:
+    """Something long as arguments that each travel by themselves; none for nothing."""
+    return [given[first : first + INLINE] for first in range(0, len(given), INLINE)] if given else []
 
 
 def array_bytes(array: np.ndarray) -> bytes:

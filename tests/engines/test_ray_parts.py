@@ -6,9 +6,16 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import csr_array
 
-from userdp.data.parts import check_order, part_by_row_groups, part_by_users, users_in_order
 from userdp.data.schema import Schema, texts
 from userdp.data.users import UserData
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
+from userdp.engines.ray_loaders import (
+    check_order,
+    part_by_row_groups,
+    part_by_users,
+    users_in_order,
+)
 
 SCHEMA = Schema("user", ("x",), "y")
 
