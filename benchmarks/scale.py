@@ -28,7 +28,7 @@ from common import run_parts
 from rich.console import Console
 from rich.table import Table
 
-from userdp.data.store_files import Store
+from userdp.data.store import Store
 from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.losses import logistic

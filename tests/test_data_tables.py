@@ -133,7 +133,7 @@ def test_options_of_tables_are_those_of_arrays():
         return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
     *names, of_engines = (field.name for field in dataclasses.fields(Options))
-    assert (options(UserData.from_arrays), of_engines) == (tuple(names), "choice_key")
+    assert (options(UserData.from_arrays), of_engines) == ((*names, "weights"), "choice_key")
 
 
 @pytest.mark.parametrize("ids", [[0, 0, 1], [0, 1, 0]], ids=["contiguous", "scattered"])

@@ -21,8 +21,7 @@ from userdp.cli import app
 from userdp.data import store as stores
 from userdp.data import users
 from userdp.data.schema import Schema
-from userdp.data.store import StoreWarning
-from userdp.data.store_files import _same_sources, parsed_limit
+from userdp.data.store import StoreWarning, _same_sources, parsed_limit
 from userdp.data.tables import open_table
 from userdp.models.means import mean_of_users
 from userdp.statistics.moments import UserMean

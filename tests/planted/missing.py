@@ -25,8 +25,8 @@ MUTANTS = [
     Mutant(
         "a user without a usable row is one no more",
         "Groups.kept",
-        "np.concatenate([[0], np.cumsum(mine)]).astype(np.int64)[self.offsets]",
-        "np.unique(np.concatenate([[0], np.cumsum(mine)]).astype(np.int64)[self.offsets])",
+        "running_total(mine)[self.offsets]",
+        "np.unique(running_total(mine)[self.offsets])",
         "test_missing.py::test_rows_are_left_out_and_not_their_owners",
     ),
     Mutant(

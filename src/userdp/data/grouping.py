@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from userdp.data.encoding import arrow_ids, encodable, encode, encode_dictionary, plain_ids
+from userdp.data.encoding import as_arrow, encodable, encode, encode_dictionary
 from userdp.data.schema import TEXT, as_bytes, declared, texts
 
+MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
+NO_ROWS = "Expected at least one row, got an empty table: check the source or the filter before it."
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 _TURN_ROWS = 2048  # of which columns become rows at a time
 _MOST_MOVERS = 4  # threads that move rows, each of which holds some
@@ -28,7 +30,7 @@ class Groups:
     """Which input row goes where: output row i is input row order[i], or input row i without an order.
 
     affected: which users lost rows that cannot be used, None for nobody; firsts: an input row of each user, from whom
-    all rows may be gone; None where that is the first that goes anywhere.
+    all rows may be gone.
     """
 
     offsets: np.ndarray
@@ -52,14 +54,12 @@ class Groups:
         starts, codes = _runs(users, n_rows)
         n_users = int(codes.max()) + 1
         check_users(n_users)
-        lengths = np.diff(starts, append=n_rows)
-        if n_users == len(starts):  # each user's rows are next to each other
-            order, counts = None, lengths
-        else:
+        order, counts = None, np.diff(starts, append=n_rows)
+        if n_users < len(starts):  # else each user's rows are next to each other
             narrow = codes.astype(np.int32 if n_rows < 2**31 - 1 else np.int64)
-            order, counts = _counting_sort(np.repeat(narrow, lengths), n_users)
+            order, counts = _counting_sort(np.repeat(narrow, counts), n_users)
         check_cap(cap)
-        return cls(_offsets(counts), order, n_rows).kept(usable, cap, insecure_seed, key)
+        return cls(running_total(counts), order, n_rows).kept(usable, cap, insecure_seed, key)
 
     def crowded(self, cap: int | None) -> bool:
         """Whether somebody has more rows than that."""
@@ -75,44 +75,50 @@ class Groups:
         groups = self
         if usable is not None and not usable.all():
             mine = usable if self.order is None else usable[self.order]
-            offsets = np.concatenate([[0], np.cumsum(mine)]).astype(np.int64)[self.offsets]
+            offsets = running_total(mine)[self.offsets]
             order = np.flatnonzero(mine) if self.order is None else self.order[mine]
-            firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
-            groups = Groups(offsets, order, self.n_input, np.diff(offsets) < np.diff(self.offsets), firsts)
-        if not groups.crowded(cap):
+            affected = np.diff(offsets) < np.diff(self.offsets)
+            groups = Groups(offsets, order, self.n_input, affected, self._firsts())
+        if cap is None or not groups.crowded(cap):
             return groups
-        assert cap is not None
         counts = np.diff(groups.offsets)
-        order = _capped(groups.order, counts, int(cap), insecure_seed, key)
-        return replace(groups, offsets=_offsets(np.minimum(counts, cap)), order=order)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        crowded = np.flatnonzero(counts[owner] > cap)
+        # A uniform choice of `cap` rows: give every row a random key and keep the `cap` smallest of each user.
+        shuffled = crowded[np.lexsort((draws(insecure_seed, key)(crowded.size), owner[crowded]))]
+        keep = np.ones(groups.n_rows, dtype=bool)
+        keep[shuffled[crowded - groups.offsets[owner[crowded]] >= cap]] = False
+        order = np.flatnonzero(keep) if groups.order is None else groups.order[keep]
+        return replace(groups, offsets=running_total(np.minimum(counts, cap)), order=order)
 
     @property
     def n_rows(self) -> int:
         return int(self.offsets[-1])
+
+    def _firsts(self) -> np.ndarray:
+        """An input row of each user."""
+        if self.firsts is not None:
+            return self.firsts
+        return self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
 
     def gather(self, source: np.ndarray, out: np.ndarray) -> None:
         """Fill `out` with the source's rows in order, a slab at a time, without warnings about their values.
 
         On all processors: most of the time is spent waiting for rows that lie anywhere.
         """
-        direct = out.flags.c_contiguous and out.dtype == source.dtype
+        # `take` is quickest, but would copy all of a source in another order.
+        direct = out.flags.c_contiguous and source.flags.c_contiguous and out.dtype == source.dtype
 
         def move(start: int) -> None:
             slab = slice(start, min(start + _GATHER_ROWS, self.n_rows))
             with np.errstate(all="ignore"):
-                if self.order is None or not source.flags.c_contiguous:  # `take` would copy all of such a source
-                    out[slab] = source[slab if self.order is None else self.order[slab]]
-                elif direct:
+                if self.order is not None and direct:
                     source.take(self.order[slab], axis=0, out=out[slab], mode="clip")
                 else:
-                    out[slab] = source.take(self.order[slab], axis=0)
+                    out[slab] = source[slab if self.order is None else self.order[slab]]
 
         starts = range(0, self.n_rows, _GATHER_ROWS)
-        if out.size < _THREADING_PAYS:
-            for start in starts:
-                move(start)
-            return
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(1 if out.size < _THREADING_PAYS else os.cpu_count() or 1) as pool:
             list(pool.map(move, starts))
 
     def scatter(self, batches: Iterable[Sequence[np.ndarray]], out: np.ndarray) -> bool:
@@ -121,8 +127,19 @@ class Groups:
         On several processors, while the next rows are made.
         """
         n_movers = min(os.cpu_count() or 1, _MOST_MOVERS)
-        places = None if self.order is None else self._places()
+        places = np.full(self.n_input, -1, np.int32 if self.n_input < 2**31 else np.int64)  # -1 for rows that are left
+        places[slice(None) if self.order is None else self.order] = np.arange(self.n_rows, dtype=places.dtype)
         start, moving = 0, deque[Future[None]]()
+
+        def move(columns: Sequence[np.ndarray], there: np.ndarray) -> None:
+            whole_row = np.dtype((np.void, out.strides[0]))
+            for first in range(0, len(there), _TURN_ROWS):
+                some = slice(first, first + _TURN_ROWS)
+                block = np.empty((len(there[some]), out.shape[1]), out.dtype)
+                as_rows([column[some] for column in columns], block)
+                kept = there[some] >= 0
+                np.put(out.view(whole_row)[:, 0], there[some][kept], block.view(whole_row)[:, 0][kept])
+
         with ThreadPoolExecutor(n_movers) as pool:
             for columns in batches:
                 end = start + len(columns[0])
@@ -130,35 +147,11 @@ class Groups:
                     return False
                 if len(moving) == n_movers:  # more would only take memory
                     moving.popleft().result()
-                moving.append(pool.submit(self._scatter, columns, start, places, out))
+                moving.append(pool.submit(move, columns, places[start:end]))
                 start = end
             for moved in moving:
                 moved.result()
         return start == self.n_input
-
-    def _scatter(self, columns: Sequence[np.ndarray], start: int, places: np.ndarray | None, out: np.ndarray) -> None:
-        n_rows = len(columns[0])
-        if places is None:
-            as_rows(columns, out[start : start + n_rows])
-            return
-        whole_row = np.dtype((np.void, out.strides[0]))
-        everything, block = out.view(whole_row)[:, 0], np.empty((min(n_rows, _TURN_ROWS), out.shape[1]), out.dtype)
-        for first in range(0, n_rows, _TURN_ROWS):
-            some = [column[first : first + _TURN_ROWS] for column in columns]
-            turned = block[: len(some[0])]
-            as_rows(some, turned)
-            rows, there = turned.view(whole_row)[:, 0], places[start + first : start + first + len(turned)]
-            if self.n_rows < self.n_input:
-                rows, there = rows[there >= 0], there[there >= 0]
-            np.put(everything, there, rows)
-
-    def _places(self) -> np.ndarray:
-        """Where each input row goes, -1 for those beyond the cap."""
-        assert self.order is not None
-        kind = np.int32 if self.n_input < 2**31 else np.int64
-        places = np.full(self.n_input, -1, kind)
-        places[self.order.astype(np.intp, copy=False)] = np.arange(self.n_rows, dtype=kind)
-        return places
 
     def targets(self, source: np.ndarray | None) -> np.ndarray:
         """Targets in order, NaN without a source, which is used as it is if it has that order and type."""
@@ -171,9 +164,7 @@ class Groups:
 
     def ids(self, users: Any) -> tuple[Hashable, ...]:
         """Identifier of each user, in the users' order."""
-        firsts = self.firsts
-        if firsts is None:
-            firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
+        firsts = self._firsts()
         if isinstance(users, (pa.Array, pa.ChunkedArray)):
             if isinstance(users, pa.ChunkedArray) and pa.types.is_dictionary(users.type):
                 users = users.unify_dictionaries()
@@ -183,7 +174,8 @@ class Groups:
         return tuple(listed[first] for first in firsts)
 
 
-def _offsets(counts: np.ndarray) -> np.ndarray:
+def running_total(counts: np.ndarray) -> np.ndarray:
+    """0, and the sums of the first counts."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
@@ -217,23 +209,6 @@ def check_seed(insecure_seed: Any) -> None:
         raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {kind}: pass None for a private run.")
 
 
-def _capped(
-    order: np.ndarray | None, counts: np.ndarray, cap: int, insecure_seed: int | None, key: bytes | None
-) -> np.ndarray:
-    """At most `cap` input rows of each user, chosen uniformly, in their old order."""
-    n_rows = int(counts.sum())
-    order = np.arange(n_rows) if order is None else order
-    owner = np.repeat(np.arange(len(counts)), counts)
-    crowded = np.flatnonzero(counts[owner] > cap)
-    # A uniform choice of `cap` rows: give every row a random key and keep the `cap` smallest of each user.
-    shuffled = crowded[np.lexsort((draws(insecure_seed, key)(crowded.size), owner[crowded]))]
-    first_of_user = np.cumsum(counts) - counts
-    surplus = crowded - first_of_user[owner[crowded]] >= cap
-    keep = np.ones(n_rows, dtype=bool)
-    keep[shuffled[surplus]] = False
-    return order[keep]
-
-
 def fresh_key() -> bytes:
     """A secret by which rows are chosen, the same ones each time that they are read."""
     return os.urandom(32)
@@ -250,10 +225,6 @@ def draws(insecure_seed: int | None, key: bytes | None = None) -> Callable[[int]
         return lambda n: np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
     generator = np.random.default_rng(insecure_seed)
     return lambda n: generator.random(n)
-
-
-MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
-NO_ROWS = "Expected at least one row, got an empty table: check the source or the filter before it."
 
 
 def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -273,29 +244,44 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(users, range):
         return np.arange(n_rows), np.arange(n_rows)
     codes = encode_dictionary(users)
-    if codes is not None:
-        starts = changes(codes)
-        return starts, codes[starts]
-    # A list stays as it is: numpy would turn [1, "1"] into two equal strings.
-    ids = arrow_ids(users)
-    ids = ids if isinstance(ids, (list, tuple, pa.Array)) else np.asarray(ids)
-    if isinstance(ids, np.ndarray) and ids.ndim != 1:
-        raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
-    if isinstance(ids, np.ndarray) and encodable(ids.dtype):
-        starts = changes(ids)
-        heads = ids[starts]
-        if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
-            raise ValueError(MISSING_ID)
-        heads = heads + 0.0 if heads.dtype.kind == "f" else heads  # -0.0 is 0.0, but other bytes
-        return starts, encode(heads)[0]
-    if isinstance(ids, pa.Array):
-        if ids.null_count:
-            raise ValueError(MISSING_ID)
-        codes = encode(ids)[0]
-    else:
-        codes = _codes_of_objects(ids)
+    if codes is None:
+        ids = _comparable(users)
+        if isinstance(ids, np.ndarray) and ids.ndim != 1:
+            raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
+        if isinstance(ids, np.ndarray) and encodable(ids.dtype):
+            starts = changes(ids)
+            heads = ids[starts]
+            if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
+                raise ValueError(MISSING_ID)
+            heads = heads + 0.0 if heads.dtype.kind == "f" else heads  # -0.0 is 0.0, but other bytes
+            return starts, encode(heads)[0]
+        codes = encode(ids)[0] if isinstance(ids, pa.Array) else _codes_of_objects(ids)
     starts = changes(codes)
     return starts, codes[starts]
+
+
+def _comparable(users: Any) -> Any:
+    """Ids as an array that tells them apart as Python does; a list of others, which numpy would turn into equal text,
+    stays as it is.
+    """
+    found = as_arrow(users)
+    if found is not None:
+        if found.null_count:
+            raise ValueError(MISSING_ID)
+        if pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
+            return found.to_numpy(zero_copy_only=False)
+        if not isinstance(found, pa.ExtensionArray):
+            return found.to_pylist() if pa.types.is_nested(found.type) else found
+    ids = users if isinstance(users, (list, tuple)) else np.asarray(users)
+    if isinstance(ids, (list, tuple)) or (ids.dtype == object and ids.ndim == 1):
+        kinds = set(map(type, ids))
+        try:
+            if kinds <= {str}:
+                return pa.array(ids, pa.large_string())
+            return np.fromiter(ids, dtype=np.int64, count=len(ids)) if kinds <= {int} else ids
+        except (OverflowError, UnicodeError, pa.ArrowException):  # beyond 64 bits, or no Unicode
+            return ids
+    return ids
 
 
 def keys(ids: pa.Array) -> pa.Array:
@@ -338,9 +324,6 @@ def _counting_sort(codes: np.ndarray, n_codes: int) -> tuple[np.ndarray, np.ndar
 
 
 def _codes_of_objects(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-    plain = plain_ids(ids)
-    if plain is not None:
-        return encode(plain)[0]
     codes: dict[Hashable, int] = {}
     result = np.empty(len(ids), dtype=np.int64)
     for i, identifier in enumerate(ids):

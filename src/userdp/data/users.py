@@ -30,8 +30,7 @@ from userdp.data.grouping import Groups, check_cap, check_seed
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
-from userdp.data.store import StoreWarning, default_place, fits_memory, open_store
-from userdp.data.store_files import Request, Store, parsed_limit
+from userdp.data.store import Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
 from userdp.data.tables import TableFile, open_parquet
 
 _CHANGED = "Expected columns to be as long as the user column: the file changed meanwhile."

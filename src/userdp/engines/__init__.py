@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from userdp.data.users import RemoteUsers, UserData
+from userdp.data.users import RemoteUsers
 from userdp.engines.local import Contribution, EngineLost, LocalEngine, Scattered
 
 __all__ = ["Contribution", "EngineLost", "LocalEngine", "Scattered", "engine_of"]
@@ -21,15 +21,14 @@ def __getattr__(name: str) -> Any:
 
 def engine_of(data: Any, engine: Any) -> Any:
     """The engine that is meant: by itself or by its name, and by None the one that holds the data, or this process."""
-    elsewhere = not isinstance(data, UserData) and isinstance(data, RemoteUsers)
-    if engine is None:
-        return data.engine if elsewhere else LocalEngine()
-    if isinstance(engine, str):
-        if engine == "ray":
-            from userdp.engines.ray import RayEngine
-
-            return data.engine if elsewhere else RayEngine()
-        if engine != "local":
-            raise ValueError(f'Expected engine={engine!r} to be "local", "ray" or an engine. Nothing was spent.')
+    if isinstance(data, RemoteUsers) and (engine is None or engine == "ray"):
+        return data.engine
+    if engine is None or engine == "local":
         return LocalEngine()
+    if engine == "ray":
+        from userdp.engines.ray import RayEngine
+
+        return RayEngine()
+    if isinstance(engine, str):
+        raise ValueError(f'Expected engine={engine!r} to be "local", "ray" or an engine. Nothing was spent.')
     return engine

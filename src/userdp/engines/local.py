@@ -128,16 +128,14 @@ class LocalEngine:
             if found is not None:
                 return found
         sparse = type(statistic) in _SPARSE and isinstance(data.rows, SparseRows)
-        parts = [
-            users[first : first + contribution.block] for first in range(0, max(1, len(users)), contribution.block)
-        ]
+        made: Any = statistic
         total: Any = 0
-        for part in parts:
-            made: Any = statistic
+        for first in range(0, max(1, len(users)), contribution.block):
+            part = users[first : first + contribution.block]
             vectors = made.vectors(data, part) if sparse else self.vectors(statistic, data, part, len(part))
             more = contribution(vectors)
             del vectors  # before the next ones are made
-            if part is not parts[0] and more.shape != total.shape:
+            if first and more.shape != total.shape:
                 raise ValueError(f"Expected {_name(statistic)} to return vectors of one length.")
             total = total + more
         return np.asarray(total)

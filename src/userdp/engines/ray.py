@@ -9,6 +9,7 @@ by Ray, loads the same rows, or says that it cannot, and gives the same answer, 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import socket
 import threading
@@ -30,12 +31,12 @@ except ImportError:
 import userdp
 from userdp.data.grouping import check_seed, check_users, fresh_key
 from userdp.data.schema import Schema
+from userdp.data.store import ARRAYS
 from userdp.data.tables import open_parquet
 from userdp.data.users import Options, RemoteUsers, UserData
 from userdp.engines.local import Contribution, LocalEngine
 from userdp.engines.ray_calls import Asked, Call, RayUsers, Request, Traffic, answers_to, same_memory
 from userdp.engines.ray_loaders import (
-    STORED,
     Loader,
     ParquetUsers,
     Part,
@@ -45,7 +46,7 @@ from userdp.engines.ray_loaders import (
     check_order,
     ranges,
 )
-from userdp.engines.ray_partition import INLINE, SENDING, Facts, Partition, Sender, array_of, pieces
+from userdp.engines.ray_partition import INLINE, SENDING, Facts, Partition, Sender, pieces
 from userdp.statistics.gradients import Statistic, generated_data
 
 _REDUCTIONS, _REDUCTION_BYTES = 3, 3 * 4096  # that a concentrated batch takes, and what is in them beside vectors
@@ -92,11 +93,11 @@ class RayEngine:
         local = connect(self.address, self.n_partitions)
         n_parts = min(self._number_of_partitions(), max(1, data.n_users // 2))
         parts = list(pairwise(ranges(data.n_users, n_parts)))
-        store = getattr(data, "store", None)
+        store: Any = getattr(data, "store", None)
         bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
         source: Any = None
         mapped = store is not None and data.weights is None  # which no store holds
-        if mapped and all(same_memory(getattr(data, name), store.array(name)) for name in STORED):
+        if mapped and all(same_memory(getattr(data, name), store.array(name)) for name in ARRAYS):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
             source = StoredUsers(os.fspath(store.path), facts)
         elif local:
@@ -122,18 +123,16 @@ class RayEngine:
         features: str | Sequence[str],
         target: str | None = None,
         classes: Sequence[Any] | None = None,
-        sorted_by_user: bool = False,
-        insecure_seed: int | None = None,
         **options: Any,
     ) -> RayUsers:
         """Users of a Parquet file, or a folder of them, that every node can read at this path; for `fit_users`, say.
 
         Arguments are those of `UserData.from_parquet`. Each partition reads the column of users, and keeps its own
-        rows. With `sorted_by_user` it reads its row groups only: rows must be sorted by user, through all files in
-        the order of their names.
+        rows. With `sorted_by_user=True` it reads its row groups only: rows must be sorted by user, through all files
+        in the order of their names.
         """
         schema = Schema.declare(open_parquet(path).column_names, user, features, target, classes)
-        return self.from_schema(path, schema, sorted_by_user=sorted_by_user, insecure_seed=insecure_seed, **options)
+        return self.from_schema(path, schema, **options)
 
     def from_schema(
         self,
@@ -283,7 +282,8 @@ class RayVectors:
         for part, own in self._lists.items():
             users = pieces(own)
             calls.append(Call(part, "reduced", (len(users), *users, *asked), self._request))
-        return [array_of(answer) for answer in answers_to(self._data, calls, self._incarnations)]
+        answers = answers_to(self._data, calls, self._incarnations)
+        return [np.load(io.BytesIO(answer), allow_pickle=False) for answer in answers]
 
     def some(self, numbers: np.ndarray) -> np.ndarray:
         """The vectors with these numbers, in order of storage."""

@@ -16,17 +16,7 @@ from ray import cloudpickle
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines.local import ComputedAnew, EngineLost
 from userdp.engines.ray_loaders import MARK_BYTES
-from userdp.engines.ray_partition import (
-    CHANGED,
-    DONE,
-    FAILED,
-    LOST,
-    UNKNOWN_MATRIX,
-    Answer,
-    RequestPickler,
-    completed,
-    list_of,
-)
+from userdp.engines.ray_partition import CHANGED, DONE, FAILED, LOST, Answer, RequestPickler, completed, list_of
 
 _ATTEMPTS, _PAUSE = 8, 1.0  # before a cluster counts as lost; Ray itself restarts actors without end
 
@@ -165,7 +155,7 @@ def answers_to(data: RayUsers, calls: Sequence[Call], incarnations: dict[int, st
                 (whole,) = completed([(data.actors[part], first)])
             if whole is None:
                 again.append(number)
-                lost += first.code != UNKNOWN_MATRIX
+                lost += first.code in (LOST, DONE)  # not of one that asks for matrices
                 continue
             answers[number] = whole
             if incarnations is not None and incarnations.setdefault(part, first.incarnation) != first.incarnation:

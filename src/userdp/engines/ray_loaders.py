@@ -26,11 +26,10 @@ import ray
 
 from userdp.data.grouping import Groups
 from userdp.data.schema import Schema, decoded, ids, texts
-from userdp.data.store_files import sources_of
+from userdp.data.store import ARRAYS, sources_of
 from userdp.data.tables import broken, open_parquet
 from userdp.data.users import UserData
 
-STORED = ("rows", "targets", "offsets", "affected")  # arrays of a store
 MARK_BYTES = 32  # of `Loaded.mark`
 _MEANWHILE = "Expected files that stay as they are while partitions load: they changed meanwhile."
 _UNSORTED = (
@@ -134,14 +133,14 @@ class StoredUsers:
     def load(self) -> Loaded:
         before = self._sources()
         arrays: dict[str, Any] = {
-            name: np.asarray(np.load(f"{self.folder}/{name}.npy", mmap_mode="r")) for name in STORED
+            name: np.asarray(np.load(f"{self.folder}/{name}.npy", mmap_mode="r")) for name in ARRAYS
         }
         if self._sources() != before:
             raise ValueError(_MEANWHILE)
         return Loaded.of(UserData(**arrays, **self.facts), before)
 
     def _sources(self) -> Sources:
-        files = [(name, Path(self.folder, f"{name}.npy").stat()) for name in STORED]
+        files = [(name, Path(self.folder, f"{name}.npy").stat()) for name in ARRAYS]
         return tuple((name, file.st_size, file.st_mtime_ns) for name, file in files)
 
 

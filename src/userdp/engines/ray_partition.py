@@ -149,7 +149,9 @@ class Partition:
         def compute(transforms: bytes, statistic: Any) -> bytes:
             if wanted not in self._vectors:
                 self._vectors = {wanted: self._vectors_of(transforms, statistic, self._numbers_of(users))}
-            return array_bytes(cloudpickle.loads(reduction)(self._vectors[wanted]))
+            file = io.BytesIO()
+            np.save(file, cloudpickle.loads(reduction)(self._vectors[wanted]), allow_pickle=False)
+            return file.getvalue()
 
         return self._answer(mark, request, matrices, compute)
 
@@ -350,14 +352,3 @@ def list_of(chosen: np.ndarray) -> bytes | None:
 def pieces(given: bytes | None) -> list[bytes]:
     """Something long as arguments that each travel by themselves; none for nothing."""
     return [given[first : first + INLINE] for first in range(0, len(given), INLINE)] if given else []
-
-
-def array_bytes(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array(file, array, allow_pickle=False)
-    return file.getvalue()
-
-
-def array_of(found: bytes) -> np.ndarray:
-    array: np.ndarray = np.lib.format.read_array(io.BytesIO(found), allow_pickle=False)
-    return array

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from userdp.data.store_files import in_bytes
+from userdp.data.store import in_bytes
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines import Contribution, EngineLost, Scattered, engine_of
 from userdp.privacy.accounting import Budget, BudgetExceeded
