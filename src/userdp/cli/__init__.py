@@ -34,10 +34,6 @@ class _Lazy(TyperGroup):
     """The commands: of those that are not asked for, a name and one line of help."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[:1] == ["bench"]:
-            ctx.fail(
-                "Expected a command of userdp: bench is a program of its own now, userdp-bench (research/README.md)."
-            )
         if args and args[0] in _COMMANDS:
             self.commands[args[0]] = _loaded(args[0])
         return super().resolve_command(ctx, args)

@@ -22,6 +22,7 @@ import userdp
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.sqlite_file import Refused
 
 WRONG, ABORTED, STOPPED = 1, 3, 130
 _P = ParamSpec("_P")
@@ -32,7 +33,14 @@ _OPTIONS = (
     *("failure_fraction", "memory_limit", "columns_fraction", "max_count", "max_weight", "max_exposure"),
     *("class_weight", "loss_limit", "confidence", "evaluate"),
 )
-_RENAMED = {"allow_weak=True": "--allow-weak", "target_bound": "--target-range", "public_X": "--public-data"}
+_RENAMED = {
+    "allow_weak=True": "--allow-weak",
+    "columns=Columns(...)": "--columns",
+    "target_bound": "--target-range",
+    "public_X": "--public-data",
+    "n_partitions=": "--workers ",
+    "sample_weight": "--weight",
+}
 _ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
 _NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
 
@@ -76,7 +84,7 @@ def line_of(error: Exception) -> str:
         return in_options(str(error)) + notes
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and frames[-1].filename.startswith(tuple(PACKAGES))
-    kinds = (ValueError, TypeError, FileNotFoundError, RuntimeError)
+    kinds = (ValueError, TypeError, FileNotFoundError, RuntimeError, Refused)
     if ours and type(error) in kinds and str(error).startswith("Expected "):
         return in_options(str(error)) + notes
     if isinstance(error, OSError) and error.strerror:  # says nothing of what is in the file
@@ -91,14 +99,8 @@ def line_of(error: Exception) -> str:
 def in_options(message: str) -> str:
     """The library's words with its parameters named as options: row_norm=2 is --row-norm 2."""
     message = _ASSIGNED.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", message)
-    message = (
-        message.replace("allow_weak=True", "--allow-weak")
-        .replace("columns=Columns(...)", "--columns")
-        .replace("target_bound", "--target-range")
-        .replace("public_X", "--public-data")
-        .replace("n_partitions=", "--workers ")
-        .replace("sample_weight", "--weight")
-    )
+    for name, option in _RENAMED.items():
+        message = message.replace(name, option)
     return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
 
 

@@ -16,13 +16,13 @@ import typer
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, expect, in_options, spending
-from userdp.cli.tables import Ranges, class_weights, columns_of, declare_classes, pair_of, users_of
+from userdp.cli.tables import Ranges, check_cells, check_targets, class_weights, columns_of, declare_classes, pair_of
 from userdp.data.columns import PRIVATE, Columns
 from userdp.data.grouping import Groups
 from userdp.data.schema import Schema, ids, require_column
 from userdp.data.source import Source
-from userdp.data.tables import TableFile, open_table
-from userdp.data.users import UserData
+from userdp.data.tables import TableFile, kind_of, open_table
+from userdp.data.users import RemoteUsers, UserData
 from userdp.models import estimators
 from userdp.models.files import save_model
 from userdp.models.intervals import fraction_of
@@ -170,13 +170,10 @@ def fit(
     model = _estimator(given)
     table = open_table(data)
     schema, ranges = _declare_columns(model, table, given)
-    stored = {"memory_limit": memory_limit, "store": store, "tell": show.note, "progress": False if quiet else None}
     if dry_run:
         show.check_files(json, read=[data])
-        if memory_limit is None:
-            n_users = _n_users(table, user_column)
-        else:
-            n_users = users_of(model, table, schema, classes, fill_missing, **stored).n_users
+        stored = memory_limit is not None
+        n_users = _users(model, table, schema, given).n_users if stored else _n_users(table, user_column)
         _dry_run(model, n_users, schema, classes, json)
         return
     assert output is not None  # as was checked first
@@ -187,7 +184,7 @@ def fit(
         model.set_params(checkpoint=Journal(checkpoint, _arguments(context)))
         made += f" Go on with `userdp resume {checkpoint}`."
     with show.working(f"reading {data}", quiet or memory_limit is not None):
-        n_users, train = _read(model, table, schema, ranges, given, stored)
+        n_users, train = _read(model, table, schema, ranges, given)
     budget = budget_for(epsilon, delta, n_users)
     if ledger is None:
         charged = Ledger(budget)  # of this run only
@@ -258,7 +255,7 @@ def _check_options(given: SimpleNamespace) -> None:
 
 def _estimator(given: SimpleNamespace) -> LinearModel:
     """The estimator for this loss, with all its parameters that are known before a table is opened."""
-    name, model = given.loss, None
+    name, model, text = given.loss, None, given.target_range
     if name == o.LossName.logistic:
         model = estimators.LogisticRegression()
     elif name in _CLASSIFIERS:
@@ -266,7 +263,14 @@ def _estimator(given: SimpleNamespace) -> LinearModel:
     elif name == o.LossName.poisson:
         model = estimators.PoissonRegressor(max_count=given.max_count, max_exposure=given.max_exposure)
     else:
-        ends = _target_ends(given.target_range, name)
+        expect(
+            text is not None,
+            f"--target-range lowest,highest with --loss {name}: a public range of targets, from what they mean and not "
+            "from the data; those beyond are cut off. --target-range private learns it for a part of the budget. "
+            "Nothing was spent.",
+        )
+        ends: Any = text if text == PRIVATE else pair_of(text, "--target-range")
+        expect(text == PRIVATE or ends[0] < ends[1], f"--target-range lowest,highest, got {text!r}.")
         if name == o.LossName.huber:
             model = estimators.HuberRegressor(target_range=ends, threshold=given.threshold)
         elif name == o.LossName.squared:
@@ -289,21 +293,6 @@ def _estimator(given: SimpleNamespace) -> LinearModel:
     if not model._classifies:
         model._declare(None)
     return model
-
-
-def _target_ends(text: str | None, loss: str) -> Any:
-    """The range of targets that an option declares, or that it is to be learned."""
-    expect(
-        text is not None,
-        f"--target-range lowest,highest with --loss {loss}: a public range of targets, from what they mean and not "
-        "from the data; those beyond are cut off. --target-range private learns it for a part of the budget. Nothing "
-        "was spent.",
-    )
-    if text is None or text == PRIVATE:
-        return PRIVATE
-    low, high = pair_of(text, "--target-range")
-    expect(low < high, f"--target-range lowest,highest, got {text!r}.")
-    return low, high
 
 
 def _of_rows(model: LinearModel, given: SimpleNamespace) -> dict[str, str | None]:
@@ -356,13 +345,41 @@ def _declare_columns(model: LinearModel, table: TableFile, given: SimpleNamespac
     return schema, ranges
 
 
+def _users(
+    model: LinearModel, table: TableFile, schema: Schema, given: SimpleNamespace, cluster: Any = None
+) -> UserData | RemoteUsers:
+    """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes.
+
+    On a cluster partitions read Parquet themselves, and get other files, or a store, from here.
+    """
+    labels = declare_classes(model, table, given.target, given.classes)
+    if labels is not None:
+        schema = replace(schema, classes=tuple(labels))
+    options: dict[str, Any] = {
+        "max_rows_per_user": model.max_rows_per_user,
+        "fit_intercept": model.fit_intercept,
+        "insecure_seed": model.insecure_seed,
+        "fill_missing": given.fill_missing,
+        "keep_user_ids": model.checkpoint is not None,
+    }
+    whole = given.memory_limit is None and not given.check_data
+    if cluster is not None and kind_of(table.path) == "Parquet" and whole:
+        elsewhere: RemoteUsers = cluster.from_schema(table.path, schema, **options)
+        return elsewhere
+
+    def check(name: str, values: np.ndarray) -> None:
+        if name == schema.target:
+            check_targets(schema, values)
+        else:
+            check_cells(name, values, given.fill_missing is not None)
+
+    model.set_params(engine=cluster)
+    options |= {"memory_limit": given.memory_limit, "store": given.store, "progress": False if given.quiet else None}
+    return UserData.from_schema(table, schema, check=check if given.check_data else None, tell=show.note, **options)
+
+
 def _read(
-    model: LinearModel,
-    table: TableFile,
-    schema: Schema,
-    ranges: Ranges | None,
-    given: SimpleNamespace,
-    stored: dict[str, Any],
+    model: LinearModel, table: TableFile, schema: Schema, ranges: Ranges | None, given: SimpleNamespace
 ) -> tuple[int, Callable[[], Any]]:
     """Read the table: how many users it has, and what trains the model on them once that is charged."""
     cluster: Any = None
@@ -375,7 +392,7 @@ def _read(
     source = Source(given.data.name, given.target, given.user_column, given.weight, given.exposure)
     more = [name for name in (given.weight, given.exposure) if name is not None]
     if model.columns is None and not more:
-        users = users_of(model, table, schema, given.classes, given.fill_missing, cluster, **stored)
+        users = _users(model, table, schema, given, cluster)
         if ranges is not None:
             users = ranges.users(users) if isinstance(users, UserData) else users.mapped(ranges.users)
         grouped = replace(users, source=source)

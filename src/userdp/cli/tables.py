@@ -1,6 +1,6 @@
-"""From tables in files to what models take: users' rows for a fit, a matrix for predictions; and what options declare.
+"""What options declare of a table, labels and ranges, which are public; and a matrix of its rows, for predictions.
 
-Options declare what is public of a table: labels, ranges of features. What a column is comes from its type alone.
+What a column is comes from its type alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from userdp.data.schema import (
     numbers,
     require_column,
 )
-from userdp.data.tables import TableFile, kind_of
-from userdp.data.users import RemoteUsers, UserData
+from userdp.data.tables import TableFile
+from userdp.data.users import UserData
 from userdp.models.estimators import PoissonRegressor
 from userdp.models.linear import LinearModel
 from userdp.models.scaling import PublicScaler
@@ -44,45 +44,6 @@ def pair_of(text: str, option: str) -> tuple[float, float]:
     fine = math.isfinite(first) and math.isfinite(second)
     expect(fine, f"{option} to be two numbers with a comma between, got {text!r}.")
     return first, second
-
-
-def users_of(
-    model: LinearModel,
-    table: TableFile,
-    schema: Schema,
-    classes: str | None,
-    fill_missing: float | None,
-    cluster: Any = None,
-    **stored: Any,
-) -> UserData | RemoteUsers:
-    """The table's rows by user, with targets as the estimator wants them; gives the estimator its classes.
-
-    On a cluster partitions read Parquet themselves, and get other files, or a store, from here. `stored` is what
-    `UserData.from_schema` takes for a store.
-    """
-    labels = declare_classes(model, table, schema.target, classes)
-    if labels is not None:
-        schema = replace(schema, classes=tuple(labels))
-
-    def check(name: str, values: np.ndarray) -> None:
-        if name == schema.target:
-            _check_targets(schema, values)
-        else:
-            _check_cells(name, values, fill_missing is not None)
-
-    options: dict[str, Any] = {
-        "max_rows_per_user": model.max_rows_per_user,
-        "fit_intercept": model.fit_intercept,
-        "insecure_seed": model.insecure_seed,
-        "fill_missing": fill_missing,
-        "keep_user_ids": model.checkpoint is not None,
-    }
-    checked, limited = model.unprotected_checks, stored.get("memory_limit") is not None
-    if cluster is not None and kind_of(table.path) == "Parquet" and not checked and not limited:
-        elsewhere: RemoteUsers = cluster.from_schema(table.path, schema, **options)
-        return elsewhere
-    model.set_params(engine=cluster)
-    return UserData.from_schema(table, schema, check=check if checked else None, **options, **stored)
 
 
 def declare_classes(model: LinearModel, table: TableFile, target: str, classes: str | None) -> list[Any] | None:
@@ -169,7 +130,7 @@ def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
     table.prefetch(schema)
     targets = schema.targets(table[schema.target]).astype(np.float64, copy=False)
     if check:
-        _check_targets(schema, targets)
+        check_targets(schema, targets)
     return targets
 
 
@@ -197,18 +158,18 @@ def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, che
     for position, name in enumerate(schema.features):
         values = numbers(f"column {name!r}", table[name])
         if check:
-            _check_cells(name, values, fill_missing is not None)
+            check_cells(name, values, fill_missing is not None)
         matrix[:, position] = values if fill_missing is None else np.where(np.isnan(values), fill_missing, values)
     return matrix
 
 
-def _check_targets(schema: Schema, targets: np.ndarray) -> None:
+def check_targets(schema: Schema, targets: np.ndarray) -> None:
     labels, fine = schema.classes, np.isfinite(targets).all()
     wanted = "a finite number" if labels is None else f"one of the labels {', '.join(map(str, labels))}"
     expect(fine, f"{wanted} in every row of column {schema.target!r}, got others too: drop those rows.")
 
 
-def _check_cells(name: str, values: np.ndarray, filled: bool) -> None:
+def check_cells(name: str, values: np.ndarray, filled: bool) -> None:
     where = f"in column {name!r}, got missing or infinite ones, or text: fill them, with --fill-missing 0, say."
     expect(not np.isinf(values).any() and (filled or not np.isnan(values).any()), f"finite numbers {where}")
 

@@ -139,15 +139,16 @@ def guarantee(model: Model) -> str:
 def tiles(model: Model) -> str:
     """The public numbers at a glance."""
     privacy, rows, gradients = model["privacy"], model["rows_per_user"], model["n_gradients"]
+    unit, seeded = privacy["unit"], "" if privacy["private"] else "planned; does not hold"
     shown = [
-        (f"ε = {privacy['epsilon']:g}", "privacy loss, at most" if privacy["private"] else "planned; does not hold"),
-        (f"δ = {power(privacy['delta'])}", "chance on top of it" if privacy["private"] else "planned; does not hold"),
-        (number(model["n_users"]), f"{privacy['unit']}s (a public number)"),
+        (f"ε = {privacy['epsilon']:g}", seeded or "privacy loss, at most"),
+        (f"δ = {power(privacy['delta'])}", seeded or "chance on top of it"),
+        (number(model["n_users"]), f"{unit}s (a public number)"),
     ]
     if privacy["affected_users"] is not None:
         estimate, low, high = privacy["affected_users"].percents
-        shown.append((estimate, f"of the {privacy['unit']}s lost rows with missing cells (95%: {low} to {high})"))
-    if rows is not None and privacy["unit"] == "user":
+        shown.append((estimate, f"of the {unit}s lost rows with missing cells (95%: {low} to {high})"))
+    if rows is not None and unit == "user":
         shown.append((number(rows), "rows per user, as declared"))
     shown.append((number(model["n_features"]), "features"))
     if positive(gradients) and positive(rows):
@@ -215,32 +216,34 @@ def noise(model: Model) -> str:
 
 def budget(model: Model) -> str:
     """What each step took of the budget, and what is left of the data set's."""
-    privacy = model["privacy"]
+    privacy, rows, parts = model["privacy"], [], set()
     steps, unit = privacy["mechanisms"], privacy["unit"]
-    rows = [
-        (
-            clean(step.get("step", "")) or NAMELESS,
-            Html(f'{text(wording.purpose(step))} <span class="note">{text(wording.how(step))}</span>'),
-            f"{real(step.get('share')):.0%}" if math.isfinite(real(step.get("share"))) else "not given",
-            number(step.get("epsilon_alone"), 3),
-            number(step.get("releases")),
-            _who(step, model["n_users"]),
-        )
-        for step in steps
-    ]
-    parts = {(step.get("first_user"), step.get("last_user")) for step in steps}
-    caption = "The fraction of the budget that each step takes."
-    if len(parts) > 1:
-        caption += f" Steps on different {unit}s do not add up: each pays only for the steps that it is in."
-    heads = ("step", "what it is for", "fraction", "ε if alone", "releases", f"{unit}s")
     records = [
         ("neighbours", privacy["neighbours"]),
         ("solver", f"{clean(model['solver'])}, mode {clean(model['mode'])}"),
     ]
     for step in steps:
-        record = step.get("record", "")  # text in files of 0.1.0
-        numbers = [f"{name} {value}" for name, value in record.items()] if isinstance(record, Mapping) else [record]
-        records.append((clean(step.get("step", "")), ", ".join(map(str, numbers))))
+        name, share, record = clean(step.get("step", "")), real(step.get("share")), step.get("record", "")
+        first, last = part = step.get("first_user"), step.get("last_user")
+        who = "not given" if None in part else f"{number(first)} to {number(last)}"
+        rows.append(
+            (
+                name or NAMELESS,
+                Html(f'{text(wording.purpose(step))} <span class="note">{text(wording.how(step))}</span>'),
+                f"{share:.0%}" if math.isfinite(share) else "not given",
+                number(step.get("epsilon_alone"), 3),
+                number(step.get("releases")),
+                "all" if part == (0, model["n_users"] - 1) else who,
+            )
+        )
+        parts.add(part)
+        if isinstance(record, Mapping):  # files of 0.1.0 hold text
+            record = ", ".join(f"{key} {value}" for key, value in record.items())
+        records.append((name, str(record)))
+    caption = "The fraction of the budget that each step takes."
+    if len(parts) > 1:
+        caption += f" Steps on different {unit}s do not add up: each pays only for the steps that it is in."
+    heads = ("step", "what it is for", "fraction", "ε if alone", "releases", f"{unit}s")
     shown = table(heads, rows, numbers=(2, 3, 4, 5), words=1, stacked=True) if steps else "<p>No step is on record.</p>"
     alone = sum(real(step.get("epsilon_alone")) for step in steps)
     less = f"Together the steps cost ε = {privacy['epsilon']:g}, which is less than the sum of what each costs alone."
@@ -252,13 +255,6 @@ step has noise of its own.</p>
 <p class="note">{less if alone > privacy["epsilon"] and privacy["private"] else ""}</p>
 <details><summary>The mechanisms as charged, for reviewers</summary>{facts(records)}</details>
 </section>"""
-
-
-def _who(step: Model, n_users: int) -> str:
-    first, last = step.get("first_user"), step.get("last_user")
-    if first is None or last is None:
-        return "not given"
-    return "all" if (first, last) == (0, n_users - 1) else f"{number(first)} to {number(last)}"
 
 
 def _ledger(privacy: Model) -> str:
@@ -364,7 +360,14 @@ def coefficients(model: Model) -> str:
             middles = [weights[0][k] + model["shrunk"][k] for k in top]
         picture = plots.bars_picture([names[k] for k in top], largest[0], errors, middles)
         sense = f" Blue speaks for “{outputs[0]}”, orange against it." if classes is not None else ""
-        sense += "" if errors is None or middles is None else _about_intervals(middles, errors)
+        if errors is not None and middles is not None:
+            sense += " Lines are 95% intervals: privacy's noise, and who is in the data; where noise hides an estimate,"
+            sense += " the bar is drawn towards 0, and the line is not."
+            if plots.bars_range(middles, errors)[2]:
+                sense += (
+                    f" Of some that are over {plots.LONG} times as long as usual the picture shows a part: hardly "
+                    "anything is known of these coefficients, such as those of columns that nobody has."
+                )
     else:
         picture = plots.heat_picture([names[k] for k in top], outputs, largest)
         sense = " Blue is above 0, orange below; the stronger, the larger."
@@ -372,8 +375,9 @@ def coefficients(model: Model) -> str:
     caption = f"Coefficients of {which}, as released, with their noise.{sense}"
     wide = len(outputs) > plots.MOST_NARROW
     drawn = figure(picture, caption, wide) or _NOTHING
-    use = "Whatever is computed from these numbers is as private as they are, and costs no more budget."
-    use = use if model["privacy"]["private"] else "Not private: keep these numbers to yourself."
+    use = "Not private: keep these numbers to yourself."
+    if model["privacy"]["private"]:
+        use = "Whatever is computed from these numbers is as private as they are, and costs no more budget."
     words = f'<p class="note">{use}</p>'
     if classes is not None and len(classes) != len(outputs):
         words = facts([("classes", ", ".join(clean(label) for label in classes))]) + words
@@ -383,16 +387,6 @@ def coefficients(model: Model) -> str:
     else:
         inner = f'<div class="grid">{drawn}<div>{words}{numbers}</div></div>'
     return f"<section><h2>The released model</h2>{inner}</section>"
-
-
-def _about_intervals(values: list[float], errors: list[float]) -> str:
-    """What error bars are, and that some leave the picture, if they do."""
-    words = " Lines are 95% intervals: privacy's noise, and who is in the data; where noise hides an estimate, the bar"
-    words += " is drawn towards 0, and the line is not."
-    if plots.bars_range(values, errors)[2]:
-        words += f" Of some that are over {plots.LONG} times as long as usual the picture shows a part: hardly anything"
-        words += " is known of these coefficients, such as those of columns that nobody has."
-    return words
 
 
 def _numbers(model: Model, names: list[str], outputs: list[str], order: list[int]) -> str:
@@ -418,32 +412,27 @@ def columns(model: Model) -> str:
     """What the columns of the table mean, with what was learned of them, and which were left out."""
     if not isinstance(model.get("columns"), Mapping):
         return ""
-    rows = [
-        (name, wording.column_in_words(record, _learned(model, name)) if isinstance(record, Mapping) else "")
-        for name, record in model["columns"].items()
-    ]
+    declared, rows = model["parameters"].get("columns"), []
+    for name, record in model["columns"].items():
+        was = declared.get(name) if isinstance(declared, Mapping) else None
+        learned = isinstance(was, Mapping) and "private" in map(str, was.values())
+        rows.append((name, wording.column_in_words(record, learned) if isinstance(record, Mapping) else ""))
     return f"""<section><h2>What the columns mean</h2>
 <p class="lead">Declared publicly, or learned by the steps above; the model applies it to new rows. Columns of the table
 that are not here were left out.</p>{facts(rows)}</section>"""
 
 
-def _learned(model: Model, name: str) -> bool:
-    """Whether something of a column was learned privately, by what was declared of it."""
-    declared = model["parameters"].get("columns")
-    record = declared.get(name) if isinstance(declared, Mapping) else None
-    return isinstance(record, Mapping) and "private" in map(str, record.values())
-
-
 def again(model: Model) -> str:
     """How to run it again, on which versions, and how to cite it."""
     name, versions = clean(model["estimator"]), model["versions"]
-    described = model["parameters"].get("columns")
-    written = {key: _literal(value) for key, value in model["parameters"].items()}
-    if model["parameters"].get("class_weight"):  # pairs, in files
-        written["class_weight"] = f"dict({written['class_weight']})"
-    if described is not None:
-        written["columns"] = "columns"
-    lines = "".join(f"    {clean(key)}={value},\n" for key, value in written.items())
+    described, lines = model["parameters"].get("columns"), ""
+    for key, value in model["parameters"].items():
+        shown = clean(repr(value))
+        if len(shown) > 200:
+            shown = f"...  # a {type(value).__name__} too long to show here"
+        if key == "class_weight" and value:  # pairs, in files
+            shown = f"dict({shown})"
+        lines += f"    {clean(key)}={'columns' if key == 'columns' and described is not None else shown},\n"
     owners = ", groups=people" if model["privacy"]["unit"] == "user" else ""
     head = f"from userdp import {name}\n" if described is None else _described(name, described)
     code = f"{head}\nmodel = {name}(\n{lines})\nmodel.fit({'X' if described is None else 'table'}, y{owners})"
@@ -470,11 +459,6 @@ def _described(name: str, described: object) -> str:
     kinds = sorted({type(column).__name__ for column in columns.values()})
     made = "".join(f"    {key!r}: {column!r},\n" for key, column in columns.items())
     return f"from userdp import {', '.join([*kinds, 'Columns', name])}\n\ncolumns = Columns({{\n{made}}})"
-
-
-def _literal(value: object) -> str:
-    shown = clean(repr(value))
-    return shown if len(shown) <= 200 else f"...  # a {type(value).__name__} too long to show here"
 
 
 class Html(str):
@@ -521,17 +505,12 @@ def table(
     if words is not None:
         kinds[words] = ' class="words"'
     head = "".join(f'<th scope="col"{kinds.get(k, "")}>{text(name)}</th>' for k, name in enumerate(heads))
-    labels = {k: f' data-head="{text(name)}"' for k, name in enumerate(heads)} if stacked else {}
-    rows = list(rows)
+    opened = [kinds.get(k, "") + f' data-head="{text(name)}"' * stacked for k, name in enumerate(heads)]
+    rows, body = list(rows), ""
     kind = "wordy" if any(len(str(row[0])) > 14 for row in rows) else "terse"
-    body = "".join(
-        f'<tr><th scope="row">{text(row[0])}</th>'
-        + "".join(
-            f"<td{kinds.get(k, '')}{labels.get(k, '')}>{text(cell)}</td>" for k, cell in enumerate(row[1:], start=1)
-        )
-        + "</tr>"
-        for row in rows
-    )
+    for name, *cells in rows:
+        written = "".join(f"<td{start}>{text(cell)}</td>" for start, cell in zip(opened[1:], cells, strict=True))
+        body += f'<tr><th scope="row">{text(name)}</th>{written}</tr>'
     whole = f'<table class="{kind}{" stacked" * stacked}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll{" whole" * (len(rows) <= _MOST_WHOLE)}" tabindex="0">{whole}</div>'
 

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -61,14 +62,17 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
         axes.plot(wrong, right, color=_BLUE, linewidth=2)
         axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
         axes.plot([1 - best], [best], marker="o", markersize=8, color=_BLUE, clip_on=False, zorder=5)
-        if found is None:
-            corner = best < 0.8  # there is room above the curve
-            if corner:
-                axes.plot([1 - best, 0.16], [best, 0.89], color=_BLUE, linewidth=0.8)
-            at = (0.03, 0.93) if corner else (1.08 - best, best - 0.09)
-            picture.write(*at, f"{percent_at_most(best)} right, at even odds", weight="bold")
+        if found is not None:  # both numbers below the diagonal, where there is room
+            axes.plot([0.36], [0.26], marker="o", markersize=7, color=_BLUE)
+            picture.write(0.4, 0.26, f"{percent_at_most(best)} right with this noise", weight="bold")
+            axes.plot([0.36], [0.16], marker="D", markersize=7, color=_ORANGE)
+            picture.write(0.4, 0.16, f"{percent_at_most(alone)} right by (ε, δ) alone")
+            picture.write(0.4, 0.06, "at even odds", color=_MUTED)
+        elif best < 0.8:  # there is room above the curve
+            axes.plot([1 - best, 0.16], [best, 0.89], color=_BLUE, linewidth=0.8)
+            picture.write(0.03, 0.93, f"{percent_at_most(best)} right, at even odds", weight="bold")
         else:
-            _both_numbers(picture, best, alone)
+            picture.write(1.08 - best, best - 0.09, f"{percent_at_most(best)} right, at even odds", weight="bold")
         picture.write(0.52, 0.42, "blind guessing", color=_MUTED)
         ticks = (0, 0.25, 0.5, 0.75, 1)
         for axis in (axes.xaxis, axes.yaxis):
@@ -82,36 +86,24 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
         return picture.svg(f"What any attack can reach: right {percent_at_most(best)} of the time at even odds.{more}")
 
 
-def _both_numbers(picture: _Canvas, best: float, alone: float) -> None:
-    """Right guesses with this noise and with (epsilon, delta) alone, below the diagonal, where there is room."""
-    axes = picture.axes
-    for place, (chance, colour, marker, words) in enumerate(
-        ((best, _BLUE, "o", "with this noise"), (alone, _ORANGE, "D", "by (ε, δ) alone"))
-    ):
-        height = 0.26 - 0.1 * place
-        axes.plot([0.36], [height], marker=marker, markersize=7, color=colour)
-        picture.write(0.4, height, f"{percent_at_most(chance)} right {words}", weight="normal" if place else "bold")
-    picture.write(0.4, 0.06, "at even odds", color=_MUTED)
-
-
 def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
     """Each step's fraction of the budget."""
-    rows = [(shorten(step.get("step", ""), _LABEL), real(step.get("share"))) for step in steps[:MOST_ROWS]]
-    if not rows:
+    names = [shorten(step.get("step", ""), _LABEL) for step in steps[:MOST_ROWS]]
+    if not names:
         return ""
-    names = [name for name, _ in rows]
-    with _canvas("budget", 24 * len(rows) + 28, left=_room(names), right=46, top=6, bottom=22) as picture:
-        axes, places = picture.axes, range(len(rows))
-        axes.barh(places, [1.0] * len(rows), height=0.62, color=_LINE, alpha=0.45)
-        lengths = [min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0 for _, fraction in rows]
+    with _canvas("budget", 24 * len(names) + 28, left=_room(names), right=46, top=6, bottom=22) as picture:
+        axes, places = picture.axes, range(len(names))
+        fractions = [real(step.get("share")) for step in steps[:MOST_ROWS]]
+        axes.barh(places, [1.0] * len(names), height=0.62, color=_LINE, alpha=0.45)
+        lengths = [min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0 for fraction in fractions]
         axes.barh(places, lengths, height=0.62, color=_BLUE)
-        for place, (_, fraction) in enumerate(rows):
+        for place, fraction in enumerate(fractions):
             words = f"{fraction:.0%}" if 0 <= fraction < 10 else number(fraction, 2)
             picture.write(1.03, place, words, weight="bold")
         axes.set_yticks(places, names, parse_math=False)
         axes.set_xticks((0, 0.5, 1), ["0", "50%", "100%"])
         _align_ends(axes)
-        axes.set(xlim=(0, 1), ylim=(len(rows) - 0.4, -0.6))
+        axes.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
         return picture.svg("Fraction of the budget that each step takes.")
 
 
@@ -202,7 +194,14 @@ def bars_picture(
             picture.write(edge, place, number(value, 3), ha="right", size=10, transform=axes.get_yaxis_transform())
         axes.set_yticks(places, labels, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        _few_ticks(axes, *bars_range(centres, reach)[:2])
+        low, high, _ = bars_range(centres, reach)  # with four steps or so
+        span = high - low if high - low > 1e-300 else 1.0
+        step = 10.0 ** math.floor(math.log10(span / 2))
+        step *= next(times for times in (1, 2, 5, 10) if span / (times * step) <= 4)
+        ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+        axes.set_xlim(low - 0.02 * span, high + 0.02 * span)
+        axes.grid(axis="x", color=_LINE, linewidth=0.7)
         return picture.svg("The largest coefficients as bars.")
 
 
@@ -226,7 +225,17 @@ def heat_picture(names: Sequence[str], outputs: Sequence[str], table: Sequence[S
     top = 0.75 * _room(heads) + 8 if tilted else 20.0
     with _canvas("coefficients", _BAR * len(names) + top + 6, left, right, top, bottom=6, wide=wide) as picture:
         axes, cell = picture.axes, ((_WIDE if wide else _WIDTH) - left - right) / len(outputs)
-        _cells(picture, table, numbered=cell >= 38)
+        numbered = cell >= 38
+        largest = max((abs(value) for row in table for value in row if math.isfinite(value)), default=0.0) or 1.0
+        for across, row in enumerate(table):
+            for down, value in enumerate(row):
+                colour, strength = _BLUE if value >= 0 else _ORANGE, 0.0
+                if math.isfinite(value):
+                    strength = 0.04 + (0.5 if numbered else 0.85) * (abs(value) / largest)
+                corner = (across + 0.02, down + 0.04)
+                axes.add_patch(Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0))
+                if numbered:
+                    picture.write(across + 0.5, down + 0.5, number(value, 2), ha="center", size=9)
         axes.set_yticks([k + 0.5 for k in range(len(names))], labels, parse_math=False)
         places = range(0, len(outputs), math.ceil(14 / cell))
         slant: dict[str, Any] = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if tilted else {}
@@ -237,69 +246,60 @@ def heat_picture(names: Sequence[str], outputs: Sequence[str], table: Sequence[S
         return picture.svg("The largest coefficients of each output as a heat map.")
 
 
-def _cells(picture: _Canvas, table: Sequence[Sequence[float]], numbered: bool) -> None:
-    largest = max((abs(value) for row in table for value in row if math.isfinite(value)), default=0.0) or 1.0
-    for across, row in enumerate(table):
-        for down, value in enumerate(row):
-            strength = 0.04 + (0.5 if numbered else 0.85) * (abs(value) / largest) if math.isfinite(value) else 0.0
-            colour = _BLUE if value >= 0 else _ORANGE
-            corner = (across + 0.02, down + 0.04)
-            picture.axes.add_patch(Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0))
-            if numbered:
-                picture.write(across + 0.5, down + 0.5, number(value, 2), ha="center", size=9)
-
-
+@dataclass(frozen=True)
 class _Canvas:
-    """Axes with fixed margins, in units of the drawing, and how they become an element of the page."""
+    """Axes of a figure, and how they become an element of the page."""
 
-    def __init__(self, name: str, size: tuple[float, float], margins: tuple[float, float, float, float]) -> None:
-        (width, height), (left, right, top, bottom) = size, margins
-        self._name = name
-        self.figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-        across, up = (width - left - right) / width, (height - top - bottom) / height
-        self.axes: Any = self.figure.add_axes((left / width, bottom / height, across, up))
-        for side in ("top", "right", "left"):
-            self.axes.spines[side].set_visible(False)
-        self.axes.spines["bottom"].set_color(_LINE)
-        self.axes.tick_params(which="both", labelcolor=_INK, length=0, labelsize=_TEXT)
-        self.axes.set_axisbelow(True)
+    name: str
+    figure: Figure
+    axes: Any
 
     def write(self, x: float, y: float, words: str, **style: Any) -> None:
         self.axes.text(x, y, words, **{"color": _INK, "size": _TEXT, "va": "center", "parse_math": False, **style})
 
     def svg(self, words: str) -> str:
         """The SVG element: ids of its own, the page's font and colours, words for who cannot see it."""
+
+        def on_page(found: re.Match[str]) -> str:
+            """One tag; text between tags, which may come from the record, is left alone."""
+            tag = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{self.name}-", re.sub(r"\s+", " ", found.group()))
+            tag = re.sub(r"font-family: [^;\"]*", "font-family: inherit", tag)
+            for colour, variable in _ON_PAGE.items():
+                tag = tag.replace(colour, f"var({variable})")
+            return tag
+
         out = io.StringIO()
         self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        svg = re.sub(r"<[^>]*>", lambda tag: self._on_page(tag.group()), _DROPPED.sub("", out.getvalue()).strip())
+        svg = re.sub(r"<[^>]*>", on_page, _DROPPED.sub("", out.getvalue()).strip())
         view = re.search(r'viewBox="([\d. ]*)"', svg)
         assert view is not None
         head = f'<svg viewBox="{view[1]}" role="img" aria-label="{html.escape(words)}">'
         return re.sub(r"<svg\b[^>]*>", lambda _: head, svg, count=1)
-
-    def _on_page(self, tag: str) -> str:
-        """One tag; text between tags, which may come from the record, is left alone."""
-        tag = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{self._name}-", re.sub(r"\s+", " ", tag))
-        tag = re.sub(r"font-family: [^;\"]*", "font-family: inherit", tag)
-        for colour, variable in _ON_PAGE.items():
-            tag = tag.replace(colour, f"var({variable})")
-        return tag
 
 
 @contextmanager
 def _canvas(
     name: str, height: float, left: float, right: float, top: float, bottom: float, wide: bool = False
 ) -> Iterator[_Canvas]:
-    """A canvas, under settings that the SVG writer takes from globals only: they are set meanwhile, by one at a time.
+    """Axes with fixed margins, in units of the drawing.
 
-    The same drawing gives the same text. Letters that matplotlib's font lacks are warned about, though the browser's
-    fonts have them: not here.
+    Settings that the SVG writer takes from globals only are set meanwhile, by one at a time. Letters that matplotlib's
+    font lacks are warned about, though the browser's fonts have them: not here.
     """
     with _drawing, mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": name})
-        yield _Canvas(name, (_WIDE if wide else _WIDTH, height), (left, right, top, bottom))
+        width = _WIDE if wide else _WIDTH
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        across, up = (width - left - right) / width, (height - top - bottom) / height
+        axes: Any = figure.add_axes((left / width, bottom / height, across, up))
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(_LINE)
+        axes.tick_params(which="both", labelcolor=_INK, length=0, labelsize=_TEXT)
+        axes.set_axisbelow(True)
+        yield _Canvas(name, figure, axes)
 
 
 def _room(labels: Iterable[str]) -> float:
@@ -318,17 +318,6 @@ def _log_axis(axes: Any, values: Sequence[float]) -> float:
     axes.set_xlim(10.0**low, 10.0**high)
     axes.grid(axis="x", color=_LINE, linewidth=0.7)
     return 10.0**low
-
-
-def _few_ticks(axes: Any, low: float, high: float) -> None:
-    """A linear axis with four steps or so."""
-    span = high - low if high - low > 1e-300 else 1.0
-    step = 10.0 ** math.floor(math.log10(span / 2))
-    step *= next(times for times in (1, 2, 5, 10) if span / (times * step) <= 4)
-    ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
-    axes.set_xlim(low - 0.02 * span, high + 0.02 * span)
-    axes.grid(axis="x", color=_LINE, linewidth=0.7)
 
 
 def _align_ends(axes: Any) -> None:
