@@ -33,7 +33,7 @@ from userdp.data.sharing import SHARED, shares_memory
 from userdp.data.source import Source
 from userdp.data.sparse import is_sparse
 from userdp.evaluation.row_losses import row_losses, taken
-from userdp.models.estimators import PoissonRegressor, QuantileRegressor
+from userdp.models.estimators import QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
 from userdp.models.pipelines import check_steps, fit_on_nobody, transformed
@@ -51,26 +51,21 @@ from userdp.privacy.selection import (
     select,
 )
 
-# What is the search's, or one for all candidates: it may not be tried.
-_NOT_TRIED = {
-    *("epsilon", "delta", "ledger", "checkpoint", "insecure_seed", "privacy_unit", "unprotected_checks", "purpose"),
-    *("verbose", "allow_weak", "engine", "max_rows_per_user", "classes", "target_range", "max_count", "quantile"),
-}
 # What candidates have in common: what scores are of, and in which units, and whose fits they are.
 _IN_COMMON = (
     *("privacy_unit", "insecure_seed", "max_rows_per_user", "classes", "target_range", "max_count", "quantile"),
     *("epsilon", "delta", "allow_weak", "purpose", "engine"),
 )
+_NOT_TRIED = {*_IN_COMMON, "ledger", "checkpoint", "unprotected_checks", "verbose"}  # in a param_grid
 _FAILED = (
     "Expected every candidate's fit to be checked before anything is charged; a check failed. Try the search on data "
     "that is not private. Nothing was spent."
 )
-_SCORINGS = {  # of what, and what `evaluation.row_losses` calls it
-    "neg_brier_score": ("probabilities", "brier"),
-    "accuracy": ("classes", "accuracy"),
-    "neg_mean_squared_error": ("numbers", "mse"),
-    "neg_mean_absolute_error": ("numbers", "mae"),
-    "neg_mean_pinball_loss": ("numbers", "pinball"),
+_OF_CLASSES = {"neg_brier_score": "brier", "accuracy": "accuracy"}  # and what `evaluation.row_losses` calls them
+_OF_NUMBERS = {
+    "neg_mean_squared_error": "mse",
+    "neg_mean_absolute_error": "mae",
+    "neg_mean_pinball_loss": "pinball",
 }
 
 
@@ -128,7 +123,6 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
     refit="Whether the chosen candidate is fitted again on everyone. If not, it is the model that was scored.",
     held_out="The fraction of people on whom candidates are scored; they are drawn at random, and train no candidate.",
     refit_fraction="The part of the budget for the refit (of mu^2, the square of what it is as Gaussian noise).",
-    verbose="True shows a progress bar, None shows it on a terminal only.",
 )
 @dataclass(eq=False, repr=False)
 class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
@@ -232,19 +226,16 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
 
     def _public_rows(self) -> list[Any]:
         """Public rows of all candidates, as they were passed: clones have copies."""
-        tried = [
-            p[name] for p in ParameterGrid(self.param_grid) for name in p if name.rpartition("__")[2] == "public_X"
-        ]
+        pairs = (pair for parameters in ParameterGrid(self.param_grid) for pair in parameters.items())
+        tried = [value for name, value in pairs if name.rpartition("__")[2] == "public_X"]
         return [model_of(self.estimator).public_X, *tried]
 
     def _scoring(self, model: LinearModel) -> str:
-        named = self.scoring
-        if named is None:
-            named = "accuracy" if model._classifies else "neg_mean_squared_error"
-            named = "neg_brier_score" if hasattr(model, "predict_proba") else named
-            named = "neg_mean_pinball_loss" if isinstance(model, QuantileRegressor) else named
-        fits = {"probabilities": hasattr(model, "predict_proba"), "classes": model._classifies}
-        fitting = [name for name, (kind, _) in _SCORINGS.items() if fits.get(kind, not model._classifies)]
+        fitting = [*(_OF_CLASSES if model._classifies else _OF_NUMBERS)]
+        if model._classifies and not hasattr(model, "predict_proba"):
+            fitting = ["accuracy"]
+        usual = "neg_mean_pinball_loss" if isinstance(model, QuantileRegressor) else fitting[0]
+        named = usual if self.scoring is None else self.scoring
         if named not in fitting:
             raise ValueError(
                 f"Expected scoring={self.scoring!r} to be None or, of {type(model).__name__}, one of "
@@ -336,37 +327,31 @@ def model_of(estimator: Any) -> LinearModel:
 
 def _check_candidate(candidate: Any, first: LinearModel) -> None:
     model = model_of(candidate)
-    if model.ledger is not None or model.checkpoint is not None or model.unprotected_checks:
-        raise ValueError(
-            "Expected candidates without ledger, checkpoint and unprotected_checks: give the ledger to the search. "
-            "Nothing was spent."
-        )
-    if model.evaluate is not None:
-        raise ValueError(
-            "Expected candidates without evaluate: people who helped to choose a model would score it. Score it on "
-            "others, with userdp.evaluation.evaluate. Nothing was spent."
-        )
-    if model._classifies != first._classifies or hasattr(model, "predict_proba") != hasattr(first, "predict_proba"):
-        raise ValueError("Expected candidates that predict the same kind of thing. Nothing was spent.")
-    if model._learns_range:
-        raise ValueError(
-            "Expected a target_range that is declared, not 'private', in a search: scores of all candidates are told "
-            "in units of it. Nothing was spent."
-        )
+    steps = [step for _, step in candidate.steps[:-1]] if isinstance(candidate, Pipeline) else []
+    same_kind = model._classifies == first._classifies
+    same_kind = same_kind and hasattr(model, "predict_proba") == hasattr(first, "predict_proba")
+    refused = {
+        "candidates without ledger, checkpoint and unprotected_checks: give the ledger to the search": (
+            model.ledger is not None or model.checkpoint is not None or model.unprotected_checks
+        ),
+        "candidates without evaluate: people who helped to choose a model would score it. Score it on others, with "
+        "userdp.evaluation.evaluate": model.evaluate is not None,
+        "candidates that predict the same kind of thing": not same_kind,
+        "a target_range that is declared, not 'private', in a search: scores of all candidates are told in units of "
+        "it": model._learns_range,
+    }
     for name in _IN_COMMON:
-        if not _equal(getattr(model, name, None), getattr(first, name, None)):
-            raise ValueError(
-                f"Expected candidates of the same {name}: else their scores are of different things. Nothing was spent."
-            )
-    if isinstance(candidate, Pipeline):
-        steps = [step for _, step in candidate.steps[:-1]]
-        check_steps(steps)
-        named = [name.rpartition("__")[2] for step in steps for name in getattr(step, "get_params", dict)()]
-        if "epsilon" in named:
-            raise ValueError(
-                "Expected steps that learn nothing before the model: a private scaler has a budget of its own. Use "
-                "PublicScaler, or none: the default solver works in columns of any units. Nothing was spent."
-            )
+        different = not _equal(getattr(model, name, None), getattr(first, name, None))
+        refused[f"candidates of the same {name}: else their scores are of different things"] = different
+    for expected, wrong in refused.items():
+        if wrong:
+            raise ValueError(f"Expected {expected}. Nothing was spent.")
+    check_steps(steps)
+    if "epsilon" in {name.rpartition("__")[2] for step in steps for name in getattr(step, "get_params", dict)()}:
+        raise ValueError(
+            "Expected steps that learn nothing before the model: a private scaler has a budget of its own. Use "
+            "PublicScaler, or none: the default solver works in columns of any units. Nothing was spent."
+        )
 
 
 def _tried(name: str, params: list[dict[str, Any]]) -> Any:
@@ -433,11 +418,9 @@ def _prepared(unfitted: Any, X: Any, codes: Users) -> Any:
 def _codes(held: Any, n_rows: int) -> Users:
     """The number of the user who owns each row."""
     groups = Groups.make(held, n_rows, None, None)
-    owner = np.repeat(np.arange(len(groups.offsets) - 1), np.diff(groups.offsets))
-    if groups.order is None:
-        return owner
     codes = np.empty(n_rows, dtype=np.int64)
-    codes[groups.order] = owner
+    order = slice(None) if groups.order is None else groups.order
+    codes[order] = np.repeat(np.arange(len(groups.offsets) - 1), np.diff(groups.offsets))
     return codes
 
 
@@ -470,27 +453,17 @@ class _People:
         counts = np.bincount(own, minlength=len(users))
         columns = []
         for model in models:
-            of_rows = row_losses(model, X, y, _SCORINGS[scoring][1], target_range=_ends(model_of(model)))
+            scored = model_of(model)
+            ends = None if scored._classifies else scored._scale.ends
+            of_rows = row_losses(model, X, y, (_OF_CLASSES | _OF_NUMBERS)[scoring], target_range=ends)
             columns.append(np.bincount(own, of_rows, len(users)) / counts)  # row after row of a user
         return np.column_stack(columns)
-
-
-def _ends(model: Any) -> tuple[float, float] | None:
-    """The public range of targets, None for classes."""
-    if model._classifies:
-        return None
-    if isinstance(model, PoissonRegressor):
-        assert model.max_count_ is not None
-        return 0.0, model.max_count_
-    low, high = model.target_range_
-    return float(low), float(high)
 
 
 def _as_scores(losses: Vectors, noise_std: float, scoring: str, model: LinearModel) -> tuple[np.ndarray, float]:
     """Losses in [0, 1] as scores, greater is better, in the targets' units; and the noise in the same."""
     if scoring == "accuracy":
         return 1 - losses, noise_std
-    low, high = _ends(model) or (0.0, 1.0)
-    unit = high - low
-    unit = unit**2 if scoring == "neg_mean_squared_error" else unit
+    low, high = (0.0, 1.0) if model._classifies else model._scale.ends
+    unit = (high - low) ** (2 if scoring == "neg_mean_squared_error" else 1)
     return -losses * unit, noise_std * unit

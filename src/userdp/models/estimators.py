@@ -203,8 +203,10 @@ class _Regressor(RegressorMixin, LinearModel):
         super()._check_parameters()
         if not self._learns_range:
             return
-        for name, usual in (("domain_radius", None), ("threshold", None)):
-            if getattr(self, name, usual) is not usual:
+        refused = {"domain_radius": self.domain_radius is not None, "l2": self._degree == 1 and self.l2 != 0}
+        refused["threshold"] = getattr(self, "threshold", None) is not None
+        for name, given in refused.items():
+            if given:
                 raise ValueError(
                     f"Expected no {name} with target_range='private': it is planned with before the range is known. "
                     "Declare target_range=(lowest, highest), or leave it out. Nothing was spent."
@@ -283,14 +285,6 @@ class QuantileRegressor(_Regressor):
 
     def _loss(self) -> Loss:
         return losses.quantile(self.quantile)
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self._learns_range and self.l2 != 0:
-            raise ValueError(
-                "Expected no l2 with target_range='private': what it is in units of the range must be known before. "
-                "Declare target_range=(lowest, highest), or leave l2 out. Nothing was spent."
-            )
 
 
 @documented_model(

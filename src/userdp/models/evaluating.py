@@ -53,24 +53,22 @@ class Evaluation(Scores):
 
 @documented(
     model="A fitted model: an estimator of this package, a pipeline that ends in one, or any with its methods.",
-    X="Rows of people that the model was not fitted on, as `predict` takes them.",
+    X="Rows of users that the model was not fitted on, as `predict` takes them.",
     y="Their targets.",
     groups="The user id of each row.",
     metrics="Of two classes some of log_loss, brier, accuracy, auc, calibration (intercept and slope, and the curve); "
     "of more classes the first three; of numbers mae, mse, rmse, r2. None takes the usual ones. The fewer, the less "
     "noise in each.",
-    by="A column that says which group of people, or of rows, a row belongs to: each metric is told for each group.",
-    levels="All values of `by` to tell scores of, at most 20: declared, not read off the data.",
-    weigh='"people": each person counts once, by the mean over their rows; or "rows": each row counts once, of at most '
+    by="A column that says which group of users, or of rows, a row belongs to: each metric is released for each group.",
+    levels="All values of `by` to release scores of, at most 20: declared, not read off the data.",
+    weigh='"people": each user counts once, by the mean over their rows; or "rows": each row counts once, of at most '
     "`max_rows_per_user`, which is then needed.",
-    max_rows_per_user="More rows of a person are dropped at random.",
-    loss_limit="The log loss, or the error in units of the target, that a row counts at most: public. None takes 4 (or "
-    "twice that of guessing) for classes, and the range for numbers. The smaller, the less noise.",
-    target_range="Public lowest and highest target; None takes that of the model. Predictions and targets beyond are "
-    "cut off.",
+    max_rows_per_user="More rows of a user are dropped at random.",
+    loss_limit="The log loss, or the error in units of the target, that a row counts at most: public, and the smaller, "
+    "the less noise. None takes 4 (or twice that of guessing) for classes, and the range for numbers.",
+    target_range="Public lowest and highest target, where predictions and targets are cut off; None takes the model's.",
     confidence="Of intervals.",
     exposure="How much was counted in each row, of models of counts.",
-    purpose="What it is for, in words that may be shown to anyone: the ledger names it.",
 )
 @np.errstate(all="ignore")
 def evaluate(

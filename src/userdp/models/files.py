@@ -195,23 +195,18 @@ def _model(record: dict[str, Any]) -> LinearModel:
     coef, intercept = np.array(record["coef"], dtype=np.float64), np.array(record["intercept"], dtype=np.float64)
     classes = None if record["classes"] is None else np.array(record["classes"])
     outputs = 1 if classes is None or len(classes) == 2 else len(classes)
-    if coef.shape != (outputs, n_features) or intercept.shape != (outputs,):
-        raise ValueError(f"{outputs} x {n_features} weights expected")
-    if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
-        raise ValueError("weights that are not finite")
-    if (classes is not None) != model._classifies:
-        raise ValueError("classes do not fit the estimator")
-    if classes is not None and (len(classes) < 2 or np.unique(classes).tolist() != classes.tolist()):
-        raise ValueError("classes that are not in order")
+    _expect(coef.shape == (outputs, n_features) and intercept.shape == (outputs,), "weights of another shape")
+    _expect(bool(np.isfinite(coef).all() and np.isfinite(intercept).all()), "weights that are not finite")
+    _expect((classes is not None) == model._classifies, "classes do not fit the estimator")
+    if classes is not None:
+        _expect(len(classes) >= 2 and np.unique(classes).tolist() == classes.tolist(), "classes that are not in order")
     model.n_features_in_ = n_features
     if record["features"] is not None:
-        if len(record["features"]) != n_features:
-            raise ValueError("one name per feature expected")
+        _expect(len(record["features"]) == n_features, "one name per feature expected")
         model.feature_names_in_ = np.asarray([str(name) for name in record["features"]], dtype=object)
     if model.columns is not None:
-        model.columns_ = Columns.of(record["columns"])
-        if model.columns_.private or model.columns_.names != record["features"]:
-            raise ValueError("columns that are not those of the features")
+        found = model.columns_ = Columns.of(record["columns"])
+        _expect(not found.private and found.names == record["features"], "columns that are not those of the features")
     if classes is None:
         model._declare(None)
     else:
@@ -222,8 +217,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
     model._keep_weights(coef, intercept)
     uncertainty = record.get("uncertainty")  # which files of 0.1 do not have
     if uncertainty is not None:
-        if outputs != 1:
-            raise ValueError("covariances of several outputs")
+        _expect(outputs == 1, "covariances of several outputs")
         uncertainty = Uncertainty.from_dict(uncertainty, n_features + bool(model.fit_intercept))
     result = Result(
         weights=np.column_stack([coef, intercept]).ravel(),
@@ -243,33 +237,20 @@ def _model(record: dict[str, Any]) -> LinearModel:
     scores = record.get("scores")  # which files of 0.1 do not have
     model.scores_ = None if scores is None else Scores.from_dict(scores)
     unresolved, notes = record.get("unresolved", {}), record.get("notes", [])  # which files of 0.1 do not have
-    if not all(users is None or type(users) is int for users in unresolved.values()) or not all(
-        type(note) is str for note in notes
-    ):
-        raise ValueError("unresolved columns and notes expected")
+    _expect({type(users) for users in unresolved.values()} <= {int, NoneType}, "unresolved columns expected")
+    _expect({type(note) for note in notes} <= {str}, "notes expected")
     model._keep_result(result, Statement.from_dict(record["privacy"]), facts, dict(unresolved), notes)
     return model
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "created": (str,),
-    "parameters": (dict,),
-    "features": (list, NoneType),
-    "n_features": (int,),
-    "classes": (list, NoneType),
-    "solver": (str,),
-    "mode": (str,),
-    "n_users": (int,),
-    "rows_per_user": (int,),
-    "n_gradients": (int,),
-    "halted": (bool,),
-    "message": (str,),
-    "bound": (int, float),
-    "loss": (str,),
-    "loss_at_zero": (int, float),
-    "phases": (list,),
-    "privacy": (dict,),
-    "versions": (dict,),
+_TYPES: dict[tuple[type, ...], tuple[str, ...]] = {
+    (str,): ("created", "solver", "mode", "message", "loss"),
+    (int,): ("n_features", "n_users", "rows_per_user", "n_gradients"),
+    (int, float): ("bound", "loss_at_zero"),
+    (bool,): ("halted",),
+    (list,): ("phases",),
+    (list, NoneType): ("features", "classes"),
+    (dict,): ("parameters", "privacy", "versions"),
 }
 
 
@@ -280,27 +261,29 @@ def _limits(record: dict[str, Any], model: LinearModel) -> tuple[float, float] |
     if ends is None and not model._learns_range:
         return None
     low, high = ends or (math.nan, math.nan)
-    if model._classifies or not all(type(end) in (int, float) for end in (low, high)) or not low < high:
-        raise ValueError("a range of predictions expected")
+    sound = not model._classifies and {type(low), type(high)} <= {int, float} and low < high
+    _expect(sound, "a range of predictions expected")
     return float(low), float(high)
 
 
 def _check_types(record: dict[str, Any]) -> None:
     """Refuse what `to_dict` would not have made: what is said of privacy above all."""
-    for name, kinds in _TYPES.items():
-        if type(record[name]) not in kinds:
-            raise ValueError(f"{name} is {type(record[name]).__name__}")
-    if record["n_features"] < 1 or not all(math.isfinite(record[name]) for name in ("bound", "loss_at_zero")):
-        raise ValueError("numbers out of range")
-    if set(record["parameters"]) & set(NOT_KEPT):
-        raise ValueError("parameters that no model keeps")
+    for kinds, names in _TYPES.items():
+        for name in names:
+            _expect(type(record[name]) in kinds, f"{name} is {type(record[name]).__name__}")
+    finite = math.isfinite(record["bound"]) and math.isfinite(record["loss_at_zero"])
+    _expect(record["n_features"] >= 1 and finite, "numbers out of range")
+    _expect(not set(record["parameters"]) & set(NOT_KEPT), "parameters that no model keeps")
     privacy = record["privacy"]
     Budget(privacy["epsilon"], privacy["delta"])
-    seed = privacy["insecure_seed"]
-    if privacy["unit"] not in ("user", "row") or privacy["private"] is not (seed is None):
-        raise ValueError("privacy that contradicts itself")
-    if not (type(privacy["n_users"]) is int and type(privacy["warning"]) is str):
-        raise ValueError("privacy of wrong types")
+    _expect(privacy["unit"] in ("user", "row"), "an unknown privacy unit")
+    _expect(privacy["private"] is (privacy["insecure_seed"] is None), "privacy that contradicts itself")
+    _expect(type(privacy["n_users"]) is int and type(privacy["warning"]) is str, "privacy of wrong types")
+
+
+def _expect(sound: bool, otherwise: str) -> None:
+    if not sound:
+        raise ValueError(otherwise)
 
 
 def _no_constant(name: str) -> None:

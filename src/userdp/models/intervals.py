@@ -92,6 +92,8 @@ class Intervals:
     coef_: np.ndarray
     intercept_: Any
     uncertainty_: Uncertainty | None
+    privacy_: Statement
+    notes_: tuple[str, ...]
 
     @property
     def cov_(self) -> np.ndarray:
@@ -129,11 +131,11 @@ class Intervals:
             coef, names = np.append(coef, np.atleast_1d(self.intercept_)), [*names, "(intercept)"]
         if found.shrunk is not None:
             coef = coef + found.shrunk
-        told: Statement | None = getattr(self, "privacy_", None)
-        affected = None if told is None else told.affected_users
-        notes = [] if told is None or affected is None else [affected.in_words(told.unit)]
-        note = "\n".join(textwrap.fill(words, 100) for words in [*notes, *getattr(self, "notes_", ())])
-        return Summary.of(names, coef, np.diag(found.noise), np.diag(found.sampling), level, self._title(), note=note)
+        affected = self.privacy_.affected_users
+        notes = [*([] if affected is None else [affected.in_words(self.privacy_.unit)]), *self.notes_]
+        note = "\n".join(textwrap.fill(words, 100) for words in notes)
+        title = title_of(type(self).__name__, self.privacy_)
+        return Summary.of(names, coef, np.diag(found.noise), np.diag(found.sampling), level, title, note=note)
 
     def _known_uncertainty(self, refusal: type[Exception]) -> Uncertainty:
         found: Uncertainty | None = getattr(self, "uncertainty_", None)
@@ -146,9 +148,6 @@ class Intervals:
             )
         return found
 
-    def _title(self) -> str:
-        return title_of(type(self).__name__, getattr(self, "privacy_", None))
-
 
 def names_of(estimator: Any, n_features: int) -> list[str]:
     """The names of the features that an estimator saw, or x0, x1 and so on."""
@@ -156,12 +155,11 @@ def names_of(estimator: Any, n_features: int) -> list[str]:
 
 
 def unresolved_columns(names: list[str], errors: np.ndarray | None, n_users: int) -> dict[str, int | None]:
-    """Columns whose coefficients noise hides, and about how many users would resolve them; None if far more.
+    """Columns whose coefficients noise hides by these errors, and about how many users would resolve them.
 
-    `errors` are those of `Result.weight_errors`. Noise falls as the number of users grows.
+    None if far more would: noise falls as the number of users grows.
     """
-    if errors is None:
-        return {}
+    errors = np.empty(0) if errors is None else errors
     more = {name: error / RESOLVED for name, error in zip(names, errors, strict=False) if error > RESOLVED}
     return {name: two_digits(n_users * times) if times < _FAR_MORE else None for name, times in more.items()}
 
@@ -171,26 +169,25 @@ def far_from_resolved(unresolved: dict[str, int | None], n_users: int) -> dict[s
 
     Levels for all that was not declared, which hardly anybody has as a rule, are left out.
     """
-    by_far = {name: users for name, users in unresolved.items() if users is None or users > _WARNED * n_users}
-    return {name: users for name, users in by_far.items() if not name.endswith(_CATCH_ALL)}
+    named = {name: users for name, users in unresolved.items() if not name.endswith(_CATCH_ALL)}
+    return {name: users for name, users in named.items() if users is None or users > _WARNED * n_users}
 
 
 def notes_on(unresolved: dict[str, int | None], total_error: float, budget: Statement) -> tuple[str, ...]:
     """What noise hides of a fitted model, a sentence or two on each."""
     found = []
     if unresolved:
-        named = ", ".join(list(unresolved)[:_NAMED]) + f" and {len(unresolved) - _NAMED} more" * (
-            len(unresolved) > _NAMED
-        )
+        named, unnamed = ", ".join(list(unresolved)[:_NAMED]), len(unresolved) - _NAMED
+        named += f" and {unnamed} more" * (unnamed > 0)
         users = sorted(users for users in unresolved.values() if users is not None)
         remedy = "far more users would be needed, if these columns vary at all"
         if users:
             several = f" to {users[-1]:,}" * (users[-1] > users[0])
             times = users[0] / budget.n_users
             remedy = (
-                f"about {users[0]:,}{several} users, or an epsilon from about {budget.epsilon * times:.2g} on, would do"
+                f"about {users[0]:,}{several} users, or an epsilon from about {budget.epsilon * times:.2g} on, would "
             )
-            remedy += ", but not for all of them" * (len(users) < len(unresolved))
+            remedy += "do" + ", but not for all of them" * (len(users) < len(unresolved))
         found.append(
             f"At epsilon={budget.epsilon:g} noise hides the coefficients of {named}: they are shrunk towards 0 or "
             f"uncertain; {remedy}."
@@ -203,8 +200,6 @@ def notes_on(unresolved: dict[str, int | None], total_error: float, budget: Stat
     return tuple(found)
 
 
-def title_of(what: str, privacy: Statement | None) -> str:
+def title_of(what: str, privacy: Statement) -> str:
     """What was estimated, of how many users and at which budget."""
-    if privacy is None:
-        return what
     return f"{what}, {privacy.n_users:,} {privacy.unit}s, epsilon {privacy.epsilon:g}, delta {privacy.delta:.2g}"

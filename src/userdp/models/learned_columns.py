@@ -37,6 +37,8 @@ _FARTHER = 2.0  # by this factor a range of targets ends beyond the last bin tha
 _CLEAR, _CLEAR_LAPLACE = 4.5, 8.0
 _LEAST_SHARE = 0.2  # of the users: what must be clear for ranges or levels to be worth asking for
 _TRIES, _LESS = 60, 0.97
+# Where bins begin and end, the outermost ones too.
+_EDGES = np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +79,10 @@ class Preparation:
         self.learned, self.has_intercept = columns, fit_intercept
         self.n_users, self.insecure_seed, self.source = frame.n_users, frame.insecure_seed, frame.source
         self.n_features = self.width + fit_intercept
-        described: dict[str, Column] = {} if columns is None else dict(columns)
-        self._numbers = [name for name, column in described.items() if isinstance(column, Number) and column.private]
-        self._levels = {
-            name: column for name, column in described.items() if isinstance(column, Category) and column.private
-        }
+        self._described: dict[str, Column] = {} if columns is None else dict(columns)
+        private = {name: column for name, column in self._described.items() if column.private}
+        self._numbers = [name for name, column in private.items() if isinstance(column, Number)]
+        self._levels = {name: column for name, column in private.items() if isinstance(column, Category)}
         self._n_ranges = len(self._numbers) + (unknown is not None)
 
     @property
@@ -165,23 +166,18 @@ class Preparation:
         worst = max(steps, key=self._clear)
         if (clear := self._clear(worst)) <= _LEAST_SHARE:
             return
-        larger = (budget.epsilon * 1.1**power for power in range(1, _TRIES))
-        enough = next((e for e in larger if self._worth_at(Budget(e, budget.delta))), None)
-        remedy = "a larger epsilon" if enough is None else f"an epsilon of about {enough:.2g}"
+        larger = (Budget(budget.epsilon * 1.1**power, budget.delta) for power in range(1, _TRIES))
+        enough = (one.epsilon for one in larger if max(map(self._clear, self._steps(one)[0])) <= _LEAST_SHARE)
+        epsilon = next(enough, None)
+        remedy = "a larger epsilon" if epsilon is None else f"an epsilon of about {epsilon:.2g}"
+        declared = "them in the columns"
+        if self._unknown is not None:
+            declared = "target_range=(lowest, highest)" if self._columns is None else f"{declared} and target_range"
         raise BudgetExceeded(
             f"Expected more than n_users={self.n_users} to learn {worst.label} privately: what fewer than "
-            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare {self._declared}, or have "
+            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare {declared}, or have "
             f"more users, {remedy} or a larger columns_fraction. Nothing was spent."
         )
-
-    @property
-    def _declared(self) -> str:
-        if self._unknown is None:
-            return "them in the columns"
-        return "target_range=(lowest, highest)" if self._columns is None else "them in the columns and target_range"
-
-    def _worth_at(self, budget: Budget) -> bool:
-        return max(map(self._clear, self._steps(budget)[0])) <= _LEAST_SHARE
 
     def _least(self, ranges: Any) -> float:
         """The fraction of users' cells that a bin must hold to be clear of noise."""
@@ -195,7 +191,7 @@ class Preparation:
     def prepared(self, curator: Curator, plan: Plan) -> UserData:
         """The users' features and targets, after what they need was released."""
         steps = {step.label: step.mechanism for step in plan.steps}
-        found: dict[str, Column] = {} if self._columns is None else dict(self._columns)
+        found, frame = dict(self._described), self._frame
         if self._n_ranges:
             mechanism, c = steps[self._ranges], self._n_ranges
             released = curator.release(self._ranges, Histograms(c), self._radius(mechanism)) * math.sqrt(c)
@@ -204,23 +200,16 @@ class Preparation:
                 found[name] = ranged(found[name], some, self._least(mechanism))
             if self._unknown is not None:
                 self.target_range = range_of_targets(masses[-1], self._least(mechanism))
+                frame = replace(frame, targets=self._unknown.coded(self.target_range))
         first = self._n_ranges
         for name, column in self._levels.items():
             statistic = OwnLevels(first, _WORDS, column.levels_per_user)
             released = curator.release(_LEVELS.format(name), statistic, 1.0).reshape(-1, 1 + _WORDS)
             found[name] = replace(column, levels=tuple(dict.fromkeys(texts_of_words(released[:, 1:]))))
             first += _WORDS
-        if self._columns is not None:
-            self.learned = Columns(found)
-        return self._data()
-
-    def _data(self) -> UserData:
-        frame = self._frame
-        if self._unknown is not None:
-            assert self.target_range is not None
-            frame = replace(frame, targets=self._unknown.coded(self.target_range))
-        if self.learned is None:
+        if self._columns is None:
             return frame
+        self.learned = Columns(found)
         features: Any = self.learned.encode_cells(self._cells)
         unused = self.width - features.shape[1]
         if isinstance(features, np.ndarray):
@@ -237,9 +226,9 @@ def ranged(column: Column, masses: np.ndarray, least: float) -> Number:
     Bins that noise could have filled count as empty. Rounded to three digits, which costs nothing.
     """
     assert isinstance(column, Number)
-    held, edges = _held(masses, least), _edges()
+    held = _held(masses, least)
     below = np.concatenate([[0.0], np.cumsum(held)]) / held.sum()
-    low, fill, high = (_rounded(_quantile(at, below, edges)) for at in (_TAIL, 0.5, 1 - _TAIL))
+    low, fill, high = (_rounded(float(end)) for end in np.interp([_TAIL, 0.5, 1 - _TAIL], below, _EDGES))
     if column.range == PRIVATE:
         low = max(low, column.least)
         high = high if low < high else low + max(1.0, abs(low))
@@ -253,8 +242,8 @@ def range_of_targets(masses: np.ndarray, least: float) -> tuple[float, float]:
     Wider than that of a column, since targets beyond are cut off, and long tails decide means: a range that is some
     times too wide costs little. It ends at 0 where that is the last bin.
     """
-    held, edges = np.flatnonzero(_held(masses, least)), _edges()
-    low, high = edges[held[0]], edges[held[-1] + 1]
+    held = np.flatnonzero(_held(masses, least))
+    low, high = _EDGES[held[0]], _EDGES[held[-1] + 1]
     low, high = low * _FARTHER if low < 0 else low / _FARTHER, high * _FARTHER if high > 0 else high / _FARTHER
     smallest = 2 * _FARTHER * 2.0**-20
     low, high = (0.0 if abs(end) < smallest else _rounded(float(end)) for end in (low, high))
@@ -267,19 +256,6 @@ def _held(masses: np.ndarray, least: float) -> np.ndarray:
     if not held.any():
         held[np.argmax(masses)] = 1.0
     return held
-
-
-def _edges() -> np.ndarray:
-    """Where bins begin and end, the outermost ones too."""
-    return np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
-
-
-def _quantile(at: float, below: np.ndarray, edges: np.ndarray) -> float:
-    """Where so much lies below, each bin's mass being spread evenly over it."""
-    place = min(int(np.searchsorted(below, at, side="right")) - 1, len(edges) - 2)
-    mass = below[place + 1] - below[place]
-    part = (at - below[place]) / mass if mass > 0 else 0.0
-    return float(edges[place] + part * (edges[place + 1] - edges[place]))
 
 
 def _rounded(value: float) -> float:

@@ -75,28 +75,20 @@ _UNPROTECTED = (
     "errors tell of missing values: these facts are outside of the guarantee."
 )
 _PARAMETERS = {
-    "domain_radius": "How long the vector of all weights may be. None takes 10, times half of the target range where "
-    "there is one, for the paper's solvers, whose accuracy depends on it; and no limit for the default solver.",
-    "verbose": "True shows a progress bar, None shows it on a terminal only.",
+    "domain_radius": "How long the vector of all weights may be. None is no limit for the default solver; for the "
+    "paper's solvers, whose accuracy depends on it, it takes 10, times half of the target range where there is one.",
     "unprotected_checks": "Read what was not declared (class labels, target range) off the data, take lists of rows, "
-    "and raise on missing or infinite values and unknown labels, as other estimators do. Convenient, but what that "
-    "tells is not protected.",
-    "purpose": "What the model is for, in words that may be shown to anyone: ledger, model and report name it, and "
-    "where they are known the names of the file, of the target's column and of the one that says who is a user.",
-    "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables as people "
-    "have them. Columns that it does not describe are left out.",
-    "evaluate": "The fraction of people, 0.1 say, who are kept from training and scored once there is a model: "
-    "`scores_` has private scores with intervals. They pay for the scores, the others for the training: all of it "
-    "costs no more than (epsilon, delta). Who they are is drawn at random, how many is public.",
-    "columns_fraction": "The part of the budget for what `columns` and `target_range` leave to be learned privately, "
-    "if anything.",
+    "and raise on missing values and unknown labels, as other estimators do. What that tells is not protected.",
+    "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables. Columns "
+    "that it does not describe are left out.",
+    "evaluate": "The fraction of users, 0.1 say, who are kept from training and privately scored (`scores_`). They pay "
+    "for the scores, the others for the training: all of it costs no more than (epsilon, delta).",
+    "columns_fraction": "The part of the budget for what `columns` and `target_range` leave to be learned privately.",
     "inference": "True for standard errors and intervals (`summary()`, `conf_int()`, `cov_`), for half of the budget; "
     "or the part of it that they get. Only weights that noise hides are then shrunk. For logistic regression of two "
     "classes, least squares and counts, by the default solver, with users enough: refused otherwise, before anything "
     "is charged.",
     "classes": "All labels that there can be; needed unless the target's type is boolean.",
-    "target_range": 'Public lowest and highest target; those beyond are cut off, and so are predictions. "private" '
-    "learns them within the same plan and charge, for `columns_fraction` of the budget.",
     "max_weight": "The public largest `sample_weight`, needed where `fit` gets them; those beyond are cut off.",
     "class_weight": "How often a row of each class counts, {label: weight}; 1 for labels that are left out. It is "
     'public: "balanced", which reads weights off the data, is refused.',
@@ -110,14 +102,13 @@ _ATTRIBUTES = {
     "aborted_ : bool": "Whether a private test aborted the fit before its end.",
     "n_gradients_ : int": "Gradients computed, at most.",
     "solver_ : str": "The solver that was taken.",
-    "scores_ : Scores or None": "Private scores, with intervals, of the people whom `evaluate` kept from training.",
-    "feature_names_in_ : array": "Names of the features that weights belong to, where X had names; of described "
-    "columns such as city=Lyon.",
+    "scores_ : Scores or None": "Private scores, with intervals, of the users whom `evaluate` kept from training.",
+    "feature_names_in_ : array": "Names of the features, where X had names; of described columns such as city=Lyon.",
     "target_range_ : tuple": "Of regressors: the range that targets were cut off at, as declared or learned.",
     "prediction_range_ : tuple or None": "Of regressors: what `predict` stays within.",
     "columns_ : Columns": "The columns, with what was learned of them privately.",
-    "unresolved_ : dict": "Columns whose coefficients noise hides: they are shrunk towards 0, or uncertain. With about "
-    "how many users would resolve them; None if far more.",
+    "unresolved_ : dict": "Columns whose coefficients noise hides, with about how many users would resolve them, or "
+    "None if far more.",
     "notes_ : tuple": "What noise hides, in words; `fit` warns of what it hides by far.",
     "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
 }
@@ -449,8 +440,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         n_held = round(evaluate * data.n_users)
         if not 2 <= n_held <= data.n_users - 2:
             raise ValueError(f"Expected evaluate={evaluate} to leave at least 2 users on either side.")
-        counted = getattr(self, "max_count_", None)
-        ends = getattr(self, "target_range_", None) if counted is None else (0.0, counted)
+        ends = None if self._classifies else self._scale.ends
         layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
 
         def rows(weights: np.ndarray) -> np.ndarray:
@@ -624,23 +614,18 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
     def _warn(self) -> None:
         """Say what public numbers and releases tell of the model's use, and of its guarantee's."""
-        guarantee = self.privacy_
-        if self.result_.message:
-            warnings.warn(self.result_.message, UtilityWarning, stacklevel=3)
-        for note in notes_on(
-            far_from_resolved(self.unresolved_, guarantee.n_users), self.result_.total_error, guarantee
-        ):
-            warnings.warn(note, UtilityWarning, stacklevel=3)
-        affected = guarantee.affected_users
+        guarantee, affected = self.privacy_, self.privacy_.affected_users
+        by_far = far_from_resolved(self.unresolved_, guarantee.n_users)
+        found = [self.result_.message, *notes_on(by_far, self.result_.total_error, guarantee)]
         if affected is not None and affected.clear:
-            warnings.warn(affected.in_words(guarantee.unit), UtilityWarning, stacklevel=3)
+            found.append(affected.in_words(guarantee.unit))
         if guarantee.delta * guarantee.n_users >= 1:
-            warnings.warn(
-                f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.unit}s: "
-                "it would even allow publishing somebody's data outright. Choose it well below.",
-                UtilityWarning,
-                stacklevel=3,
+            found.append(
+                f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.unit}s: it would "
+                "even allow publishing somebody's data outright. Choose it well below."
             )
+        for text in filter(None, found):
+            warnings.warn(text, UtilityWarning, stacklevel=3)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -160,8 +160,6 @@ class MeanResult:
     outliers="The fraction of users that may be far from the others.",
     inference="True for standard errors and intervals (`summary()`, `conf_int()`, `std_err` of the result), for a "
     "tenth of the budget; or the part of it that they get. Refused for too few users, before anything is charged.",
-    purpose="What it is for, in words that may be shown to anyone: ledger and result name it, and where they are known "
-    "the names of the columns of X and of the one that says who is a user.",
 )
 @np.errstate(all="ignore")
 def private_mean(
@@ -183,23 +181,20 @@ def private_mean(
 
     No bound on the values is needed: noise is proportional to how far users are apart, which is searched for privately
     between spread[0] and spread[1] (public, and cheap: a wide range costs a few percent of noise). A small part of the
-    budget finds where the mean lies, and how far users are apart; the rest releases the mean of everyone's differences
-    from there. Those beyond a length, about 5 standard deviations of a single normal quantity, count as if they were at
-    that length, and those beyond twice that, or with missing values, as if they were at the mean. Raises `Aborted` if
-    more than the fraction `outliers` of the users are far from the others. (Too few users for that are searched and
-    averaged at once, and all who are far from the others are left out.) Clipping pulls the mean of a skewed quantity
-    towards the bulk, by many `noise_std` maybe, which do not count that (docs/gallery.md has an example). Where a range
-    is public, cut values off at its ends and pass its width twice: with spread=(30, 30) nobody within 0 to 30 is
-    clipped, for more noise.
-    With `inference` a fifth of the rest tells how many users are how far: where more are beyond the length than noise
-    explains, it is up to 16 times as long, and what the clip may have cost is added to the variance; those at any
-    distance count. A warning says that there are no intervals where people are beyond any such length. Intervals cover
-    the mean of all people there could be, the farthest so clipped; `summary()` says at which length, and how many they
-    may be; docs/intervals.md has what that costs where tails are long. Without `inference` noise is less, and so is the
-    part of the farthest.
-    Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`).
-    Values that are millions of times larger than their differences lose digits, and noise grows with that: take off a
-    public number.
+    budget finds where the mean lies; the rest releases the mean of everyone's differences from there. Those beyond a
+    length, about 5 standard deviations of a single normal quantity, count as if they were at that length, and those
+    beyond twice that, or with missing values, as if they were at the mean. Raises `Aborted` if more than the fraction
+    `outliers` of the users are far from the others; too few users for that are averaged at once, without those who are
+    far. Clipping pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe (docs/gallery.md has
+    an example). Where a range is public, cut values off at its ends and pass its width twice: with spread=(30, 30)
+    nobody within 0 to 30 is clipped, for more noise.
+
+    With `inference` users at any distance count, the length is up to 16 times as long where users are seen beyond it,
+    and what the clip may have cost is added to the variance; noise is more. A warning says if there are no intervals
+    because users are beyond any such length. docs/intervals.md says what intervals cover.
+
+    Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`). Of values that are millions of
+    times larger than their differences take off a public number.
 
     Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
     Paper: Alg. 1, lines 10-22 of one phase, calibrated.

@@ -55,7 +55,7 @@ class PublicScaler(_Scaler):
         """Rows in units of the ranges."""
         check_is_fitted(self)
         X = read_rows(self, X, reset=False)
-        return _scaled(X, self.middle_, self.half_)
+        return np.asarray(np.clip((X - self.middle_) / self.half_, -1, 1))
 
 
 @documented(
@@ -67,7 +67,6 @@ class PublicScaler(_Scaler):
     },
     low=f"The lowest end {_ENDS} What lies beyond is cut off. Too wide a range costs noise.",
     high=f"The highest end {_ENDS}",
-    purpose="What it is for, in words that may be shown to anyone: the ledger and a saved pipeline name it.",
 )
 @dataclass(eq=False, repr=False)
 class PrivateStandardScaler(_Scaler, PrivateEstimator):
@@ -105,7 +104,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         source = replace(Source.of(users=groups), columns=named_columns(X))
         X = read_rows(self, X, width=_width(self.low, self.high))
         middle, half = public_range(self.low, self.high, self.n_features_in_)
-        rows = np.nan_to_num(_scaled(X, middle, half))
+        rows = np.nan_to_num(np.clip((X - middle) / half, -1, 1))
         data = UserData.from_arrays(
             np.hstack([rows, rows**2 - 1]),  # at most 1 long for each feature, since a^2 + (a^2 - 1)^2 <= 1
             None,
@@ -160,8 +159,3 @@ def public_range(
     if not (np.isfinite(ends).all() and (ends[0] < ends[1]).all()):
         raise ValueError("Expected finite low < high for every feature: declare their public ranges.")
     return ends[0] / 2 + ends[1] / 2, ends[1] / 2 - ends[0] / 2
-
-
-def _scaled(X: np.ndarray, middle: np.ndarray, half: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.clip((X - middle) / half, -1, 1))

@@ -49,48 +49,40 @@ _LOGGED = (
 # What parameters mean that several estimators, or functions, have.
 _PARAMETERS = {
     "epsilon": "Privacy loss allowed, for whole users under replacement; 1 is a common choice.",
-    "delta": "Chance of more, well below 1 / number of users. None takes (number of users)^-1.5, at most 1e-6; "
-    "`privacy_.delta` (`privacy.delta` of a result) shows it. 0 is pure epsilon-DP: of the solvers the default has it, "
-    "with Laplace noise, for which it needs several times as many users.",
+    "delta": "Failure probability, well below 1 / number of users. None takes (number of users)^-1.5, at most 1e-6. 0 "
+    "is pure epsilon-DP: the default solver has it, with Laplace noise, and needs several times as many users.",
     "max_rows_per_user": "More rows of a user are dropped at random. The estimators also take users to have so many.",
     "fit_intercept": "Whether there is a constant.",
     "l2": "Adds l2/2 |weights|^2 to the mean loss, both in units of the targets; the intercept is not penalised.",
-    "ledger": "What is charged before anything is computed from the data: a `Ledger`, or (estimators, scalers) the "
-    "path of an existing ledger file. None is a fresh one of exactly (epsilon, delta). All that is learned from the "
-    "same people adds up, a private scaler and a model say: give all of it one ledger.",
+    "ledger": "Charged before anything is computed from the data: a `Ledger`, or (estimators, scalers) the path of an "
+    "existing ledger file; None is a fresh one of (epsilon, delta). All that is learned from the same users adds up: "
+    "give a private scaler and a model the same ledger.",
     "privacy_unit": '"user", with `groups` telling who owns which row; or "row", where each row is somebody else\'s.',
-    "solver": '"auto" takes "whitened-clip"; by name also "phased-sgd" and "accelerated", the paper\'s, and earlier '
-    "work (`userdp.plan` shows all).",
+    "solver": '"auto" takes "whitened-clip"; others by name, such as "phased-sgd" and "accelerated", the paper\'s '
+    "(`userdp.plan` shows all).",
     "mode": '"tight", calibrated; or "paper", with the constants as printed.',
-    "row_norm": "For the paper's solvers, whose accuracy depends on it: how long a row may be, about, the intercept's "
-    "1 counted in. None takes the root of the number of features (with the intercept), right if they are of size "
-    "about 1.",
-    "public_X": "Rows that are nobody's secret and about like the users', without the intercept's column: the default "
-    "solver then learns the columns' scales and correlations from them, at no cost. Not kept in the model.",
-    "max_gradients": "An upper limit on the work. Without it time is weighed: where passes cost no accuracy, they are "
-    "saved.",
+    "row_norm": "For the paper's solvers, whose accuracy depends on it: about how long a row is, with the intercept's "
+    "1. None takes the root of the number of features, right if they are of size about 1.",
+    "public_X": "Public rows that are like the users', without the intercept's column: the default solver learns "
+    "scales and correlations from them, at no cost. Not kept in the model.",
+    "max_gradients": "An upper limit on the work. Without it passes are saved where they cost no accuracy.",
     "engine": 'Who computes: None is this process, "ray" a Ray on this machine, `RayEngine(address=...)` a cluster.',
-    "checkpoint": "Path of a journal. Each release is on disk before it is used, and the same call, after the process "
-    "was killed, goes on behind the last one: nothing is charged or released twice. The data must be the same, with "
-    "users in the same order, which their ids tell (of `UserData`, if it has `keep_user_ids`). As secret as the data; "
-    "delete it once the fit has ended: it is then refused for another.",
-    "allow_weak": "Go on even if public numbers say that the result is of little use: that noise is expected to "
-    "dominate it, or that delta is not below 1 / number of users. Estimators refuse that before anything is charged, "
-    "unless seeded.",
+    "checkpoint": "Path of a journal, by which the same call, after the process was killed, resumes after the last "
+    "recorded release: nothing is charged or released twice. The data must be the same, users in the same order. As "
+    "secret as the data; delete it once the fit has ended: it is then refused for another.",
+    "allow_weak": "Go on even if public numbers say that noise dominates the result, or that delta is not below 1 / "
+    "number of users, which estimators refuse before anything is charged, unless seeded.",
     "insecure_seed": "Makes everything repeatable and NOTHING PRIVATE; for tests.",
+    "purpose": "What it is for, in words that may be shown to anyone: the ledger and what is released name it, with "
+    "the names of the file and of the columns as far as they are known.",
+    "verbose": "True shows a progress bar, None shows it on a terminal only.",
+    "target_range": 'Public lowest and highest target; those beyond are cut off, and so are predictions. "private" '
+    "learns them within the same plan and charge, for `columns_fraction` of the budget.",
 }
 _EXPERT = {
     *("solver", "mode", "row_norm", "domain_radius", "public_X", "max_gradients", "engine", "checkpoint", "verbose"),
-    *(
-        "progress",
-        "insecure_seed",
-        "allow_weak",
-        "unprotected_checks",
-        "target_bound",
-        "prediction_scale",
-        "warm_start",
-        "purpose",
-    ),
+    *("progress", "insecure_seed", "allow_weak", "unprotected_checks", "target_bound", "prediction_scale"),
+    *("warm_start", "purpose"),
 }
 
 
