@@ -47,10 +47,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
     from userdp.solvers.base import Result
+    from userdp.solvers.base import register as register
     from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.planner import plan
     from userdp.solvers.problem import Problem as Problem
-    from userdp.solvers.registry import register as register
     from userdp.statistics.gradients import MeanGradient as MeanGradient
     from userdp.statistics.gradients import UserGradients as UserGradients
     from userdp.statistics.moments import SecondMoment as SecondMoment
@@ -82,11 +82,10 @@ _PUBLIC = {
     "privacy.mechanisms.clip": ("Clip",),
     "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
-    "solvers.base": ("Result",),
+    "solvers.base": ("Result", "register"),
     "solvers.planner": ("plan",),
     "solvers.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
-    "solvers.registry": ("register",),
     "statistics.gradients": ("MeanGradient", "UserGradients"),
     "statistics.moments": ("SecondMoment", "UserMean"),
     "statistics.sgd": ("OnePassSGD",),

@@ -18,9 +18,8 @@ from userdp.engines import local
 from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers import base
-from userdp.solvers.base import Phase, Request, SolverPlan
+from userdp.solvers.base import SOLVERS, Phase, Request, SolverPlan
 from userdp.solvers.problem import Problem
-from userdp.solvers.registry import SOLVERS
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
 SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}

@@ -27,15 +27,15 @@ MUTANTS = [
     Mutant(
         "standard errors that the plan does not pay for",
         "with_intervals",
-        "gaussian=(1 - fraction) * _mu_squared(budget)",
-        "gaussian=_mu_squared(budget)",
+        "gaussian=(1 - fraction) * mu_squared",
+        "gaussian=mu_squared",
         _PLAN,
     ),
     Mutant(
         "releases for standard errors get the budget of all of it",
-        "inference._steps",
-        "fraction * _mu_squared(budget)",
-        "_mu_squared(budget)",
+        "with_intervals",
+        "planned = IntervalSteps.of(n_users, problem.n_features, fraction * mu_squared)",
+        "planned = IntervalSteps.of(n_users, problem.n_features, mu_squared)",
         _PLAN,
     ),
     Mutant(
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         "intervals for any loss",
-        "inference._check_loss",
+        "with_intervals",
         'plain.name.split("(")[0] not in _LOSSES or',
         "",
         _REFUSED,

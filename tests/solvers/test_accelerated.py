@@ -12,10 +12,10 @@ from userdp.models.fitting import minimize
 from userdp.paper import accelerated
 from userdp.paper.accelerated import GradientPhase, GradientSteps, plan_accelerated
 from userdp.paper.accelerated_paper import acsa
+from userdp.paper.preconditioning import Preconditioner
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
 from userdp.solvers.base import SolverPlan, run
-from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem
 
 BUDGET = Budget(1.0, 1e-6)

@@ -12,9 +12,9 @@ from support_solvers import make_users, values_and_slopes
 from userdp import Ball, Box, Budget, BudgetExceeded, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.paper import phased_sgd as tight
+from userdp.paper.preconditioning import Preconditioner
 from userdp.privacy.accounting import epsilon_at, fits
 from userdp.solvers.base import Found, run
-from userdp.solvers.preconditioning import Preconditioner
 from userdp.solvers.problem import Problem
 from userdp.statistics.sgd import OnePassSGD
 

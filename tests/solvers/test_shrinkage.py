@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 from userdp import losses
-from userdp.solvers.shrinkage import Axes, Walk, same_mean
+from userdp.solvers.shrinkage import Axes, curved_along, same_mean
 from userdp.solvers.whitening import Coordinates
 
 
@@ -97,10 +97,10 @@ def test_slopes_of_losses_with_a_mean_are_that_less_the_target(loss):
 
 def walked(curvatures, n_steps=40, seed=0):
     """A descent by noisy gradients of a quadratic loss with these curvatures, of mean curvature 1."""
-    rng, walk, point = np.random.default_rng(seed), Walk(), np.zeros(len(curvatures))
+    rng, walk, point = np.random.default_rng(seed), [], np.zeros(len(curvatures))
     for _ in range(n_steps):
         gradient = curvatures * (point - 1.0) + 0.1 * rng.normal(size=len(curvatures))
-        walk.add(point, gradient, 0.1)
+        walk.append((point, gradient, 0.1))
         point = point - 0.5 * gradient
     return walk
 
@@ -108,7 +108,9 @@ def walked(curvatures, n_steps=40, seed=0):
 @pytest.mark.parametrize("seed", range(5))
 def test_gradients_tell_along_which_axes_the_loss_is_curved(seed):
     curvatures = np.array([1.0, 0.3, 0.0, 1.0])
-    curved, relative = walked(curvatures, seed=seed).along(axes_of(np.eye(4), False), 1.0, 1.0, 0.3)
+    curved, relative = curved_along(
+        axes_of(np.eye(4), False), walked(curvatures, seed=seed), np.zeros(4), 1.0, 1.0, 0.3
+    )
     assert np.all(curved[[0, 1, 3]] > 0.99)
     np.testing.assert_allclose(relative[[0, 1, 3]], curvatures[[0, 1, 3]], rtol=0.4)
     assert relative[2] < relative[0] / 3
@@ -116,24 +118,27 @@ def test_gradients_tell_along_which_axes_the_loss_is_curved(seed):
 
 def test_random_walks_farther_than_effects_usually_are_tell_of_flat_axes():
     walks = [walked(np.zeros(4), n_steps=160, seed=seed) for seed in range(10)]
-    axes, far = axes_of(np.eye(4), False), np.abs([np.mean(walk._points, axis=0) for walk in walks]) > 0.4
+    axes, far = (
+        axes_of(np.eye(4), False),
+        np.abs([np.mean([point for point, _, _ in walk], axis=0) for walk in walks]) > 0.4,
+    )
     assert np.count_nonzero(far) > 5
-    assert np.all(np.array([walk.along(axes, 1.0, 0.1, 0.6)[1] for walk in walks])[far] < 0.05)
+    assert np.all(np.array([curved_along(axes, walk, np.zeros(4), 1.0, 0.1, 0.6)[1] for walk in walks])[far] < 0.05)
     assert (
-        np.mean(np.array([walk.along(axes, 1.0, 1.0, 0.6)[1] for walk in walks])[far]) > 0.02
+        np.mean(np.array([curved_along(axes, walk, np.zeros(4), 1.0, 1.0, 0.6)[1] for walk in walks])[far]) > 0.02
     )  # such effects are usual
 
 
 def test_a_weight_far_from_usual_ones_is_one_if_no_walk_of_noise_leads_there():
     walk = walked(np.array([1.0, 0.3]))
-    curved, relative = walk.along(axes_of(np.eye(2), False), 1.0, 0.01, 0.05)
+    curved, relative = curved_along(axes_of(np.eye(2), False), walk, np.zeros(2), 1.0, 0.01, 0.05)
     assert np.all(curved > 0.95)
     np.testing.assert_allclose(relative, [1.0, 0.3], rtol=0.4)
 
 
 def test_axes_of_mere_ridge_are_taken_to_be_flat():
     axes = Axes(None, np.ones(2), np.array([1.0, 0.01]), 0.0)
-    curved, _ = walked(np.array([1.0, 0.0])).along(axes, 1.0, 1.0, 0.3)
+    curved, _ = curved_along(axes, walked(np.array([1.0, 0.0])), np.zeros(2), 1.0, 1.0, 0.3)
     assert curved[0] > 0.99
     assert curved[1] < 0.1
 

@@ -33,9 +33,9 @@ from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
 from userdp.solvers.inference import with_intervals
 from userdp.solvers.planner import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
-from userdp.solvers.preconditioning import MOST_FEATURES
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
+from userdp.solvers.whitening import MOST_FEATURES
 
 # Noise of most coefficients, in units of what a typical residual moves predictions by. Of 72 fits of 300 to 3,000
 # generated users, with four stages of whitening, 22 explained less than a quarter of what could be: 20 of these were

@@ -32,10 +32,10 @@ grow apart after the start, where slopes are all alike: by at most what slopes m
 are averaged.
 
 Differs: there is one phase, of all users, without a regulariser, where the paper has log2(n) of regularised ones:
-regularising by lambda costs lambda D^2 and makes the noise cost k sigma^2 / lambda, which is D sqrt(k) sigma again at
-the best lambda; splitting users makes sigma larger; and generalisation, which the paper's regularisers are there for,
-linear models have without (the last term). benchmarks/accelerated.py measures it. With l2 > 0 one run also replaces the
-paper's reruns (FKT20, section 5.1), whose last run has half of the users: k sigma^2 / mu against 16 times that.
+at the best lambda these cost D sqrt(k) sigma again, with a larger sigma; and generalisation, which the regularisers are
+there for, linear models have without (the last term). benchmarks/accelerated.py measures it. With l2 > 0 one run also
+replaces the paper's reruns (FKT20, section 5.1), whose last run has half of the users: k sigma^2 / mu against 16 times
+that.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ import numpy as np
 from userdp.domains import Domain
 from userdp.losses import Loss, smoothed
 from userdp.paper.descent import ACSA, AveragedSGD, Nesterov, steadied
+from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
     Budget,
@@ -80,15 +81,8 @@ from userdp.solvers.mean_plans import (
     search_grid,
     searched_users,
 )
-from userdp.solvers.preconditioning import (
-    MOST_FEATURES,
-    Preconditioner,
-    coordinates_of,
-    moment_error,
-    moment_step,
-    whitened_distance,
-)
 from userdp.solvers.problem import Problem
+from userdp.solvers.whitening import MOST_FEATURES
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.smoothing import BallSmoothing
 
@@ -103,11 +97,7 @@ _RARE = 5.0  # standard deviations, about: margins of tests
 _RAMP_STARTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # tried for the sensitivity of samples
 _WHITENED_SMOOTHNESS = 2.0  # largest eigenvalue of the whitened second moment: the released one is off by its noise
 _SEARCH_FRACTION = 0.05  # of the Gaussian budget, for the radius of samples
-_MANY, _QUICK, _FEW = (
-    10_000,
-    1.2,
-    1.08,
-)  # from so many vectors on 1.2 times the radius found: counting is 50 times faster
+_MANY, _QUICK, _FEW = 10_000, 1.2, 1.08  # from so many vectors on 1.2 times the radius: counting is 50 times faster
 _GROWTH = 1.2  # of the radius after the start with one row per user; 1.1 to 1.29 were seen, 1.04 with three rows
 _DEFICIT_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # of a sampled step's budget, for its test
 
@@ -245,35 +235,30 @@ def plan_accelerated(
     """
     n_users, rows_per_user = check_sizes(n_users, rows_per_user, budget)
     fractions = _MOMENT_FRACTIONS if problem.n_features <= MOST_FEATURES else (0.0,)
+    most = 0 if max_gradients is None else max_gradients // (n_users * rows_per_user) - 1  # with all users in each step
+    numbers = sorted({*_STEPS, most} if _STEPS[0] < most < _STEPS[-1] else _STEPS)
     choices = [
         _choice(problem, n_users, rows_per_user, budget, fraction, sampled, n_steps)
-        for n_steps in _steps(n_users * rows_per_user, max_gradients)
+        for n_steps in numbers
         for fraction in fractions
         for sampled in (1.0, *_SAMPLED)
     ]
     feasible = [choice for choice in choices if math.isfinite(choice.bound)]
     if not feasible:
         plan_means(n_users, budget, _STEPS[0], outliers=OUTLIERS, radii=RADII)  # says how many users would do
-    plan = cheapest_plan(
-        feasible, tolerance, max_gradients, lambda choice: _plan(problem, choice, n_users, rows_per_user, budget)
-    )
-    if plan is not None:
-        return plan
-    raise ValueError(
-        f"Expected max_gradients={max_gradients} >= {min(c.gradients for c in feasible):,} for {n_users:,} users of "
-        f"{rows_per_user} rows, of whom a step cannot take fewer: allow more, or cap rows_per_user lower."
-    )
+    size = (n_users, rows_per_user, budget)
+    plan = cheapest_plan(feasible, tolerance, max_gradients, lambda choice: _plan(problem, choice, *size))
+    if plan is None:
+        raise ValueError(
+            f"Expected max_gradients={max_gradients} >= {min(c.gradients for c in feasible):,} for {n_users:,} users "
+            f"of {rows_per_user} rows, of whom a step cannot take fewer: allow more, or cap rows_per_user lower."
+        )
+    return plan
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
     """Whether there are users enough for a few steps on all of them."""
     return math.isfinite(means_noise(n_users, budget, _STEPS[0], OUTLIERS, RADII))
-
-
-def _steps(n_rows: int, max_gradients: int | None) -> list[int]:
-    """Numbers of steps to choose from; among them as many as are allowed with all users in each."""
-    most = 0 if max_gradients is None else max_gradients // n_rows - 1
-    return sorted({*_STEPS, most} if _STEPS[0] < most < _STEPS[-1] else _STEPS)
 
 
 def _geometry(problem: Problem, n_users: int, mu_squared: float, moment_fraction: float, n_steps: int) -> _Geometry:
@@ -360,14 +345,10 @@ def _sampled_noise(n_users: int, mu_squared: float, sampled: float, n_steps: int
     for fraction in _DEFICIT_FRACTIONS:
         slack = math.ceil(2 * _RARE * joint / math.sqrt(fraction) + outliers)
         if smallest >= 2 * slack + 6:
-            moved = min(_added(smallest, slack, start) for start in _RAMP_STARTS)
+            starts = [start for start in _RAMP_STARTS if start * smallest + 1 < smallest - slack - 1]
+            moved = min((added_user_sensitivity(smallest, slack, 1.0, start) for start in starts), default=math.inf)
             least = min(least, moved * joint / math.sqrt(1 - fraction))
     return least
-
-
-def _added(batch: int, slack: int, start: float) -> float:
-    fits = start * batch + 1 < batch - slack - 1
-    return added_user_sensitivity(batch, slack, 1.0, start) if fits else math.inf
 
 
 def _searched(n_users: int, budget: Budget, sampled: float) -> int:

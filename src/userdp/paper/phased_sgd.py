@@ -37,6 +37,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from userdp.domains import Ball, Domain
+from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
@@ -44,16 +45,8 @@ from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.mean_plans import FAILURE_FRACTION
-from userdp.solvers.preconditioning import (
-    MOST_FEATURES,
-    Preconditioner,
-    Whitening,
-    coordinates_of,
-    moment_error,
-    moment_step,
-    whitened_distance,
-)
 from userdp.solvers.problem import Problem
+from userdp.solvers.whitening import MOST_FEATURES
 from userdp.statistics import sgd
 from userdp.statistics.gradients import MOST_PULL
 
@@ -101,7 +94,7 @@ class GroupPasses:
         domain = coordinates.around(problem.domain, problem.dimension)
         for number, phase in enumerate(self.phases, start=1):
             start, radius = coordinates.from_weights(found.weights), phase.radius
-            if isinstance(coordinates, Whitening):
+            if coordinates.basis is not None:
                 start = domain.project(start)  # inside already, up to rounding
             statistic, axes = self._one_pass(problem, start, domain, phase.step_size, coordinates.basis)
             offset = yield Request(phase.label, statistic, radius)
@@ -182,24 +175,20 @@ def plan_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, budget: 
     """
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     choice = _best(problem, n_users, rows_per_user, budget)
-    if choice is None:
-        raise _too_few(n_users, budget)
-    return _plan(problem, choice, n_users, rows_per_user, budget)
+    if choice is not None:
+        return _plan(problem, choice, n_users, rows_per_user, budget)
+    least = smallest_n_users(budget)
+    remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use a larger epsilon, and delta > 0"
+    raise BudgetExceeded(
+        f"Expected more than n_users={n_users} for phased SGD at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
+        f"{remedy}. Nothing was spent.",
+        enough_users=least,
+    )
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
     """Whether there are users enough for one group each."""
     return n_users >= (smallest_n_users(budget) or math.inf)
-
-
-def _too_few(n_users: int, budget: Budget) -> BudgetExceeded:
-    least = smallest_n_users(budget)
-    remedy = f"about {least:,} users would do, or a larger epsilon" if least else "use a larger epsilon, and delta > 0"
-    return BudgetExceeded(
-        f"Expected more than n_users={n_users} for phased SGD at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
-        f"{remedy}. Nothing was spent.",
-        enough_users=least,
-    )
 
 
 def smallest_n_users(budget: Budget) -> int | None:
@@ -252,15 +241,11 @@ def _settings(problem: Problem, n_users: int, mu_squared: float) -> list[_Settin
             penalty = problem.l2 / (error * problem.row_norm**2 + ridge)
         else:
             continue
-        pull = _pull(problem, lipschitz)
+        # How long the penalty's gradient gets: steps pull weights in as soon as l2 |w| is more than L.
+        started = problem.l2 * float(np.linalg.norm(problem.start))
+        pull = min(problem.l2 * problem.domain.largest_norm, max(started, lipschitz)) if problem.l2 else 0.0
         settings.append(_Setting(moment, distance, lipschitz, square, rest, penalty, pull))
     return settings
-
-
-def _pull(problem: Problem, lipschitz: float) -> float:
-    """How long the penalty's gradient gets: steps pull weights in as soon as l2 |w| is more than L."""
-    start = float(np.linalg.norm(problem.start))
-    return min(problem.l2 * problem.domain.largest_norm, max(problem.l2 * start, lipschitz)) if problem.l2 else 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -361,19 +346,13 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         steps.insert(0, moment_step(n_users, problem.n_features, multiplier))
         error = moment_error(n_users, problem.n_features, multiplier)
         ridge = problem.l2 / problem.typical_curvature
-        preconditioner = Preconditioner(error, ridge, _progress(problem, phases[0], rows_per_user))
+        # About how far the first phase can go in whitened coordinates, as `paced` counts it: falling steps
+        # from eta reduce an error of curvature h by exp(-h eta T / 2), squared; h is a quarter of the largest.
+        n_steps = phases[0].n_users * rows_per_user / n_groups
+        progress = problem.typical_curvature * phases[0].step_size * n_steps * problem.n_features / 4
+        preconditioner = Preconditioner(error, ridge, progress)
     plan = Plan(n_users, tuple(steps))
     plan.certify(budget)
     beyond = ("how steep l2 is in whitened coordinates is estimated",) if problem.l2 and preconditioner else ()
     schedule = GroupPasses(tuple(phases), preconditioner)
     return SolverPlan(plan, schedule, n_users * rows_per_user, choice.bound, outside=beyond)
-
-
-def _progress(problem: Problem, phase: GroupPhase, rows_per_user: int) -> float:
-    """About how far the first phase can go in whitened coordinates, as `Whitening.paced` counts it.
-
-    Falling steps from eta reduce an error of curvature h by exp(-h eta T / 2), squared; h is taken for a quarter
-    of the largest curvature.
-    """
-    n_steps = phase.n_users * rows_per_user / phase.n_groups
-    return problem.typical_curvature * phase.step_size * n_steps * problem.n_features / 4

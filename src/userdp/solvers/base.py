@@ -7,9 +7,10 @@ A solver is a planner, from public numbers to a `SolverPlan`, and a `Schedule`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -181,26 +182,23 @@ class Result:
     """What a solver found. Everything here is computed from releases and public numbers, so it may be shown.
 
     weights: one number a feature (a block of them per output), in the features' own units;
-    aborted: whether a private test failed on the way; `message` then says what to do, or that noise is likely to
-    dominate, and is empty otherwise;
-    n_gradients: an upper bound on the gradients computed, from public numbers (the exact count is the number of rows,
-    which is private); where users are sampled, exceeded with a chance of 1e-9;
-    bound: on the excess risk, as the plan has it; where `bound_is_estimate` a mere estimate, which whitened-clip renews
-    by what was released;
+    aborted: whether a private test failed on the way; message: what to do then, or that noise is likely to dominate;
+    n_gradients: an upper bound on the gradients computed, from public numbers, since the number of rows is private;
+    where users are sampled it is exceeded with a chance of 1e-9;
+    bound: on the excess risk, as the plan has it; an estimate where `bound_is_estimate`, which whitened-clip renews by
+    what was released;
     outside: as the plan has it; phases: what each phase released: users, groups, step size, radius, noise;
-    solver, mode, privacy: who solved it, and what was guaranteed and spent on it (set by `minimize`);
-    bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, without who takes
-    part (a sample's size is secret); where vectors are compared, of the fixed reductions alone (how many vectors are
-    gathered beside is secret); set by `minimize`, too;
+    solver, mode, privacy: who solved it, and what was guaranteed and spent on it;
+    bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, but for what is
+    secret: who takes part, and how many vectors are gathered to be compared;
     uncertainty: covariance of the weights, where standard errors were asked for;
-    target_fraction: of least squares and Huber's loss by whitened-clip, about which part of [-target_bound,
-    target_bound] nearly all targets lie within, by the sizes of gradients and of predictions; NaN if not told;
-    affected_users: the fraction of users who lost rows with missing or infinite cells, with an interval, as the default
-    solver's releases tell it; None of other solvers;
+    The following are told by releases of the default solver, and missing or NaN elsewhere. target_fraction: of least
+    squares and Huber's loss, within which part of [-target_bound, target_bound] nearly all targets lie, about;
+    affected_users: the fraction of users who lost rows with missing or infinite cells, with an interval;
     weight_errors: one number a feature: noise of its weight, times the column's scale, in log odds or logarithms of
     counts, or else in units of what a typical residual moves predictions by; signal: what predictions explain of the
     loss beyond a constant, in units of the excess risk to expect; total_error: noise of the mean prediction of a class
-    or a count, relative to it. All three as the default solver's releases tell.
+    or a count, relative to it.
     """
 
     weights: np.ndarray
@@ -243,17 +241,8 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
             found.weights, found.stands = problem.start, "the start"
         groups = any(step.n_groups is not None for step in plan.certified.steps)
         found.aborted, found.message = True, _abort_advice(groups, found.stands)
-    told = (found.weights, found.aborted, found.message, plan.n_gradients, found.bound, tuple(found.phases))
-    return Result(
-        *told,
-        outside=plan.outside,
-        uncertainty=found.uncertainty,
-        target_fraction=found.target_fraction,
-        affected_users=found.affected_users,
-        weight_errors=found.weight_errors,
-        signal=found.signal,
-        total_error=found.total_error,
-    )
+    told = {name: value for name, value in vars(found).items() if name not in ("phases", "stands")}
+    return Result(**told, n_gradients=plan.n_gradients, phases=tuple(found.phases), outside=plan.outside)
 
 
 def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:
@@ -285,6 +274,77 @@ def _abort_advice(groups: bool, stands: str) -> str:
     )
 
 
+# --- all solvers, by name ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A planner, "module:function"; the module also has `feasible` unless any number of users will do.
+
+    `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
+    `baseline`: to compare with, by name only; `plan` shows it when asked for baselines; `refines`: whether what it
+    expects of the excess risk is renewed by what a run released; `pure`: whether it can do without delta;
+    `most_canaries`: how many planted users at most, with a feature each, its plan for some thousand users has room for.
+    """
+
+    planner: str
+    fits_gradients: bool = False
+    penalizes: bool = False
+    baseline: bool = False
+    refines: bool = False
+    pure: bool = False
+    most_canaries: int = 192
+
+    @property
+    def plan(self) -> Callable[..., SolverPlan]:
+        """From public numbers to a certified plan."""
+        module, _, function = self.planner.partition(":")
+        planner: Callable[..., SolverPlan] = getattr(import_module(module), function)
+        return planner
+
+    def feasible(self, problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
+        """Whether there are users enough for a plan. Where a solver does not say, any will do if delta > 0."""
+        test = getattr(import_module(self.planner.partition(":")[0]), "feasible", None)
+        return bool(budget.delta > 0 if test is None else test(problem, n_users, rows_per_user, budget))
+
+
+SOLVERS = {
+    ("accelerated", "tight"): Solver("userdp.paper.accelerated:plan_accelerated", fits_gradients=True, penalizes=True),
+    ("whitened-clip", "tight"): Solver(
+        "userdp.solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
+    ),
+    ("phased-sgd", "tight"): Solver("userdp.paper.phased_sgd:plan_phased_sgd", penalizes=True),
+    ("accelerated", "paper"): Solver(
+        "userdp.paper.accelerated_paper:plan_paper_accelerated", fits_gradients=True, penalizes=True, most_canaries=8
+    ),
+    ("phased-sgd", "paper"): Solver("userdp.paper.phased_sgd_paper:plan_paper_phased_sgd", most_canaries=8),
+}
+WORDS: dict[str, str] = {}
+ATTACKS: list[Callable[[Budget], list[Any]]] = []
+
+
+def register(
+    solvers: Mapping[tuple[str, str], Solver],
+    words: Mapping[str, str] | None = None,
+    attacks: Callable[[Budget], list[Any]] | None = None,
+) -> None:
+    """Make solvers of another package known to estimators, `plan` and the audit, for as long as the process lasts.
+
+    solvers: by name and mode; `solver="auto"` takes none of them; words: for each kind of mechanism that they bring, a
+    sentence of reports; attacks: from a budget to the audit's pairs (`userdp.auditing.pairs.Pair`) on these mechanisms.
+
+    Guarantee: nothing here prices or releases anything. A solver's plan is certified, charged and carried out by the
+    curator as any other; a mechanism of its own is as private as its record's `cost` says.
+    """
+    for key, solver in solvers.items():
+        if SOLVERS.get(key, solver) != solver:
+            raise ValueError(f"Expected solver={key[0]!r}, mode={key[1]!r} to be a new one: it is known already.")
+    SOLVERS.update(solvers)
+    WORDS.update(words or {})
+    if attacks is not None and attacks not in ATTACKS:
+        ATTACKS.append(attacks)
+
+
 # --- for planners -----------------------------------------------------------------------------------------------------
 
 
@@ -301,11 +361,6 @@ def without_delta() -> BudgetExceeded:
     return BudgetExceeded(
         "Expected delta > 0 for this solver: the default, whitened-clip, does without. Nothing was spent."
     )
-
-
-def any_number_of_users(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
-    """Whether solvers without a test have a plan: if there is noise that the budget pays for, any users will do."""
-    return budget.delta > 0
 
 
 class Choice(Protocol):

@@ -35,16 +35,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from userdp.losses import Loss, known
+from userdp.losses import known
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Releases, Request, Uncertainty
 from userdp.solvers.planner import AUTO, Option
-from userdp.solvers.preconditioning import block_of
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature
 from userdp.solvers.whitened_clip import Fitted, WhitenedClip
+from userdp.solvers.whitening import block_of
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import symmetric
 from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSquare
@@ -116,13 +116,8 @@ class IntervalSteps:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        mechanisms = {
-            SIZE: self.size,
-            CURVATURE: self.curvature,
-            **dict(zip(GRADIENTS, self.gradients, strict=True)),
-            SPREAD: self.spread,
-        }
-        return tuple(Step(label, 0, one.n_vectors, one) for label, one in mechanisms.items())
+        mechanisms = (self.size, self.curvature, *self.gradients, self.spread)
+        return tuple(Step(label, 0, one.n_vectors, one) for label, one in zip(_PARTS, mechanisms, strict=True))
 
     def roughness(self, n_features: int, inverse_rows: float) -> float:
         """Relative error of the curvature's eigenvalues by noise, about, if the mean of 1 / rows per user is this."""
@@ -134,7 +129,8 @@ class IntervalSteps:
         """Replace what was found by the Newton steps from it, with their uncertainty, unless that cannot be told."""
         weighing = RowWeights(fitted.coordinates.basis, math.sqrt(problem.n_features) + _ROOM)
         curved, error, rough = yield from self._curvature(problem, fitted, weighing)
-        penalty, told = _penalty(problem, fitted), _told(problem, fitted)
+        basis, told = fitted.coordinates.basis, _told(problem, fitted)
+        penalty = (basis.T * (problem.l2 * problem.penalised(np.ones(problem.n_features)))) @ basis
         point = fitted.coordinates.from_weights(fitted.weights)
         start, clip = told(point), self._clip(problem, fitted, weighing.longest)
         points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
@@ -168,7 +164,7 @@ class IntervalSteps:
         wrong = (change * error) ** 2 / 2 * max(1 - mere / length, _LEAST_STEP)
         around = known + float(parts @ cuts) ** 2 + wrong * length
         noisy = around * np.eye(len(step)) + wrong * np.outer(step, step)
-        uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(fitted.coordinates.basis @ inverse)
+        uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(basis @ inverse)
         far = _far(problem, fitted, told, point, inverse @ noisy @ inverse)
         if not problem.domain.contains(weights):
             found.weights = fitted.coordinates.project(problem.domain, weights)
@@ -353,13 +349,6 @@ def _more(noise: float, steps: float) -> float:
     return (off + math.sqrt(off**2 + 4 * most * noise**2)) / (2 * most)
 
 
-def _penalty(problem: Problem, fitted: Fitted) -> np.ndarray:
-    """Curvature of the penalty in these coordinates."""
-    kept = problem.l2 * problem.penalised(np.ones(problem.n_features))
-    basis = fitted.coordinates.basis
-    return np.asarray((basis.T * kept) @ basis)
-
-
 def _with_trace(released: np.ndarray, size: int, share: float) -> tuple[np.ndarray, float]:
     """A released matrix, and its trace by both of what was told of it, each by its precision."""
     matrix, alone = symmetric(released[:-1]), float(released[-1]) / share
@@ -401,7 +390,12 @@ def with_intervals(
     All of it is one plan, certified for the budget. Refuses, before anything is spent, what intervals were not measured
     to cover: other solvers and losses, no delta, and too few users, with a number that would do.
     """
-    _check_loss(problem.loss)
+    plain = problem.loss.unweighted or problem.loss
+    if plain.name.split("(")[0] not in _LOSSES or known(plain) is None:
+        raise ValueError(
+            f"Expected the logistic loss of two classes, squared errors or counts for standard errors, got the "
+            f"{problem.loss.name} loss: leave inference out. Nothing was spent."
+        )
     if problem.n_features > _MOST_WEIGHTS:
         raise ValueError(
             f"Expected at most {_MOST_WEIGHTS} weights for standard errors, got {problem.n_features}: leave inference "
@@ -411,10 +405,23 @@ def with_intervals(
         raise BudgetExceeded(
             "Expected delta > 0 for standard errors: leave inference or delta=0 out. Nothing was spent."
         )
-    planned = _steps(problem, n_users, budget, fraction)
+    mu_squared = float((1 - 1e-8) / gaussian_multiplier(budget) ** 2)
+    planned = IntervalSteps.of(n_users, problem.n_features, fraction * mu_squared)
     if _too_rough(problem, planned, rows_per_user):
-        raise _too_few(problem, n_users, rows_per_user, budget, fraction)
-    left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * _mu_squared(budget)), budget.delta), budget.delta)
+        more = least_enough(
+            lambda n: (
+                not _too_rough(problem, IntervalSteps.of(n, problem.n_features, fraction * mu_squared), rows_per_user)
+            ),
+            n_users,
+        )
+        remedy = "Far more users" if more is None else f"About {more:,} users would do"
+        raise BudgetExceeded(
+            f"Expected more than n_users={n_users} for standard errors of {problem.n_features} weights at "
+            f"epsilon={budget.epsilon:g}: intervals would not cover what they should. {remedy}, or a larger epsilon, "
+            "fewer features or a larger inference fraction. Nothing was spent.",
+            enough_users=more,
+        )
+    left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
     for _ in range(_TRIES):
         option = choose(left)
         if (option.solver, option.mode) != (AUTO, "tight"):
@@ -428,49 +435,17 @@ def with_intervals(
         except BudgetExceeded:  # samples compose a little worse than Gaussian noise does
             left = Budget(_LESS * left.epsilon, left.delta)
             continue
-        return _extended(option, plan, planned, n_users * rows_per_user)
+        schedule = option.plan.schedule
+        assert isinstance(schedule, WhitenedClip)
+        n_gradients = option.plan.n_gradients + len(_PARTS) * n_users * rows_per_user
+        schedule = replace(schedule, intervals=planned)
+        longer = replace(option.plan, certified=plan, schedule=schedule, n_gradients=n_gradients)
+        return replace(option, planned=longer, n_gradients=n_gradients, n_releases=longer.n_releases)
     raise BudgetExceeded(
         "Expected a budget with room for standard errors besides samples of users: leave max_gradients out. Nothing "
         "was spent."
     )
 
 
-def _extended(option: Option, plan: Plan, planned: IntervalSteps, n_rows: int) -> Option:
-    solver_plan = option.plan
-    assert isinstance(solver_plan.schedule, WhitenedClip)
-    schedule = replace(solver_plan.schedule, intervals=planned)
-    n_gradients = solver_plan.n_gradients + len(_PARTS) * n_rows
-    longer = replace(solver_plan, certified=plan, schedule=schedule, n_gradients=n_gradients)
-    return replace(option, planned=longer, n_gradients=n_gradients, n_releases=longer.n_releases)
-
-
-def _check_loss(loss: Loss) -> None:
-    plain = loss.unweighted or loss
-    if plain.name.split("(")[0] not in _LOSSES or known(plain) is None:
-        raise ValueError(
-            f"Expected the logistic loss of two classes, squared errors or counts for standard errors, got the "
-            f"{loss.name} loss: leave inference out. Nothing was spent."
-        )
-
-
-def _mu_squared(budget: Budget) -> float:
-    return float((1 - 1e-8) / gaussian_multiplier(budget) ** 2)
-
-
-def _steps(problem: Problem, n_users: int, budget: Budget, fraction: float) -> IntervalSteps:
-    return IntervalSteps.of(n_users, problem.n_features, fraction * _mu_squared(budget))
-
-
 def _too_rough(problem: Problem, planned: IntervalSteps, rows_per_user: int) -> bool:
     return planned.roughness(problem.n_features, max(1 / rows_per_user, _PLANNED_INVERSE_ROWS)) > _MOST_ROUGH
-
-
-def _too_few(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, fraction: float) -> BudgetExceeded:
-    more = least_enough(lambda n: not _too_rough(problem, _steps(problem, n, budget, fraction), rows_per_user), n_users)
-    remedy = "far more users" if more is None else f"about {more:,} users would do"
-    return BudgetExceeded(
-        f"Expected more than n_users={n_users} for standard errors of {problem.n_features} weights at "
-        f"epsilon={budget.epsilon:g}: intervals would not cover what they should. {remedy[0].upper()}{remedy[1:]}, or "
-        "a larger epsilon, fewer features or a larger inference fraction. Nothing was spent.",
-        enough_users=more,
-    )

@@ -1,10 +1,9 @@
 """Which solver for which numbers: every solver's plan side by side, from public numbers alone.
 
-`plan` tells, before any data is touched, what each solver would need, cost and guarantee. `solver="auto"` takes
-whitened-clip, which was the most accurate wherever it was measured (research/docs/which-solver.md) and never aborts on
-clean data; with mode="paper" the solver of the paper with the least bound. What is told of the paper's solvers is a
-bound on the excess risk, of worst cases, often a hundred times what is measured; of all others it is an estimate, no
-theorem.
+`solver="auto"` takes whitened-clip, which was the most accurate wherever it was measured
+(research/docs/which-solver.md) and never aborts on clean data; with mode="paper" the solver of the paper with the least
+bound. Of the paper's solvers that is a bound on the excess risk, of worst cases, often a hundred times what is
+measured; of all others an estimate, no theorem.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.solvers.base import PROVEN, SolverPlan, without_delta
+from userdp.solvers.base import PROVEN, SOLVERS, SolverPlan, without_delta
 from userdp.solvers.problem import Problem
-from userdp.solvers.registry import SOLVERS
 
 AUTO = "whitened-clip"
 _USUAL_RADIUS, _NO_LIMIT = 10.0, 1e9
@@ -233,23 +231,17 @@ class Comparison:
     @property
     def why(self) -> str:
         """What to expect of the choice, with a warning where noise is likely to dominate, and whom clipping biases."""
-        weak = weak_delta(self.budget, self.n_users)
-        return f"{weak} A fit is refused. {self._expected}" if weak else self._expected
-
-    @property
-    def _expected(self) -> str:
-        if self.choice is None:
-            return "No solver fits: have more users, a larger epsilon, or lower the number of features."
-        reason = f"auto takes {AUTO}: its excess risk is expected to be about {self.choice.bound:.2g}."
-        advice = advice_on(self.problem, self.choice)
-        reason = f"{reason} {advice}" if advice else reason
-        rare = self.choice.clipped_fraction
-        if rare < _WORTH_SAYING:
-            return reason
-        bias = (
-            f"Clipping is expected to bias how often a class is predicted that is rarer than about {100 * rare:.2g}%."
-        )
-        return f"{reason} {bias}"
+        weak, choice = weak_delta(self.budget, self.n_users), self.choice
+        said = [f"{weak} A fit is refused."] if weak else []
+        if choice is None:
+            said.append("No solver fits: have more users, a larger epsilon, or lower the number of features.")
+            return " ".join(said)
+        said.append(f"auto takes {AUTO}: its excess risk is expected to be about {choice.bound:.2g}.")
+        said.append(advice_on(self.problem, choice))
+        if (rare := choice.clipped_fraction) >= _WORTH_SAYING:
+            biased = f"a class is predicted that is rarer than about {100 * rare:.2g}%"
+            said.append(f"Clipping is expected to bias how often {biased}.")
+        return " ".join(filter(None, said))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the plans themselves."""
@@ -412,9 +404,9 @@ def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_use
     """An epsilon up to 5% above the least that this solver can do with; None if there is none up to 64 times."""
     if option.enough_users is None:  # it is feasible, or not for want of users
         return None
-    feasible = SOLVERS[option.solver, option.mode].feasible
+    solver, too_little = SOLVERS[option.solver, option.mode], float(budget.epsilon)
 
     def enough(epsilon: float) -> bool:
-        return feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
+        return solver.feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
 
-    return least_enough(enough, float(budget.epsilon), _MOST_TIMES * budget.epsilon)
+    return least_enough(enough, too_little, _MOST_TIMES * too_little)

@@ -58,10 +58,6 @@ class Part:
     start: float = 0.0
     stop: float = 1.0
 
-    @property
-    def passes(self) -> float:
-        return self.steps * (self.stop - self.start)
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -158,10 +154,6 @@ class Layout:
             *spare,
             *(Part(label, steps[label], fraction * rest) for label, fraction in _HURRIED.items()),
         )
-
-    @property
-    def passes(self) -> float:
-        return sum(part.passes for part in self.parts)
 
     @property
     def rounds(self) -> int:

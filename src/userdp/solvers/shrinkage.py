@@ -9,7 +9,7 @@ intercept moves to where the mean is the same: with a rare class, or counts, spr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +74,7 @@ class Axes:
         """Posterior means: entries are N(0, v) + N(0, noise^2 / r^2), v = scale * (variance of rows)^power.
 
         `curved` is the probability that the loss is curved along an axis, and `relative` the mean of its curvature r
-        (`Walk.along`): where it is flat nothing was learned, and the entry is 0. Noise is at most what steps of it
+        (`curved_along`): where it is flat nothing was learned, and the entry is 0. Noise is at most what steps of it
         alone add up to, `walk`; v is at most `usual`^2, so that no effect is made up of what noise hides.
 
         Before anything is seen all powers are as likely, and noise^2 / (noise^2 + scale) is uniform in (0, 1): of six
@@ -132,58 +132,50 @@ class Axes:
         return self.back(entries)
 
 
-class Walk:
-    """Points of a descent and the gradients that noise was added to there: along which axes gradients lead back.
+Visit = tuple[np.ndarray, np.ndarray, float]  # a point of a descent, the gradient there, and the std of its noise
+
+
+def curved_along(
+    axes: Axes,
+    visits: Sequence[Visit],
+    start: np.ndarray,
+    curvature: float,
+    usual: np.ndarray | float,
+    walk: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each axis, all outputs taken together: the probability that the loss is curved along it, and the mean r.
 
     Along an axis in which rows vary the gradient is r h (u - optimum) + noise, with h the mean curvature and r about 1;
     where they do not, r is 0, and steps are a random walk. Noise of later gradients is independent of where earlier
     ones led, so least squares tell r from what was released anyway.
+
+    Before anything is seen an axis is flat, r = 0, with probability `_FLAT`, more if whitening found little but ridge
+    along it; if not, all orders of r within `_RELATIVE` are as likely, and the optimum is N(start, usual^2), or as much
+    farther away as the points are than what steps of mere noise add up to, `walk`. That it is near the start tells more
+    of r than it seems: of a random walk least squares about a mean that the walk tells itself find some curvature (the
+    bias of Dickey and Fuller), and it would pass for a weight.
     """
-
-    def __init__(self) -> None:
-        self._points: list[np.ndarray] = []
-        self._gradients: list[np.ndarray] = []
-        self._precisions: list[float] = []
-
-    def add(self, point: np.ndarray, gradient: np.ndarray, std: float) -> None:
-        """A point, the gradient there, and the std of its noise."""
-        self._points.append(point)
-        self._gradients.append(gradient)
-        self._precisions.append(std**-2)
-
-    def along(
-        self, axes: Axes, curvature: float, usual: np.ndarray | float, walk: float, far: int = 0
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """For each axis, all outputs taken together: the probability that the loss is curved along it, and the mean r.
-
-        r is a curvature in units of the mean one. The first `far` steps do not count.
-
-        Before anything is seen an axis is flat, r = 0, with probability `_FLAT`, more if whitening found little but
-        ridge along it; if not, all orders of r within `_RELATIVE` are as likely, and the optimum is N(start, usual^2),
-        or as much farther away as the points are than what steps of mere noise add up to, `walk`. That it is near the
-        start tells more of r than it seems: of a random walk least squares about a mean that the walk tells itself find
-        some curvature (the bias of Dickey and Fuller), and it would pass for a weight.
-        """
-        points, gradients = (np.array([axes.along(one) for one in of]) for of in (self._points, self._gradients))
-        points, gradients, precisions = (points - points[0])[far:], gradients[far:], np.array(self._precisions[far:])
-        precision = precisions.sum()
-        mean, slope = (np.average(of, axis=0, weights=precisions) for of in (points, gradients))
-        away = points - mean
-        squares = np.einsum("t,tod,tod->d", precisions, away, away)
-        slopes = np.einsum("t,tod,tod->d", precisions, away, gradients)  # r h times `squares`, which is their variance
-        relative = np.geomspace(*_RELATIVE, 41)[:, None]
-        steep = curvature * relative
-        exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
-        # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise. Of the likeliest optimum: on
-        # average over all of them, axes would seem the flatter the less noise there is (Lindley's paradox).
-        squared = np.square(usual) + np.maximum(mean**2 - (_CLEAR * walk) ** 2, 0.0)
-        spread = steep[:, None] ** 2 * squared + 1 / precision
-        exponents += (slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread).sum(axis=1) / 2
-        most = np.maximum(exponents.max(axis=0), 0.0)
-        before = (1 - _FLAT) * axes.known**2
-        likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)
-        total = likely.mean(axis=0) + flat
-        return likely.mean(axis=0) / total, np.maximum((relative * likely).mean(axis=0) / total, _LEAST)
+    points = np.array([axes.along(point) - axes.along(start) for point, _, _ in visits])
+    gradients = np.array([axes.along(gradient) for _, gradient, _ in visits])
+    precisions = np.array([std**-2 for _, _, std in visits])
+    precision = precisions.sum()
+    mean, slope = (np.average(of, axis=0, weights=precisions) for of in (points, gradients))
+    away = points - mean
+    squares = np.einsum("t,tod,tod->d", precisions, away, away)
+    slopes = np.einsum("t,tod,tod->d", precisions, away, gradients)  # r h times `squares`, which is their variance
+    relative = np.geomspace(*_RELATIVE, 41)[:, None]
+    steep = curvature * relative
+    exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
+    # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise. Of the likeliest optimum: on
+    # average over all of them, axes would seem the flatter the less noise there is (Lindley's paradox).
+    squared = np.square(usual) + np.maximum(mean**2 - (_CLEAR * walk) ** 2, 0.0)
+    spread = steep[:, None] ** 2 * squared + 1 / precision
+    exponents += (slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread).sum(axis=1) / 2
+    most = np.maximum(exponents.max(axis=0), 0.0)
+    before = (1 - _FLAT) * axes.known**2
+    likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)
+    total = likely.mean(axis=0) + flat
+    return likely.mean(axis=0) / total, np.maximum((relative * likely).mean(axis=0) / total, _LEAST)
 
 
 def same_mean(mean: Callable[[np.ndarray], np.ndarray], level: float, before: float, after: float) -> float:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,10 +62,9 @@ from userdp.solvers.schedule import (
     SPREAD,
     STEPS,
     Layout,
-    Part,
     n_recalibrated,
 )
-from userdp.solvers.shrinkage import Axes, Walk, expected, told_curvature
+from userdp.solvers.shrinkage import Axes, Visit, curved_along, expected, told_curvature
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
@@ -134,6 +134,9 @@ class ClippedPhase(Phase):
     pure: bool = False
 
 
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
 def plan_whitened_clip(
     problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
 ) -> SolverPlan:
@@ -145,9 +148,9 @@ def plan_whitened_clip(
     """
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
     layout, sampled = _layout(problem, n_users, rows_per_user, budget, max_gradients)
-    first: tuple[Step, ...] = ()
     one = gaussian_multiplier(budget) if budget.delta else 1 / budget.epsilon
     one *= 1 + 1e-9  # room for the rounding of fractions
+    first: tuple[Step, ...] = ()
     if layout.whitening:
         multiplier = layout.multiplier(one, layout.whitening)
         first = whitening_steps(
@@ -158,18 +161,25 @@ def plan_whitened_clip(
     plan = Plan(n_users, steps)
     plan.certify(budget)
     phases = tuple(_phase(problem, layout, step, sampled) for step in steps if step.label in (STEPS, RECALIBRATION))
-    estimate = _estimate(problem, layout, n_users, rows_per_user, sampled)
+    last = phases[-1]
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""
     if layout.located:
-        last = phases[-1]
         caution = coverage_advice(problem, n_users, last.n_steps, last.noise_ratio, layout.pure)
     counted = {step.label: (step.mechanism.rounds, _noise_ratio(step, problem)) for step in means}
-    schedule = WhitenedClip(
-        phases, {label: of for label, of in counted.items() if label != RECALIBRATION}, tuple(first)
+    counted.pop(RECALIBRATION, None)
+    # With m rows per user, gradients of users with a row of a class of fraction p are 1/sqrt(m p) times as long as the
+    # root mean square; the last phase clips at `clip` times that. Measured frequencies were off by a tenth or more
+    # below about 1.5 / (m clip^2), and right above twice that.
+    clip = max(last.clip, last.least_clip / math.sqrt(rows_per_user))
+    rare = min(1.5 / (rows_per_user * clip**2), 0.5) if problem.loss.classifies else 0.0
+    return SolverPlan(
+        plan,
+        WhitenedClip(phases, counted, first),
+        _gradients(layout, n_users, rows_per_user, sampled),
+        _estimate(problem, layout, n_users, rows_per_user, sampled),
+        caution=caution,
+        clipped_fraction=rare,
     )
-    rare = _clipped_fraction(problem, phases[-1], rows_per_user)
-    n_gradients = _gradients(layout, n_users, rows_per_user, sampled)
-    return SolverPlan(plan, schedule, n_gradients, estimate, caution=caution, clipped_fraction=rare)
 
 
 def _layout(
@@ -196,22 +206,9 @@ def _layout(
 def _gradients(layout: Layout, n_users: int, rows_per_user: int, sampled: float = 1.0) -> int:
     if sampled < 1:
         return gradients_of_samples(n_users, rows_per_user, sampled, layout.rounds)
-    return rows_per_user * sum(part.steps * len(range(*_users_of(part, n_users))) for part in layout.parts)
-
-
-def _users_of(part: Part, n_users: int) -> tuple[int, int]:
-    return int(part.start * n_users), int(part.stop * n_users)
-
-
-def _clipped_fraction(problem: Problem, last: ClippedPhase, rows_per_user: int) -> float:
-    """How rare a class must be for clipping to dominate its error, about.
-
-    With m rows per user, gradients of users with a row of a class of fraction p are 1/sqrt(m p) times as long as the
-    root mean square; the last phase clips at `clip` times that. Measured frequencies were off by a tenth or more below
-    about 1.5 / (m clip^2), and right above twice that.
-    """
-    clip = max(last.clip, last.least_clip / math.sqrt(rows_per_user))
-    return min(1.5 / (rows_per_user * clip**2), 0.5) if problem.loss.classifies else 0.0
+    return rows_per_user * sum(
+        part.steps * (int(part.stop * n_users) - int(part.start * n_users)) for part in layout.parts
+    )
 
 
 def _biased(problem: Problem, s: float, inverse_rows: float, pure: bool) -> bool:
@@ -230,7 +227,7 @@ def _steps(
     def means(multiplier: float) -> list[Step]:
         found = []
         for part in layout.parts:
-            start, stop = _users_of(part, n_users)
+            start, stop = int(part.start * n_users), int(part.stop * n_users)
             noise = layout.multiplier(multiplier, part.fraction, part.steps)
             clip = Clip(stop - start, noise, part.steps, sampling_probability=sampled, laplace=layout.pure)
             found.append(Step(part.label, start, stop, clip))
@@ -277,12 +274,6 @@ def in_units(problem: Problem) -> bool:
     return loss.smooth and not loss.classifies and loss.usual_curvature is None
 
 
-def _linear_beyond(problem: Problem) -> bool:
-    """Whether large errors count linearly, so that gradients far from the optimum tell nothing of curvatures."""
-    loss = problem.loss
-    return not loss.classifies and loss.lipschitz(1.0, 1.0, 1.0) == loss.lipschitz(1.0, 2.0, 2.0)
-
-
 def _slope_scale(problem: Problem) -> float:
     """A slope that few rows exceed: the largest, or where that is far off, twice the typical one."""
     return min(problem.lipschitz / problem.row_norm, 2 * problem.typical_slope)
@@ -304,37 +295,39 @@ def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int
     return min((_WORSE * problem.dimension * noise**2 + sampling) / (2 * curvature), problem.loss_at_zero)
 
 
-@dataclass
+def _noise_ratio(step: Step, problem: Problem) -> float:
+    mechanism = step.mechanism
+    assert isinstance(mechanism, Clip)
+    return mechanism.noise_std(1.0, problem.dimension + N_SIZES + 1)
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
 class _Sizes:
     """How frequent each size of gradients is, followed from step to step; what is below noise counts as 0."""
 
     precision: float = 1 / _USUAL_ERROR**2
     total: np.ndarray = field(default_factory=lambda: _USUAL_SIZES / _USUAL_ERROR**2)
 
-    def see(self, frequencies: np.ndarray, error: float) -> None:
-        self.precision = _FORGET * self.precision + 1 / error**2
-        self.total = _FORGET * self.total + frequencies / error**2
+    def seen(self, frequencies: np.ndarray, error: float) -> _Sizes:
+        """With what one more release told."""
+        return _Sizes(_FORGET * self.precision + 1 / error**2, _FORGET * self.total + frequencies / error**2)
 
-    def zoomed(self, frequencies: np.ndarray, error: float) -> bool:
-        """Whether a release clearly told of the `_SMALL` smallest sizes only; if so, they move up by `_ZOOM` sizes.
-
-        What earlier ones told is then forgotten: they were of a point far off.
-        """
-        others = N_SIZES - _SMALL
-        small = frequencies[others:].sum() - frequencies[:others].sum()
-        clear = _CLEARLY * error
-        if small < clear * math.sqrt(N_SIZES) or np.any(frequencies[:others] > clear):
-            return False
-        self.precision, self.total = 1 / error**2, np.append(frequencies[_ZOOM:], np.zeros(_ZOOM)) / error**2
-        return True
+    @property
+    def clear(self) -> np.ndarray:
+        """Frequencies, 0 where noise may be all there is."""
+        frequencies = self.total / self.precision
+        return np.where(frequencies > 2 / math.sqrt(self.precision), frequencies, 0.0)
 
     @property
     def rms(self) -> float:
         """Root mean square norm / longest."""
-        frequencies = self.total / self.precision
-        seen = frequencies > 2 / math.sqrt(self.precision)
-        seen = seen if seen.any() else frequencies == frequencies.max()
-        return math.sqrt(float(frequencies[seen] @ _NORMS[seen] ** 2) / float(frequencies[seen].sum()))
+        frequencies = self.clear
+        if not frequencies.any():
+            frequencies = np.array(self.total == self.total.max(), dtype=np.float64)
+        return math.sqrt(float(frequencies @ _NORMS**2) / float(frequencies.sum()))
 
     def exceeded_by(self, fraction: float) -> float:
         """Norm / longest that about this fraction of users, as far as is seen, exceeds.
@@ -342,8 +335,7 @@ class _Sizes:
         Within a size, the fraction that exceeds a norm is taken to fall as a power of it, to a twentieth of `fraction`
         at least.
         """
-        frequencies = self.total / self.precision
-        tails = np.cumsum(np.where(frequencies > 2 / math.sqrt(self.precision), frequencies, 0.0))
+        tails = np.cumsum(self.clear)
         size = int(np.searchsorted(tails[:-1], fraction, side="right"))
         above = max(tails[size - 1] if size else 0.0, fraction / 20)
         place = math.log(max(tails[size] / fraction, 1.0)) / math.log(max(tails[size], fraction) / above)
@@ -357,167 +349,161 @@ class _Sizes:
         return float(frequencies @ np.minimum(1.0, clip / _NORMS)) / float(frequencies.sum())
 
 
-@dataclass
-class _Descent:
-    """Steps with momentum in some directions of whitened coordinates, from one released gradient to the next."""
+def _zoomed(frequencies: np.ndarray, error: float) -> _Sizes | None:
+    """If a release clearly told of the `_SMALL` smallest sizes only: these, `_ZOOM` sizes larger; None if not.
+
+    What earlier releases told is then forgotten: they were of a point far off.
+    """
+    others, clear = N_SIZES - _SMALL, _CLEARLY * error
+    small = frequencies[others:].sum() - frequencies[:others].sum()
+    if small < clear * math.sqrt(N_SIZES) or np.any(frequencies[:others] > clear):
+        return None
+    return _Sizes(1 / error**2, np.append(frequencies[_ZOOM:], np.zeros(_ZOOM)) / error**2)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """What changes from step to step, all of it public: computed from releases."""
+
+    point: np.ndarray  # in the directions
+    velocity: np.ndarray
+    curvature: float  # a guess before it is measured, unless the loss tells it at each point
+    clip: float
+    sizes: _Sizes = field(default_factory=_Sizes)
+    scale: float = 1.0  # of slopes / what public numbers say of it, where targets are found to be far smaller
+    followed: float = 1.0  # curvature / what the loss tells of it
+    inverse_rows: float = 0.0  # mean over users of 1 / rows
+    n_steps: int = 0
+    walk: float = 0.0  # variance of a weight along which nothing is curved: steps of mere noise, added up
+    visits: tuple[Visit, ...] = ()
+    affected: tuple[tuple[float, float], ...] = ()  # of everyone, as released, and its noise's std
+
+
+@dataclass(frozen=True, eq=False)
+class _Average:
+    """Of steps: the corrected average, the std of a weight of it, and the variance of predictions at the points."""
+
+    point: np.ndarray
+    noise: float
+    spread: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Steps with momentum in some directions (None for all) of whitened coordinates: what stays the same."""
 
     problem: Problem
     loss: Loss
     coordinates: Coordinates
     phase: ClippedPhase
-    point: np.ndarray  # in the directions
-    curvature: float  # before it is measured, unless the loss tells it at each point
+    axes: Axes
     directions: np.ndarray | None = None
-    sizes: _Sizes = field(default_factory=_Sizes)
-    affected: list[tuple[float, float]] = field(default_factory=list)  # of everyone, as released, and its noise's std
-    noise: float = 0.0  # std of a weight of the corrected average
-    walk: float = 0.0  # variance of a weight along which nothing is curved: steps of mere noise, added up
-    path: Walk = field(default_factory=Walk)
-    passed: int = 0
-    inverse_rows: float = 0.0  # mean over users of 1 / rows
-    followed: float = 1.0  # curvature / what the loss tells of it
-    axes: Axes | None = None  # where the spread of predictions is wanted
-    spread: float = 0.0  # variance of predictions, of rows and of the averaged points
-    scale: float = 1.0  # of slopes / what public numbers say of it, where targets are found to be far smaller
 
-    def __post_init__(self) -> None:
-        self.longest = self.phase.longest * _slope_scale(self.problem) * self.scale
-        self.clip = 0.25 * self.longest
-        self.velocity = np.zeros_like(self.point)
-        self.row_weights = RowWeights(self._row_basis(), self.phase.longest)
-        self._penalty = self._penalty_axes() if self.problem.l2 else None
-        self._follow()
-
-    def _row_basis(self) -> np.ndarray:
-        """What turns a row into what its prediction is made of, in these directions."""
+    @cached_property
+    def bases(self) -> list[np.ndarray]:
+        """What turns a row into what each output's prediction is made of, in these directions."""
         basis = self.coordinates.basis
         if self.directions is None:
-            return basis
+            return [basis]
         blocks = self.directions.reshape(-1, len(basis), self.directions.shape[1])
-        turned = [basis[:, None] * block if basis.ndim == 1 else basis @ block for block in blocks]
-        return np.column_stack(turned)
+        return [basis[:, None] * block if basis.ndim == 1 else basis @ block for block in blocks]
 
-    def _penalty_axes(self) -> tuple[np.ndarray, np.ndarray | None]:
+    @cached_property
+    def row_weights(self) -> RowWeights:
+        return RowWeights(self.bases[0] if len(self.bases) == 1 else np.column_stack(self.bases), self.phase.longest)
+
+    @cached_property
+    def penalty(self) -> tuple[np.ndarray, np.ndarray | None]:
         """How curved the penalty is, and along which axes of these directions (None for the coordinates' own)."""
-        basis, size = self.coordinates.basis, self.problem.n_features
-        kept = self.problem.l2 * self.problem.penalised(np.ones(size))
-        if self.directions is None and basis.ndim == 1:
-            return kept * basis**2, None
-        if self.directions is None:
-            return np.linalg.eigh((basis.T * kept) @ basis)
-        blocks = self.directions.reshape(-1, size, self.directions.shape[1])
-        turned = [basis[:, None] * block if basis.ndim == 1 else basis @ block for block in blocks]
-        return np.linalg.eigh(sum((one.T * kept) @ one for one in turned))
-
-    def _over_curvature(self, gradient: np.ndarray, steep: float) -> np.ndarray:
-        """A gradient over the curvature of the clipped objective, `steep`, and that of the penalty."""
-        if self._penalty is None:
-            return gradient / steep
-        values, axes = self._penalty
-        blocks = gradient.reshape(-1, len(values))
-        over = blocks / (steep + values) if axes is None else (blocks @ axes / (steep + values)) @ axes.T
-        return np.asarray(over.ravel())
-
-    def _whitened(self) -> np.ndarray:
-        return self.point if self.directions is None else self.directions @ self.point
-
-    def _gradient(self) -> MeanGradient:
-        weights = self.coordinates.to_weights(self._whitened())
-        return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
-
-    def measure_curvature(self, label: str, ratio: float) -> Releases[None]:
-        """Set the curvature to what is released, as far as that can be told from noise, of userdp's losses."""
-        statistic = MeanCurvature(self._gradient(), self.difference, self.loss.curvature)
-        scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
-        radius = 1.0 if self.phase.pure else statistic.radius
-        released = (yield Request(label, statistic, radius)) + 0.5
-        measured = scale * float(released[0])
-        self.inverse_rows = min(max(float(released[1]) - radius * ratio, 0.0), 1.0)
-        usual = self.curvature / self.loss.curvature
-        if self.loss.usual_curvature is not None:  # far below the largest it is known but for a factor
-            fraction = usual * _likely_factor(measured / usual, scale * radius * ratio / usual)
-            self.followed *= fraction / usual
-            self._follow()
-            return
-        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + (scale * radius * ratio) ** 2)
-        fraction = trust * measured + (1 - trust) * usual
-        self.curvature = self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0)
-
-    def settle(self, point: np.ndarray) -> None:
-        """Have the curvature, and noise, be what the loss's mean tells of predictions there, if that is more curved.
-
-        A rare class is rarer where the curvature was measured, and the directions that tell it from the other are more
-        curved than most: with more noise than there is, shrinkage would take signal for noise.
-        """
-        if self.axes is None or not self.axes.level or self.loss.mean is None or self.loss.usual_curvature is not None:
-            return
-        told = told_curvature(self.loss.mean, self.axes.mean_and_square(point)[0], self.spread)
-        told = min(max(told, self.curvature), self.loss.curvature)
-        self.curvature, self.noise = told, self.noise * self.curvature / told
+        kept = self.problem.l2 * self.problem.penalised(np.ones(self.problem.n_features))
+        if self.bases[0].ndim == 1:
+            return kept * self.bases[0] ** 2, None
+        return np.linalg.eigh(sum((one.T * kept) @ one for one in self.bases))
 
     @property
     def difference(self) -> float:
         """Of predictions, over which the slope's derivative is told."""
         return 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
 
-    @property
-    def gradient_size(self) -> float:
+    def longest(self, state: _State) -> float:
+        """What bounds a user's gradient: row weights bound its rows, and few slopes are larger."""
+        return self.phase.longest * _slope_scale(self.problem) * state.scale
+
+    def gradient_size(self, state: _State) -> float:
         """Root mean square of users' gradients, about, if no row counted less for its length."""
         usual = math.sqrt(self.problem.n_features)
-        return self.sizes.rms * self.longest * max(1.0, usual / self.phase.longest)
+        return state.sizes.rms * self.longest(state) * max(1.0, usual / self.phase.longest)
 
-    def exceeded_by(self, fraction: float, longest: float) -> float:
+    def exceeded_by(self, state: _State, fraction: float, longest: float) -> float:
         """Norm that about this fraction of users' gradients exceeds, as far as is seen, if rows are this long."""
-        return self.sizes.exceeded_by(fraction) * self.longest * max(1.0, longest / self.phase.longest)
+        return state.sizes.exceeded_by(fraction) * self.longest(state) * max(1.0, longest / self.phase.longest)
 
-    def _follow(self) -> None:
-        """Have the curvature be that of this point, if the loss tells it: coordinates tell mean and mean square of
-        rows' predictions.
+    def relative_curvature(self, state: _State) -> float:
+        return state.curvature / (_TYPICAL_CURVATURE * self.loss.curvature)
+
+    def is_flat(self, state: _State) -> bool:
+        return self.relative_curvature(state) < _FLAT
+
+    def whitened(self, point: np.ndarray) -> np.ndarray:
+        return point if self.directions is None else self.directions @ point
+
+    def begin(
+        self, point: np.ndarray, curvature: float, scale: float = 1.0, followed: float = 1.0, inverse_rows: float = 0.0
+    ) -> _State:
+        state = _State(point, np.zeros_like(point), curvature, 0.0, _Sizes(), scale, followed, inverse_rows)
+        return self.at(replace(state, clip=0.25 * self.longest(state)), point)
+
+    def at(self, state: _State, point: np.ndarray) -> _State:
+        """The state there: its curvature is that of the point, if the loss tells it.
+
+        Coordinates tell mean and mean square of rows' predictions.
         """
-        if self.loss.usual_curvature is None:
-            return
-        u, mean = self._whitened(), 0.0
-        if self.problem.intercept:
-            mean = float(self.coordinates.constant @ u)
-        self.curvature = self.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
+        curvature = state.curvature
+        if self.loss.usual_curvature is not None:
+            u = self.whitened(point)
+            mean = float(self.coordinates.constant @ u) if self.problem.intercept else 0.0
+            curvature = state.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
+        return replace(state, point=point, curvature=curvature)
 
-    def steps(self, label: str, n_steps: int, ratio: float) -> Releases[np.ndarray]:
-        """So many steps; the average of the points less that of the gradients over the curvature.
+    def gradient(self, state: _State) -> MeanGradient:
+        weights = self.coordinates.to_weights(self.whitened(state.point))
+        return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
-        Where residuals are found to be far smaller than declared noise falls with them, from step to step: each then
-        weighs by the inverse of its variance.
+    def measure(self, state: _State, ratio: float, label: str) -> Releases[_State]:
+        """The curvature becomes what is released, as far as that can be told from noise, of userdp's losses."""
+        statistic = MeanCurvature(self.gradient(state), self.difference, self.loss.curvature)
+        scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
+        radius = 1.0 if self.phase.pure else statistic.radius
+        released = (yield Request(label, statistic, radius)) + 0.5
+        noise, measured = scale * radius * ratio, scale * float(released[0])
+        state = replace(state, inverse_rows=min(max(float(released[1]) - radius * ratio, 0.0), 1.0))
+        usual = state.curvature / self.loss.curvature
+        if self.loss.usual_curvature is not None:  # far below the largest it is known but for a factor
+            factor = _likely_factor(measured / usual, noise / usual)
+            return self.at(replace(state, followed=state.followed * factor), state.point)
+        trust = _CURVATURE_SPREAD**2 / (_CURVATURE_SPREAD**2 + noise**2)
+        fraction = trust * measured + (1 - trust) * usual
+        return replace(state, curvature=self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0))
+
+    def clipped(self, state: _State) -> float:
+        """Where to clip: at a multiple of the root mean square; in a hurry at what few users' gradients exceed.
+
+        A flat smooth loss tells of a rare class, whose few long gradients noise may hide: they are the longer the fewer
+        rows a user has.
         """
-        corrected, noises = np.empty((n_steps, self.point.size)), np.empty(n_steps)
-        moments = np.zeros(2)  # of predictions
-        long = self.phase.hurried or self.phase.pure
-        momentum, step = self._pace
-        for number in range(n_steps):
-            gradient, std, steep = yield from self._release(label, ratio)
-            over = self._over_curvature(gradient, steep)
-            self.path.add(self.point, gradient, std)
-            corrected[number], noises[number] = self.point - over, std / steep
-            if self.axes is not None and self.loss.mean is not None:
-                moments += self.axes.mean_and_square(self.point) / n_steps
-            length = step / steep * (1.0 if long else math.sqrt(4 / (4 + number + self.passed)))
-            most = _MOST_NOISE * self.problem.typical_prediction / (std * math.sqrt(self.point.size))
-            self.velocity = momentum * self.velocity - min(length, most) * steep * over
-            self.walk += (min(length, most) * std / (1 - momentum)) ** 2
-            if self.loss.usual_curvature is not None:  # which holds nearby
-                self.velocity = self.velocity / max(1.0, float(np.linalg.norm(self.velocity)) / _NEARBY)
-            self.point = self.point + self.velocity
-            self._follow()
-        self.passed += n_steps
-        weights = np.ones(n_steps) if self.scale == 1 else noises**-2
-        weights /= weights.sum()
-        self.noise = float(np.linalg.norm(weights * noises))
-        self.spread = moments[1] - moments[0] ** 2
-        return np.asarray(weights @ corrected)
+        phase, loss, sizes, alone = self.phase, self.problem.loss, state.sizes, math.sqrt(state.inverse_rows)
+        usual = max(phase.least_clip * alone, 0.0 if phase.hurried else phase.clip) * sizes.rms
+        if phase.hurried or phase.label == RECALIBRATION or phase.least_clip:
+            usual = max(usual, sizes.exceeded_by(_CLIPPED_TAIL * phase.s))
+        lopsided = loss.event * max(0.0, math.sqrt(loss.event / self.relative_curvature(state)) - 1)
+        least = _LOPSIDED[phase.label] * lopsided * alone if loss.smooth else 0.0
+        return self.longest(state) * min(1.0, max(usual, least))
 
-    def _release(self, label: str, ratio: float) -> Releases[tuple[np.ndarray, float, float]]:
-        """A gradient in these directions, the std of its noise, and the curvature of the clipped objective."""
-        mark = _MARK * self.clip
-        statistic = ClippedGradient(self._gradient(), self.clip, self.longest, mark, self.directions)
-        radius = _radius(statistic.radius, self.point.size, self.phase.pure)
+    def release(self, state: _State, ratio: float, label: str) -> Releases[tuple[_State, np.ndarray, float, float]]:
+        """What the state is then; a gradient, the std of its noise, and the curvature of the clipped objective."""
+        mark = _MARK * state.clip
+        statistic = ClippedGradient(self.gradient(state), state.clip, self.longest(state), mark, self.directions)
+        radius = _radius(statistic.radius, state.point.size, self.phase.pure)
         released = yield Request(label, statistic, radius)
         std = ratio * radius
         gradient, frequencies, affected = statistic.told(released)
@@ -525,55 +511,88 @@ class _Descent:
             blocks = gradient.reshape(self.loss.n_outputs, -1)
             gradient = (blocks - blocks.mean(axis=0)).ravel()
         if label not in APPROACH:  # which asks a part of the users
-            self.affected.append((affected, std / statistic.affected_mark))
-        self.sizes.see(frequencies, std / mark)
-        steep = self.curvature * self.sizes.kept(self.clip / self.longest)
-        if in_units(self.problem) and self.sizes.zoomed(frequencies, std / mark):
-            self.scale, self.longest = self.scale / 2**_ZOOM, self.longest / 2**_ZOOM
-        self.clip = self.longest * min(1.0, max(self._usual_clip, self._least_clip))
+            told = (affected, std / statistic.affected_mark)
+            state = replace(state, affected=(*state.affected, told))
+        sizes = state.sizes.seen(frequencies, std / mark)
+        steep = state.curvature * sizes.kept(state.clip / self.longest(state))
+        state = replace(state, sizes=sizes)
+        if in_units(self.problem) and (zoomed := _zoomed(frequencies, std / mark)) is not None:
+            state = replace(state, sizes=zoomed, scale=state.scale / 2**_ZOOM)
         if self.problem.l2:
-            u = self._whitened()
-            weights = self.problem.penalised(self.coordinates.to_weights(u))
+            weights = self.problem.penalised(self.coordinates.to_weights(self.whitened(state.point)))
             pull = self.coordinates.of_gradient(self.problem.l2 * weights)
             gradient = gradient + (pull if self.directions is None else pull @ self.directions)
-        return gradient, std, steep
+        return replace(state, clip=self.clipped(state)), gradient, std, steep
 
-    @property
-    def _pace(self) -> tuple[float, float]:
-        if self.phase.hurried and self.flat:
-            return _FLAT_PACE
-        return _HURRIED_PACE if self.phase.hurried or self.phase.pure else _PACE
+    def over_curvature(self, gradient: np.ndarray, steep: float) -> np.ndarray:
+        """A gradient over the curvature of the clipped objective, `steep`, and that of the penalty."""
+        if not self.problem.l2:
+            return gradient / steep
+        values, axes = self.penalty
+        blocks = gradient.reshape(-1, len(values))
+        over = blocks / (steep + values) if axes is None else (blocks @ axes / (steep + values)) @ axes.T
+        return np.asarray(over.ravel())
 
-    @property
-    def flat(self) -> bool:
-        return self._relative_curvature < _FLAT
+    def steps(self, state: _State, n_steps: int, ratio: float, label: str) -> Releases[tuple[_State, _Average]]:
+        """So many steps; the average of the points less that of the gradients over the curvature.
 
-    @property
-    def _relative_curvature(self) -> float:
-        return self.curvature / (_TYPICAL_CURVATURE * self.loss.curvature)
-
-    @property
-    def _usual_clip(self) -> float:
-        """In units of longest: a multiple of the root mean square; in a hurry what few users' gradients exceed."""
-        skewed = self.phase.least_clip * math.sqrt(self.inverse_rows)
-        if self.phase.hurried:
-            return max(self.sizes.exceeded_by(_CLIPPED_TAIL * self.phase.s), skewed * self.sizes.rms)
-        usual = max(self.phase.clip, skewed) * self.sizes.rms
-        if self.phase.label == RECALIBRATION or self.phase.least_clip:
-            usual = max(usual, self.sizes.exceeded_by(_CLIPPED_TAIL * self.phase.s))
-        return usual
-
-    @property
-    def _least_clip(self) -> float:
-        """In units of longest: a flat smooth loss tells of a rare class, whose few long gradients noise may hide.
-
-        They are the longer the fewer rows a user has.
+        Where residuals are found to be far smaller than declared noise falls with them, from step to step: each then
+        weighs by the inverse of its variance.
         """
-        event = self.problem.loss.event
-        lopsided = (
-            event * max(0.0, math.sqrt(event / self._relative_curvature) - 1) if self.problem.loss.smooth else 0.0
-        )
-        return _LOPSIDED[self.phase.label] * lopsided * math.sqrt(self.inverse_rows)
+        problem, loss, phase = self.problem, self.loss, self.phase
+        corrected, noises, moments = np.empty((n_steps, state.point.size)), np.empty(n_steps), np.zeros(2)
+        long = phase.hurried or phase.pure
+        momentum, pace = _HURRIED_PACE if long else _PACE
+        if phase.hurried and self.is_flat(state):
+            momentum, pace = _FLAT_PACE
+        for number in range(n_steps):
+            state, gradient, std, steep = yield from self.release(state, ratio, label)
+            over = self.over_curvature(gradient, steep)
+            corrected[number], noises[number] = state.point - over, std / steep
+            if self.directions is None and loss.mean is not None:
+                moments += self.axes.mean_and_square(state.point) / n_steps
+            # As long as the curvature allows, falling if steps are many; no step's noise moves predictions by much.
+            length = pace / steep * (1.0 if long else math.sqrt(4 / (4 + state.n_steps)))
+            length = min(length, _MOST_NOISE * problem.typical_prediction / (std * math.sqrt(state.point.size)))
+            velocity = momentum * state.velocity - length * steep * over
+            if loss.usual_curvature is not None:  # which holds nearby
+                velocity = velocity / max(1.0, float(np.linalg.norm(velocity)) / _NEARBY)
+            state = replace(
+                self.at(state, state.point + velocity),
+                velocity=velocity,
+                n_steps=state.n_steps + 1,
+                walk=state.walk + (length * std / (1 - momentum)) ** 2,
+                visits=(*state.visits, (state.point, gradient, std)),
+            )
+        weights = np.ones(n_steps) if state.scale == 1 else noises**-2
+        weights /= weights.sum()
+        noise = float(np.linalg.norm(weights * noises))
+        return state, _Average(np.asarray(weights @ corrected), noise, moments[1] - moments[0] ** 2)
+
+    def settled(self, state: _State, average: _Average) -> tuple[_State, _Average]:
+        """The curvature, and noise, are what the loss's mean tells of predictions there, if that is more curved.
+
+        A rare class is rarer where the curvature was measured, and the directions that tell it from the other are more
+        curved than most: with more noise than there is, shrinkage would take signal for noise.
+        """
+        if not self.axes.level or self.loss.mean is None or self.loss.usual_curvature is not None:
+            return state, average
+        told = told_curvature(self.loss.mean, self.axes.mean_and_square(average.point)[0], average.spread)
+        told = min(max(told, state.curvature), self.loss.curvature)
+        return replace(state, curvature=told), replace(average, noise=average.noise * state.curvature / told)
+
+
+def _likely_factor(measured: float, noise: float) -> float:
+    """The mean of a positive factor, given what was measured of it with noise; before, all sizes are as likely.
+
+    Where noise is as large as the factor, measured ones may be near 0 or below: steps over such a curvature diverge.
+    """
+    factors = np.geomspace(*_FOLLOWED, 61)
+    exponents = -0.5 * ((measured - factors) / noise) ** 2
+    return float(np.average(factors, weights=np.exp(exponents - exponents.max())))
+
+
+# --- the whole schedule -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -609,87 +628,123 @@ class WhitenedClip:
             coordinates = public_coordinates(problem.public_moment)
         else:
             coordinates = yield from release_coordinates(problem.n_features, self.whitening, problem.intercept)
-        curvature = None
+        curvature = math.inf
         if LOCATION in self.parts:
             place = yield from located(problem, LOCATION, *self.parts[LOCATION], phase.pure)
             problem, curvature = place.centred(problem), place.curvature
-        loss = _smooth(problem, phase)
-        start = coordinates.from_weights(problem.start)
-        usual = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
-        curvature = usual if curvature is None else min(curvature, loss.curvature)
-        axes = Axes.of(coordinates, problem.intercept)
-        descent = _Descent(problem, loss, coordinates, phase, start, curvature, axes=axes)
-        point = start
+        loss = problem.loss
+        if not loss.smooth:  # smoothed over a width that falls with the noise
+            loss = smoothed(loss, min(max(phase.noise_ratio, 0.02), 0.2) * problem.typical_prediction)
+        if math.isinf(curvature):
+            curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
+        start, axes = coordinates.from_weights(problem.start), Axes.of(coordinates, problem.intercept)
+        run = _Run(problem, loss, coordinates, phase, axes)
+        state, average = run.begin(start, min(curvature, loss.curvature)), _Average(start, 0.0)
         for label, (n_steps, ratio) in self.parts.items():
             if label in (EARLY_CURVATURE, CURVATURE):
-                yield from descent.measure_curvature(label, ratio)
-            elif label != LOCATION and (label not in IF_FLAT or descent.flat):
-                point = yield from descent.steps(label, n_steps, ratio)
-        descent.settle(point)
-        effects = _effects(descent)
-        one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
-        far = _FAR if _linear_beyond(problem) else 0
-        errors = (descent.noise, math.sqrt(descent.walk))
-        curved, relative = descent.path.along(axes, descent.curvature, one_unit, errors[1], far)
-        noises = np.minimum(descent.noise / np.minimum(relative, 1.0), math.hypot(*errors))
-        found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
-        if coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
-            curved, relative = axes.known**4, np.ones_like(relative)
-        before, point = point, start + axes.shrunk(point - start, *errors, curved, relative, one_unit)
-        level_noise = descent.noise
+                state = yield from run.measure(state, ratio, label)
+            elif label != LOCATION and (label not in IF_FLAT or run.is_flat(state)):
+                state, average = yield from run.steps(state, n_steps, ratio, label)
+        state, average = run.settled(state, average)
+        found.phases.append(phase.summary(state.clip, steps=phase.n_steps, curvature=state.curvature))
+        point = self._shrunk(run, state, average, start, found)
+        affected, level_noise = state.affected, average.noise
         if loss.mean is not None:
-            point = axes.with_mean_of(point, loss.mean, descent.spread)
-        found.phases.append(phase.summary(descent.clip, steps=phase.n_steps, curvature=descent.curvature))
-        affected = descent.affected
+            point = axes.with_mean_of(point, loss.mean, average.spread)
         for one in recalibration:
             if LOCATION in self.parts:
-                weights = coordinates.to_weights(point)
                 counted = (one.label, one.n_steps, one.noise_ratio, one.pure)
-                point = coordinates.from_weights((yield from recovered(problem, weights, *counted)))
+                weights = yield from recovered(problem, coordinates.to_weights(point), *counted)
+                point = coordinates.from_weights(weights)
                 continue
-            point, last = yield from _recalibrated(descent, one, point, before - point)
+            point, last, level_noise = yield from _recalibrated(run, state, average, one, point)
             found.phases.append(one.summary(last.clip, steps=one.n_steps, curvature=last.curvature))
-            affected, level_noise = affected + last.affected, last.noise
+            affected += last.affected
         found.total_error = _total_error(loss, axes, point, level_noise)
         found.affected_users = _affected_users(affected, phase)
         if in_units(problem):
-            point = _within(problem, axes, coordinates, point)
-            found.target_fraction = _target_fraction(descent, axes, point)
+            point, found.target_fraction = _in_range(run, state, point)
         found.weights = coordinates.project(problem.domain, coordinates.to_weights(point))
-        expected_excess = _after(descent, phase.n_users, problem)
-        found.bound = min(expected_excess, problem.loss_at_zero)
-        found.signal = descent.curvature / 2 * axes.variation(point - start) / expected_excess
+        # The estimate of the excess risk: noise of the average, and what n users tell.
+        square = (state.sizes.rms * run.longest(state)) ** 2
+        noise = state.curvature / 2 * problem.dimension * average.noise**2
+        excess = _WORSE * noise + square / (2 * state.curvature * phase.n_users)
+        found.bound = min(excess, problem.loss_at_zero)
+        found.signal = state.curvature / 2 * axes.variation(point - start) / excess
         if problem.intercept and coordinates.row_scale > _HIDDEN:
             found.message = HIDDEN_ADVICE
-        elif _biased(problem, phase.s, descent.inverse_rows, phase.pure) and self.intervals is None:
+        elif _biased(problem, phase.s, state.inverse_rows, phase.pure) and self.intervals is None:
             found.message = CLIPPED_ADVICE
         if self.intervals is not None:
+            told = (state.curvature, state.inverse_rows, run.gradient_size(state), partial(run.exceeded_by, state))
             slope = problem.lipschitz / problem.row_norm
-            told = (descent.curvature, descent.inverse_rows, descent.gradient_size, descent.exceeded_by, slope)
-            fitted = Fitted(coordinates, loss, found.weights, *told, descent.difference, _unit_effects(descent))
+            fitted = Fitted(coordinates, loss, found.weights, *told, slope, run.difference, _unit_effects(run, state))
             yield from self.intervals.refine(problem, fitted, found)
 
+    def _shrunk(self, run: _Run, state: _State, average: _Average, start: np.ndarray, found: Found) -> np.ndarray:
+        """The average, its entries along the axes shrunk to what of them is signal; and `found.weight_errors`."""
+        axes, walk = run.axes, math.sqrt(state.walk)
+        # What a step along each axis (columns) changes of the effect of a unit of each column (rows), or only its own.
+        along, units = np.abs(axes.weights_along(run.coordinates.basis)), _unit_effects(run, state)
+        effects = along * (units if along.ndim == 1 else units[:, None])
+        one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
+        beyond = run.problem.loss  # where large errors count linearly, gradients far off tell nothing of curvatures
+        linear = not beyond.classifies and beyond.lipschitz(1.0, 1.0, 1.0) == beyond.lipschitz(1.0, 2.0, 2.0)
+        far = _FAR if linear else 0
+        curved, relative = curved_along(axes, state.visits[far:], state.visits[0][0], state.curvature, one_unit, walk)
+        noises = np.minimum(average.noise / np.minimum(relative, 1.0), math.hypot(average.noise, walk))
+        found.weight_errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
+        if run.coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
+            curved, relative = axes.known**4, np.ones_like(relative)
+        shrunk = axes.shrunk(average.point - start, average.noise, walk, curved, relative, one_unit)
+        return np.asarray(start + shrunk)
 
-def _within(problem: Problem, axes: Axes, coordinates: Coordinates, point: np.ndarray) -> np.ndarray:
-    """The point, all predictions moved to where their mean is one that targets can have."""
-    if not axes.level or problem.target_bound is None:
-        return point
-    mean = axes.mean_and_square(point)[0]
-    return np.asarray(
-        point + (np.clip(mean, -problem.target_bound, problem.target_bound) - mean) * coordinates.constant
-    )
 
+def _recalibrated(
+    run: _Run, state: _State, before: _Average, phase: ClippedPhase, found: np.ndarray
+) -> Releases[tuple[np.ndarray, _State, float]]:
+    """The point moved along itself and along the intercepts, as far as the change stands out of its noise.
 
-def _target_fraction(descent: _Descent, axes: Axes, point: np.ndarray) -> float:
-    """Which part of their declared range nearly all targets lie within: three times residuals and predictions' spread.
-
-    Residuals are told by gradients: of m rows they are shorter by sqrt(m), if a user's residuals are independent.
+    What was found is off by noise, by what clipping does, at most a part of typical predictions, and by what was
+    shrunk too much: more is not expected of a change that has much noise itself. Also how the steps ended, and the std
+    of their average.
     """
+    problem, coordinates = run.problem, run.coordinates
+    columns = [found]
+    if problem.intercept:
+        columns = [*np.kron(np.eye(problem.loss.n_outputs), coordinates.constant), found]
+    directions, lengths = np.linalg.qr(np.column_stack(columns))
+    clear = np.abs(np.diag(lengths)) > 1e-9 * np.linalg.norm(found)  # not where all but the intercept was shrunk to 0
+    directions = directions[:, clear | (np.arange(len(clear)) == 0)]
+    start, few = directions.T @ found, _Run(problem, run.loss, coordinates, phase, run.axes, directions)
+    last = few.begin(start, state.curvature, state.scale, state.followed, state.inverse_rows)
+    burn_in = phase.n_steps // 4
+    last, _ = yield from few.steps(last, burn_in, phase.noise_ratio, RECALIBRATION)
+    last, average = yield from few.steps(last, phase.n_steps - burn_in, phase.noise_ratio, RECALIBRATION)
+    change, clipping = average.point - start, _CLIPPING * problem.typical_prediction * state.scale
+    most = before.noise**2 + clipping**2 + (directions.T @ (before.point - found)) ** 2
+    signal = np.minimum(np.maximum(change**2 - average.noise**2, 0.0), most)
+    return found + directions @ (change * signal / (signal + average.noise**2)), last, average.noise
+
+
+# --- what is reported of a run ----------------------------------------------------------------------------------------
+
+
+def _in_range(run: _Run, state: _State, point: np.ndarray) -> tuple[np.ndarray, float]:
+    """The point, all predictions moved to where their mean is one that targets can have; and `target_fraction`.
+
+    That is which part of their declared range nearly all targets lie within: three times residuals and predictions'
+    spread. Gradients tell residuals: of m rows they are shorter by sqrt(m), if a user's residuals are independent.
+    """
+    bound, axes = run.problem.target_bound, run.axes
+    if axes.level and bound is not None:
+        mean = axes.mean_and_square(point)[0]
+        point = point + (np.clip(mean, -bound, bound) - mean) * run.coordinates.constant
+    if not axes.level or not state.inverse_rows:
+        return point, math.nan
     mean, square = axes.mean_and_square(point)
-    if not axes.level or not descent.inverse_rows:
-        return math.nan
-    residual = descent.gradient_size**2 / (descent.problem.n_features * descent.inverse_rows)
-    return 3 * math.sqrt(residual + max(square - mean**2, 0.0)) / float(descent.problem.target_bound or math.inf)
+    residual = run.gradient_size(state) ** 2 / (run.problem.n_features * state.inverse_rows)
+    return point, 3 * math.sqrt(residual + max(square - mean**2, 0.0)) / float(bound or math.inf)
 
 
 def _total_error(loss: Loss, axes: Axes, point: np.ndarray, noise: float) -> float:
@@ -702,20 +757,13 @@ def _total_error(loss: Loss, axes: Axes, point: np.ndarray, noise: float) -> flo
     return told_curvature(loss.mean, level, variance) * noise * axes.level / mean if mean > 0 else math.nan
 
 
-def _effects(descent: _Descent) -> np.ndarray:
-    """What a step along each axis (columns) changes of the effect of a unit of each column (rows), or only its own."""
-    assert descent.axes is not None
-    along, units = np.abs(descent.axes.weights_along(descent.coordinates.basis)), _unit_effects(descent)
-    return np.asarray(along * (units if along.ndim == 1 else units[:, None]))
-
-
-def _unit_effects(descent: _Descent) -> np.ndarray:
+def _unit_effects(run: _Run, state: _State) -> np.ndarray:
     """The effect of one unit of each column, if its weight is 1.
 
     A unit is the column's scale, which most users who have it share, or of a column that lies far from 0 its spread;
     effects are in log odds, or logarithms of counts, or else in units of what a typical residual moves predictions by.
     """
-    coordinates, problem = descent.coordinates, descent.problem
+    coordinates, problem = run.coordinates, run.problem
     moment = coordinates.moment
     squares = moment if moment.ndim == 1 else np.diag(moment)
     spreads = np.ones(len(squares))  # about the mean, in units of about 0, squared
@@ -724,12 +772,12 @@ def _unit_effects(descent: _Descent) -> np.ndarray:
     units = np.maximum(np.sqrt(squares), 0.0 if coordinates.scales is None else coordinates.scales) * np.sqrt(spreads)
     if problem.loss.classifies or problem.loss.usual_curvature is not None:
         return np.asarray(units)
-    per_user = 1 / max(descent.inverse_rows, _FEWEST_INVERSE_ROWS)
-    residual = descent.sizes.rms * descent.longest / math.sqrt(problem.dimension * alike(per_user, _SIMILARITY))
-    return np.asarray(units * descent.curvature / residual)
+    per_user = 1 / max(state.inverse_rows, _FEWEST_INVERSE_ROWS)
+    residual = state.sizes.rms * run.longest(state) / math.sqrt(problem.dimension * alike(per_user, _SIMILARITY))
+    return np.asarray(units * state.curvature / residual)
 
 
-def _affected_users(seen: list[tuple[float, float]], phase: ClippedPhase) -> AffectedUsers:
+def _affected_users(seen: tuple[tuple[float, float], ...], phase: ClippedPhase) -> AffectedUsers:
     """The fraction of affected users and its interval: of what was released of it, weighed by its precision."""
     fractions, errors = np.array(seen).T
     weights = errors**-2 / (errors**-2).sum()
@@ -737,71 +785,3 @@ def _affected_users(seen: list[tuple[float, float]], phase: ClippedPhase) -> Aff
     of_samples = min(max(mean, 0.0), 1.0) * (1 - q) / phase.users_a_step  # variance of a fraction by who is drawn
     std = math.sqrt(weights**2 @ (errors**2 + of_samples))
     return AffectedUsers.of(mean, (_LAPLACE_QUANTILE if phase.pure else _QUANTILE) * std)
-
-
-def _after(descent: _Descent, n_users: int, problem: Problem) -> float:
-    """The estimate of the excess risk from what was released: noise of the average, and what n users tell."""
-    square = (descent.sizes.rms * descent.longest) ** 2
-    noise = descent.curvature / 2 * problem.dimension * descent.noise**2
-    return _WORSE * noise + square / (2 * descent.curvature * n_users)
-
-
-def _noise_ratio(step: Step, problem: Problem) -> float:
-    mechanism = step.mechanism
-    assert isinstance(mechanism, Clip)
-    return mechanism.noise_std(1.0, problem.dimension + N_SIZES + 1)
-
-
-def _smooth(problem: Problem, phase: ClippedPhase) -> Loss:
-    """The loss itself or, if it is non-smooth, smoothed over a width that falls with the noise."""
-    if problem.loss.smooth:
-        return problem.loss
-    width = min(max(phase.noise_ratio, 0.02), 0.2) * problem.typical_prediction
-    return smoothed(problem.loss, width)
-
-
-def _likely_factor(measured: float, noise: float) -> float:
-    """The mean of a positive factor, given what was measured of it with noise; before, all sizes are as likely.
-
-    Where noise is as large as the factor, measured ones may be near 0 or below: steps over such a curvature diverge.
-    """
-    factors = np.geomspace(*_FOLLOWED, 61)
-    exponents = -0.5 * ((measured - factors) / noise) ** 2
-    return float(np.average(factors, weights=np.exp(exponents - exponents.max())))
-
-
-def _recalibrated(
-    descent: _Descent, phase: ClippedPhase, found: np.ndarray, shrunk: np.ndarray
-) -> Releases[tuple[np.ndarray, _Descent]]:
-    """The point moved along itself and along the intercepts, as far as the change stands out of its noise.
-
-    What was found is off by noise, by what clipping does, at most a part of typical predictions, and by what was
-    `shrunk` too much: more is not expected of a change that has much noise itself.
-    """
-    problem, coordinates = descent.problem, descent.coordinates
-    columns = [found]
-    if problem.intercept:
-        columns = [*np.kron(np.eye(problem.loss.n_outputs), coordinates.constant), found]
-    directions, lengths = np.linalg.qr(np.column_stack(columns))
-    told = np.abs(np.diag(lengths)) > 1e-9 * np.linalg.norm(found)  # not where all but the intercept was shrunk to 0
-    directions = directions[:, told | (np.arange(len(told)) == 0)]
-    start = directions.T @ found
-    few = _Descent(
-        problem,
-        descent.loss,
-        coordinates,
-        phase,
-        start,
-        descent.curvature,
-        directions,
-        inverse_rows=descent.inverse_rows,
-        followed=descent.followed,
-        scale=descent.scale,
-    )
-    burn_in = phase.n_steps // 4
-    yield from few.steps(RECALIBRATION, burn_in, phase.noise_ratio)
-    change = (yield from few.steps(RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)) - start
-    clipping = _CLIPPING * problem.typical_prediction * descent.scale
-    expected = descent.noise**2 + clipping**2 + (directions.T @ shrunk) ** 2
-    signal = np.minimum(np.maximum(change**2 - few.noise**2, 0.0), expected)
-    return found + directions @ (change * signal / (signal + few.noise**2)), few

@@ -27,11 +27,12 @@ from userdp.domains import Domain
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
-from userdp.solvers.preconditioning import MOST_FEATURES, Whitening, block_of
 from userdp.statistics.gradients import RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, symmetric
 from userdp.statistics.rows import triangular
 
+MOST_FEATURES = 400  # second moments have d^2/2 entries
+_BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 _UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
 _STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
 _PURE_STAGES = (1 / 3,) * 3  # without delta: each costs noise in proportion
@@ -44,6 +45,11 @@ _AXIS_NOISE = 0.2  # that a stage may leave along an axis, in units of the momen
 _MOST_THRESHOLD = 300.0  # beyond, columns are too rare for the ridge
 _RIDGE = 1e-3  # of the moment's size, added in all directions
 _FREQUENT = 0.5  # of the users, who have that scale
+
+
+def block_of(n_entries: int) -> int:
+    """How many users' moments of so many entries are held at once while they are added up."""
+    return max(1, _BLOCK_ENTRIES // n_entries)
 
 
 def whitening_steps(
@@ -156,7 +162,7 @@ class Coordinates:
         if self.basis.ndim == 1:
             return domain.project(w)
         values, axes = np.linalg.eigh(self.moment)
-        return Whitening(axes, np.sqrt(np.maximum(values, 1e-300))).project(domain, w)
+        return domain.project(domain.nearest(w, axes, np.sqrt(np.maximum(values, 1e-300))))
 
 
 def public_coordinates(moment: np.ndarray) -> Coordinates:
@@ -182,7 +188,9 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         if step.label == _COLUMNS:
             radius = mechanism.radius_of(1.0, n_features)
             released = yield Request(_COLUMNS, ColumnScales(), radius, _SHOWN)
-            scales = _column_scales(released.reshape(n_features, -1), mechanism.noise_std(radius, released.size))
+            frequencies = released.reshape(n_features, -1)
+            clear = frequencies.max(axis=1) > _CLEAR * mechanism.noise_std(radius, released.size)
+            scales = np.where(clear, np.sqrt(ColumnScales.SIZES[np.argmax(frequencies, axis=1)]), 1.0)
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
@@ -235,12 +243,6 @@ def _of_unit_size(basis: np.ndarray, scales: np.ndarray | None, intercept: bool)
     squares = moment if moment.ndim == 1 else np.diag(moment)
     size = squares[-1] if intercept else np.median(squares if scales is None else squares / scales**2)
     return np.asarray(basis * math.sqrt(size))
-
-
-def _column_scales(frequencies: np.ndarray, noise: float) -> np.ndarray:
-    """Each column's most frequent scale, 1 where none is clear."""
-    scales = np.sqrt(ColumnScales.SIZES[np.argmax(frequencies, axis=1)])
-    return np.where(frequencies.max(axis=1) > _CLEAR * noise, scales, 1.0)
 
 
 def likely_scale(frequencies: np.ndarray, noise: float, n_features: int) -> float:

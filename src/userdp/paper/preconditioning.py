@@ -21,26 +21,19 @@ from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
+from userdp.solvers.whitening import Coordinates, block_of
 from userdp.statistics.moments import SecondMomentShape, symmetric
 
 LABEL = "second moment"
-MOST_FEATURES = 400  # second moments have d^2/2 entries
 # The length of (shape, size): both are at most 1.
 _RADIUS = math.sqrt(2.0)
 _SLOWEST_PACE = 0.02  # of the fastest: no direction is given up
-_BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
 
 
 def moment_step(n_users: int, n_features: int, noise_multiplier: float) -> Step:
     """The step that releases the second moment of all users."""
-    return Step(
-        LABEL, 0, n_users, Clip(n_users, noise_multiplier, block=block_of(n_features * (n_features + 1) // 2 + 1))
-    )
-
-
-def block_of(n_entries: int) -> int:
-    """How many users' moments of so many entries are held at once while they are added up."""
-    return max(1, _BLOCK_ENTRIES // n_entries)
+    block = block_of(n_features * (n_features + 1) // 2 + 1)
+    return Step(LABEL, 0, n_users, Clip(n_users, noise_multiplier, block=block))
 
 
 def moment_error(n_users: int, n_features: int, noise_multiplier: float) -> float:
@@ -59,59 +52,38 @@ def whitened_distance(problem: Problem, error: float, ridge: float = 0.0) -> flo
 
 
 @dataclass(frozen=True, eq=False)
-class Whitening:
-    """Coordinates u in which rows have about unit second moment: w = basis @ u, for each output.
+class WhitenedCoordinates(Coordinates):
+    """Those that a released moment whitens; paced, so that rows vary by up to `steepness` along some direction."""
 
-    `axes` are the moment's eigenvectors (columns), `scales` the square roots of its eigenvalues, before `paced`, which
-    makes rows vary by up to `steepness` along some direction.
-    """
-
-    axes: np.ndarray
-    scales: np.ndarray
     steepness: float = 1.0
-
-    @property
-    def basis(self) -> np.ndarray:
-        basis: np.ndarray = self.axes / self.scales
-        return basis
-
-    def paced(self, progress: float) -> Whitening:
-        """Coordinates for a run that can make so much progress: the sum over directions of log(error before/after).
-
-        Expecting a fraction of the predictions' variance in proportion to the eigenvalue l_k, the largest error left is
-        least with log-reductions max(0, log(l_k / t)), t such that they add up to `progress` (water-filling).
-        Directions get a pace in proportion, 1 on average; for much progress all are equal, which is plain whitening.
-        """
-        logs = 2 * np.log(self.scales)
-        if progress >= float((logs - logs.min()).sum()) / _SLOWEST_PACE:
-            return self
-        level = scipy.optimize.brentq(
-            lambda t: float(np.maximum(logs - t, 0).sum()) - progress, logs.min() - progress - 1.0, logs.max()
-        )
-        paces = np.maximum(logs - level, 0)
-        paces = np.maximum(paces, _SLOWEST_PACE * paces.max())
-        paces /= paces.mean()
-        return Whitening(self.axes, self.scales / np.sqrt(paces), float(paces.max()))
-
-    def to_weights(self, u: np.ndarray) -> np.ndarray:
-        return np.asarray((u.reshape(-1, len(self.scales)) @ self.basis.T).ravel())
-
-    def from_weights(self, w: np.ndarray) -> np.ndarray:
-        return np.asarray(((w.reshape(-1, len(self.scales)) @ self.axes) * self.scales).ravel())
-
-    def of_gradient(self, gradient: np.ndarray) -> np.ndarray:
-        """The gradient in u of what has this gradient in w."""
-        return np.asarray((gradient.reshape(-1, len(self.scales)) @ self.basis).ravel())
 
     def around(self, domain: Domain, dimension: int) -> Ball:
         """A ball, in whitened coordinates, that is sure to hold the domain."""
         ball = domain.around(dimension)
         assert ball.center is not None
-        return Ball(ball.radius * float(self.scales.max()), self.from_weights(ball.center))
+        longest = math.sqrt(float(np.linalg.eigvalsh(self.moment)[-1]))
+        return Ball(ball.radius * longest, self.from_weights(ball.center))
 
-    def project(self, domain: Domain, w: np.ndarray) -> np.ndarray:
-        """The point of the domain nearest to w when distance means difference of predictions."""
-        return w if domain.contains(w) else domain.project(domain.nearest(w, self.axes, self.scales))
+
+def paced(scales: np.ndarray, progress: float) -> tuple[np.ndarray, float]:
+    """Scales of coordinates for a run that can make so much progress, and how steep they are along some direction.
+
+    `scales` are the square roots of the moment's eigenvalues, `progress` the sum over directions of log(error
+    before/after). Expecting a fraction of the predictions' variance in proportion to the eigenvalue l_k, the largest
+    error left is least with log-reductions max(0, log(l_k / t)), t such that they add up to `progress`
+    (water-filling). Directions get a pace in proportion, 1 on average; for much progress all are equal, which is plain
+    whitening.
+    """
+    logs = 2 * np.log(scales)
+    if progress >= float((logs - logs.min()).sum()) / _SLOWEST_PACE:
+        return scales, 1.0
+    level = scipy.optimize.brentq(
+        lambda t: float(np.maximum(logs - t, 0).sum()) - progress, logs.min() - progress - 1.0, logs.max()
+    )
+    paces = np.maximum(logs - level, 0)
+    paces = np.maximum(paces, _SLOWEST_PACE * paces.max())
+    paces /= paces.mean()
+    return scales / np.sqrt(paces), float(paces.max())
 
 
 class PlainCoordinates:
@@ -141,23 +113,26 @@ class Preconditioner:
 
     `error` is the expected error of its eigenvalues; smaller ones are raised to that level. `ridge` is added to all of
     them: a penalty of that many times the loss's curvature is then no steeper than the loss. `progress` paces the
-    directions (`Whitening.paced`).
+    directions (`paced`).
     """
 
     error: float
     ridge: float = 0.0
     progress: float = math.inf
 
-    def release(self, n_features: int, row_norm: float) -> Releases[Whitening]:
+    def release(self, n_features: int, row_norm: float) -> Releases[WhitenedCoordinates]:
         """Release the average moment and whiten by it."""
         released = yield Request(LABEL, SecondMomentShape(row_norm**2), _RADIUS)
         values, axes = np.linalg.eigh(symmetric(released[:-1]))
         size = row_norm**2 * min(1.0, max(float(released[-1]), self.error))
         scales = np.sqrt(size * np.maximum(values, max(self.error, 1e-12)) + self.ridge)
-        return Whitening(axes, scales).paced(self.progress)
+        scales, steepness = paced(scales, self.progress)
+        return WhitenedCoordinates(axes / scales, steepness=steepness)
 
 
-def coordinates_of(preconditioner: Preconditioner | None, problem: Problem) -> Releases[Whitening | PlainCoordinates]:
+def coordinates_of(
+    preconditioner: Preconditioner | None, problem: Problem
+) -> Releases[WhitenedCoordinates | PlainCoordinates]:
     """What a solver steps in: whitened coordinates if there is a preconditioner."""
     if preconditioner is None:
         return PlainCoordinates()
