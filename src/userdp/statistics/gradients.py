@@ -31,6 +31,7 @@ from userdp.losses import Loss
 from userdp.statistics.rows import (
     Rows,
     along,
+    beside,
     chunks,
     dense,
     in_basis,
@@ -76,8 +77,7 @@ class PerUser:
         indices = checked_users(data, users)
         if n_groups != indices.size:
             raise ValueError(f"Expected n_groups={n_groups} to be len(users)={indices.size}: one vector per user here.")
-        found = self.vectors(data, indices)
-        return np.asarray(dense(found))
+        return dense(self.vectors(data, indices))
 
     def vectors(self, data: UserData, users: np.ndarray) -> Any:
         """One vector for each user: an array, or a CSR matrix where vectors of sparse rows are sparse."""
@@ -127,9 +127,8 @@ class RowWeights:
     def lengths(self, rows: Rows) -> np.ndarray:
         """|x @ basis| of these rows, in their own type."""
         if not self.thin:
-            return rows.of_rows(geometry_of(rows.data, self.basis).lengths)
-        found = along(rows.held, rows.data.has_intercept, self.basis.T)
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", found, found)))
+            return np.asarray(geometry_of(rows.data, self.basis).lengths[rows.place])
+        return np.asarray(np.sqrt(squared_lengths(along(rows.held, rows.data.has_intercept, self.basis.T))))
 
     def of(self, rows: Rows) -> np.ndarray:
         """The weights of these rows."""
@@ -171,16 +170,13 @@ class MeanGradient(PerUser):
         blocks = [rows.sums(one, everyone, dtype).astype(np.float64) for one in outputs_of(self.row_slopes(rows))]
         if self.basis is not None:
             blocks = [in_basis(block, self.basis) for block in blocks]
-        empty = np.flatnonzero(rows.counts == 0)
-        if not scipy.sparse.issparse(blocks[0]):
-            found = np.hstack(blocks)
-            found[empty] = math.nan
-            return found
-        vectors = scipy.sparse.hstack(blocks, "csr")
-        if not len(empty):
-            return vectors
-        nowhere = np.full(len(empty), math.nan), (empty, np.zeros(len(empty), int))
-        return scipy.sparse.csr_array(vectors + scipy.sparse.csr_array(nowhere, vectors.shape))
+        vectors, empty = beside(blocks), np.flatnonzero(rows.counts == 0)
+        if not scipy.sparse.issparse(vectors):
+            vectors[empty] = math.nan
+        elif len(empty):
+            entries = np.full(len(empty), math.nan), (empty, np.zeros(len(empty), int))
+            vectors = scipy.sparse.csr_array(vectors + scipy.sparse.csr_array(entries, vectors.shape))
+        return vectors
 
     def row_slopes(self, rows: Rows) -> np.ndarray:
         """Weight * slope / rows of its user, of each row; one column for each output, if there are several."""
@@ -364,19 +360,11 @@ class ClippedGradient(PerUser):
         else:
             found = self.gradient.along(rows, self.gradient.row_slopes(rows), self.directions)
             found[rows.counts == 0] = math.nan
-        sparse = scipy.sparse.issparse(found)
-        found = sorted_rows(found) if sparse else found
+        found = sorted_rows(found) if scipy.sparse.issparse(found) else found
         squares = squared_lengths(found)
         norms = np.where(np.isfinite(squares), np.sqrt(squares), math.nan)
-        clipped = scaled(
-            found, np.where(np.isnan(norms), 0.0, np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0)))
-        )
-        marks = self.marks.beside(norms, rows.data.affected[rows.users])
-        return (
-            scipy.sparse.hstack([clipped, scipy.sparse.csr_array(marks)], "csr")
-            if sparse
-            else np.hstack([clipped, marks])
-        )
+        factors = np.where(np.isnan(norms), 0.0, np.minimum(1.0, self.clip / np.where(norms > 0, norms, 1.0)))
+        return beside([scaled(found, factors), self.marks.beside(norms, rows.data.affected[rows.users])])
 
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
@@ -390,13 +378,11 @@ class ClippedGradient(PerUser):
             return None
         if not is_tame(gradient.basis, data.dtype):
             return None
-        if self.directions is None:
-            geometry, directions = geometry_of(data, gradient.basis), None
-        else:
-            geometry, directions = None, self.directions
+        geometry = geometry_of(data, gradient.basis) if self.directions is None else None
         if gradient.row_weights is not None and not gradient.row_weights.thin:
             geometry_of(data, gradient.row_weights.basis)  # before threads ask for it
-        return GradientTotal(gradient, self.clip, self.marks, geometry, directions).total(data, users, radius, bits)
+        total = GradientTotal(gradient, self.clip, self.marks, geometry, self.directions)
+        return total.total(data, users, radius, bits)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)

@@ -158,7 +158,7 @@ class MomentShape(PerUser):
 
     def _diagonals(self, rows: Rows) -> tuple[Any, np.ndarray]:
         """Sums of squares of each user's columns, and how long these are."""
-        squares = column_squares(rows, self.basis)
+        squares = rows.sums(np.ones(len(rows)), np.arange(len(rows.users)), np.float64, self.basis)
         squares = sorted_rows(squares) if scipy.sparse.issparse(squares) else squares
         return squares, np.sqrt(squared_lengths(squares))
 
@@ -275,7 +275,7 @@ class ColumnScales(PerUser):
 
     def of_users(self, rows: Rows) -> Any:
         d, width = rows.data.n_features, self.SIZES.size
-        squares = column_squares(rows, np.ones(d))
+        squares = rows.sums(np.ones(len(rows)), np.arange(len(rows.users)), np.float64, np.ones(d))
         counts = np.where(rows.counts > 0, rows.counts, 1)[:, None]
         if scipy.sparse.issparse(squares):
             found = scipy.sparse.csr_array(squares.multiply(1 / counts))
@@ -294,25 +294,6 @@ class ColumnScales(PerUser):
         places = np.round(np.log2(squares) / 6) + self.SIZES.size // 2
         known = np.isfinite(places)
         return np.clip(np.where(known, places, 0.0), 0, self.SIZES.size - 1).astype(np.int64), known
-
-
-def column_squares(rows: Rows, scales: np.ndarray) -> Any:
-    """Sums of (row * scales)^2 over each user's rows: (users, features), sparse where rows are."""
-    held, d = rows.doubled, rows.data.rows.shape[1]
-    everyone = np.arange(len(rows.users))
-    product = scipy.sparse.csr_array(
-        (np.ones(len(rows)), np.arange(len(rows)), rows.bounds), (len(everyone), len(rows))
-    )
-    if scipy.sparse.issparse(held):
-        held = held.copy()
-        held.data = np.square(held.data * scales[held.indices])
-        made = product @ held
-    else:
-        made = product @ np.square(held * scales[:d])
-    if not rows.data.has_intercept:
-        return made
-    ones = (rows.counts * scales[-1] ** 2)[:, None]
-    return scipy.sparse.hstack([made, ones], "csr") if scipy.sparse.issparse(made) else np.hstack([made, ones])
 
 
 def moment_lengths(rows: Rows, lower: np.ndarray, bounds: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

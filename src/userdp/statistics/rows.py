@@ -86,10 +86,6 @@ class Rows:
         """Slopes of these rows times the rows' weights, if they have any."""
         return weighted(slopes, None if self.data.weights is None else self.data.weights[self.place])
 
-    def of_rows(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers of these rows, of those of all rows."""
-        return np.asarray(numbers[self.place])
-
     def per_row(self, of_users: np.ndarray) -> np.ndarray:
         """A number of each user, for each of its rows."""
         return of_users if self.single else np.repeat(of_users, self.counts)
@@ -127,8 +123,11 @@ class Rows:
         found = along(self.held, self.data.has_intercept, weights)
         return found[:, 0] if len(weights) == 1 else found
 
-    def sums(self, factors: np.ndarray, users: np.ndarray, dtype: Any) -> Any:
-        """Sum of factor * row over the rows of users with these places in the list: (users, features)."""
+    def sums(self, factors: np.ndarray, users: np.ndarray, dtype: Any, scales: np.ndarray | None = None) -> Any:
+        """Sum of factor * row over the rows of users with these places in the list: (users, features).
+
+        With `scales` of factor * (row * scales)^2, entry by entry.
+        """
         if len(users) == len(self.users):
             bounds, rows = self.bounds, np.arange(len(self), dtype=np.int32)
         else:
@@ -138,11 +137,12 @@ class Rows:
             factors = factors[rows]
         parts = factors.astype(dtype, copy=False), rows.astype(np.int32, copy=False), bounds.astype(np.int32)
         product = scipy.sparse.csr_array(parts, shape=(len(users), len(self)))
-        made = product @ (self.doubled if dtype == np.float64 else self.held)
+        held = self.doubled if dtype == np.float64 else self.held
+        made = product @ (held if scales is None else squared(held, scales))
         if not self.data.has_intercept:
             return made
         ones = product.sum(axis=1, dtype=dtype).reshape(-1, 1)
-        return np.hstack([made, ones]) if isinstance(made, np.ndarray) else scipy.sparse.hstack([made, ones], "csr")
+        return beside([made, ones if scales is None else ones * scales[-1] ** 2])
 
     def combined(self, factors: np.ndarray) -> np.ndarray:
         """Sum of factor * row over all rows of all these users, in float64; not a function of single users."""
@@ -229,6 +229,20 @@ def turned(rows: Rows, basis: np.ndarray, dtype: Any = None) -> np.ndarray:
 def dense(matrix: Any) -> np.ndarray:
     """A matrix as an array."""
     return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix)
+
+
+def beside(parts: list[Any]) -> Any:
+    """Matrices side by side: sparse if the first is."""
+    return scipy.sparse.hstack(parts, "csr") if scipy.sparse.issparse(parts[0]) else np.hstack(parts)
+
+
+def squared(held: Any, scales: np.ndarray) -> Any:
+    """(row * scales)^2 of the columns that are held, entry by entry."""
+    if not scipy.sparse.issparse(held):
+        return np.square(held * scales[: held.shape[1]])
+    made = held.astype(np.float64, copy=True)
+    made.data = np.square(made.data * scales[made.indices])
+    return made
 
 
 def in_basis(vectors: Any, basis: np.ndarray) -> Any:

@@ -81,17 +81,15 @@ class OnePassSGD:
         if not self.domain.contains(self.start):
             raise ValueError("Expected a start inside the domain: project it first.")
         object.__setattr__(self, "basis", square_basis(self.basis))
-        if self.penalty is not None:
-            object.__setattr__(self, "penalty", self._checked_penalty(self.penalty))
-
-    def _checked_penalty(self, given: npt.ArrayLike) -> np.ndarray:
-        penalty = weights_vector(given)
+        if self.penalty is None:
+            return
+        penalty = weights_vector(self.penalty)
         if penalty.shape != self.start.shape or not np.all((penalty >= 0) & (self.step_size * penalty <= MOST_PULL)):
             raise ValueError(
                 f"Expected a penalty of {self.start.size} numbers >= 0, one per weight, of which step_size="
                 f"{self.step_size} times the largest is at most {MOST_PULL}: take smaller steps."
             )
-        return penalty
+        object.__setattr__(self, "penalty", penalty)
 
     def __call__(self, data: UserData, users: np.ndarray, n_groups: int) -> np.ndarray:
         users = checked_users(data, users)
@@ -162,18 +160,10 @@ class OnePassSGD:
         squares = np.einsum("gd,gd->g", off, off)
         (far,) = np.nonzero(squares > radius * radius)
         for lane in far[np.isinf(squares[far])]:
-            if np.all(np.isfinite(w[lane])):
-                w[lane] = self.domain.project(w[lane])
-            else:
-                w[lane] = math.nan
+            w[lane] = self.domain.project(w[lane]) if np.all(np.isfinite(w[lane])) else math.nan
         far = far[np.isfinite(squares[far])]
-        if center is None and 2 * len(far) > len(w):
-            shrink = np.ones(len(w))
-            shrink[far] = radius / np.sqrt(squares[far])
-            w *= shrink[:, None]
-        elif len(far):
-            shrunk = off[far] * (radius / np.sqrt(squares[far]))[:, None]
-            w[far] = shrunk if center is None else center + shrunk
+        shrunk = off[far] * (radius / np.sqrt(squares[far]))[:, None]
+        w[far] = shrunk if center is None else center + shrunk
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         generated = generated_data(n_features, dtype)

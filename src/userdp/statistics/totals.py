@@ -42,6 +42,7 @@ from userdp.statistics.rows import (
     lengths_of,
     outputs_of,
     size_bounds,
+    squared,
     squared_lengths,
     triangular,
     turned,
@@ -107,9 +108,7 @@ class Geometry:
             rows = Rows(data, some)
             if self.lower.ndim == 1 and isinstance(data.rows, SparseRows):
                 along = np.empty((0, 0))  # products are not kept
-                held = rows.held.astype(np.float64, copy=True)
-                held.data = np.square(held.data * self.lower[held.indices])
-                squares = np.asarray(held.sum(axis=1)).ravel()
+                squares = np.asarray(squared(rows.held, self.lower).sum(axis=1)).ravel()
                 lengths = np.sqrt(squares + self.lower[-1] ** 2 if data.has_intercept else squares)
                 self.lengths[rows.place] = lengths
             elif rows.counts.min() > self.most_rows:  # lengths are all that is asked of these rows
@@ -143,7 +142,7 @@ class Geometry:
 
         By the same operations for a user whoever is beside it: those with one row take no other way among their like.
         """
-        lengths = rows.of_rows(self.lengths)
+        lengths = self.lengths[rows.place]
         # In order of memory: BLAS could round products of strided numbers otherwise, and whether they are depends on
         # who else there is.
         outputs = [slopes] if slopes.ndim == 1 else list(np.ascontiguousarray(slopes.T))
