@@ -14,14 +14,14 @@ _HELD = "test_evaluating.py::test_held_out_people_pay_for_the_evaluation_alone"
 MUTANTS = [
     Mutant(
         "off-diagonal products count twice",
-        "ScoreSquares.vectors",
+        "ScoreSquares.of_users",
         "math.sqrt(2)",
         "2.0",
         _APART,
     ),
     Mutant(
         "products of coordinates keep one sign only off the diagonal",
-        "ScoreSquares.vectors",
+        "ScoreSquares.of_users",
         "means[:, first] * means[:, second] *",
         "means[:, first] *",
         _APART,
@@ -36,9 +36,9 @@ MUTANTS = [
     ),
     Mutant(
         "scores are divided by the mean number of rows of all",
-        "ScoreMeans.vectors",
-        "_divisors(data, users, self.most_rows)[:, None]",
-        "max(1.0, np.diff(data.offsets).mean())",
+        "ScoreMeans.of_users",
+        "_divisors(rows.counts, self.most_rows)[:, None]",
+        "max(1.0, rows.counts.mean())",
         _ALONE,
     ),
     Mutant(
@@ -71,14 +71,14 @@ MUTANTS = [
     ),
     Mutant(
         "scores are told from the mean of all people",
-        "ScoreMeans.vectors",
+        "ScoreMeans.of_users",
         "self.knots) - self.centre",
         "self.knots) - np.nan_to_num(out).mean()",
         _ALONE,
     ),
     Mutant(
         "axes of scores are relative to the longest of all",
-        "ScoreMeans.vectors",
+        "ScoreMeans.of_users",
         "np.asarray(turned)",
         "turned / np.nanmax(np.abs(turned))",
         _ALONE,

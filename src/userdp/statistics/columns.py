@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from userdp.data.users import UserData
 from userdp.statistics.gradients import PerUser
+from userdp.statistics.rows import Rows
 
 _HALF = 2.0 ** np.arange(-20, 41)
 
@@ -28,16 +28,16 @@ class Histograms(PerUser):
     N_BINS: ClassVar[int] = 2 * len(_HALF) + 1
     n_columns: int
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        owners, rows = rows_of_users(data, users)
-        out = np.empty((users.size, self.n_columns, self.N_BINS))
+    def of_users(self, rows: Rows) -> np.ndarray:
+        n_users, owners = len(rows.users), rows.user_places
+        out = np.empty((n_users, self.n_columns, self.N_BINS))
         for column in range(self.n_columns):
-            cells = data.rows[rows, column]
+            cells = rows.held[:, column]
             known = ~np.isnan(cells)
             places = owners[known] * self.N_BINS + np.searchsorted(self.EDGES, cells[known], side="right")
-            counts = np.bincount(places, minlength=users.size * self.N_BINS).reshape(users.size, self.N_BINS)
+            counts = np.bincount(places, minlength=n_users * self.N_BINS).reshape(n_users, self.N_BINS)
             out[:, column] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        return np.asarray(out.reshape(users.size, -1) / math.sqrt(self.n_columns))
+        return np.asarray(out.reshape(n_users, -1) / math.sqrt(self.n_columns))
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,13 @@ class OwnLevels(PerUser):
     n_words: int
     most: int
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        owners, rows = rows_of_users(data, users)
-        held = data.rows[rows, self.first : self.first + self.n_words] + 0.0  # -0 is 0
+    def of_users(self, rows: Rows) -> np.ndarray:
+        held = rows.held[:, self.first : self.first + self.n_words] + 0.0  # -0 is 0
         known = ~np.isnan(held).any(axis=1)
-        owners, held = owners[known], np.ascontiguousarray(held[known])
-        out = np.full((users.size, self.most, self.n_words), np.nan)
+        owners, held = rows.user_places[known], np.ascontiguousarray(held[known])
+        out = np.full((len(rows.users), self.most, self.n_words), np.nan)
         if len(held) == 0:
-            return out.reshape(users.size, -1)
+            return out.reshape(len(rows.users), -1)
         whole = held.view(np.dtype((np.void, held.dtype.itemsize * self.n_words)))[:, 0]
         distinct, codes = np.unique(whole, return_inverse=True)
         pairs, counts = np.unique(owners * len(distinct) + codes, return_counts=True)
@@ -72,12 +71,4 @@ class OwnLevels(PerUser):
         rank = np.arange(len(owner)) - np.searchsorted(owner, owner)  # among the owner's
         kept = rank < self.most
         out[owner[kept], rank[kept]] = distinct.view(held.dtype).reshape(-1, self.n_words)[code[kept]]
-        return out.reshape(users.size, -1)
-
-
-def rows_of_users(data: UserData, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of some users, and whose they are, by the user's place in the list."""
-    starts, counts = data.offsets[users], np.diff(data.offsets)[users]
-    owners = np.repeat(np.arange(users.size), counts)
-    within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return owners, np.repeat(starts, counts) + within
+        return out.reshape(len(rows.users), -1)

@@ -86,6 +86,11 @@ class Rows:
         """Slopes of these rows times the rows' weights, if they have any."""
         return weighted(slopes, None if self.data.weights is None else self.data.weights[self.place])
 
+    @property
+    def user_places(self) -> np.ndarray:
+        """Whose these rows are, by the user's place in the list."""
+        return np.repeat(np.arange(len(self.users)), self.counts)
+
     def per_row(self, of_users: np.ndarray) -> np.ndarray:
         """A number of each user, for each of its rows."""
         return of_users if self.single else np.repeat(of_users, self.counts)

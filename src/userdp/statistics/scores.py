@@ -1,30 +1,23 @@
 """What users contribute to a private evaluation: where their predictions lie, and how good they are on average.
 
 Rows are those of `evaluation.coordinates`: a cell's number first. A user's vector is the mean over its rows, or, if
-rows are
-counted, their sum over the public most rows of a user.
+rows are counted, their sum over the public most rows of a user.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from userdp.data.users import UserData
-from userdp.statistics.columns import rows_of_users
 from userdp.statistics.gradients import PerUser
+from userdp.statistics.rows import Rows
 
 Knots: TypeAlias = tuple[tuple[int, float], ...]
-
-
-class RowFunction(Protocol):
-    """From rows to vectors, each row by itself."""
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """(n_rows, width) numbers; row i of them is a function of row i alone."""
+RowFunction: TypeAlias = Callable[[np.ndarray], np.ndarray]  # row i of (n_rows, width) numbers is of row i alone
 
 
 @dataclass(frozen=True)
@@ -43,14 +36,13 @@ class CellFractions(PerUser):
     n_bins: int
     most_rows: int | None = None
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        owners, rows = rows_of_users(data, users)
-        cells, n_cells = data.rows[rows, 0], self.n_groups * self.n_bins
+    def of_users(self, rows: Rows) -> np.ndarray:
+        cells, n_users, n_cells = rows.held[:, 0], len(rows.users), self.n_groups * self.n_bins
         known = (cells >= 0) & (cells < n_cells)
-        places = owners[known] * n_cells + cells[known].astype(np.int64)
-        counts = np.bincount(places, minlength=users.size * n_cells).reshape(users.size, n_cells)
-        fractions = counts / _divisors(data, users, self.most_rows)[:, None]
-        groups = fractions.reshape(users.size, self.n_groups, self.n_bins).sum(axis=2)
+        places = rows.user_places[known] * n_cells + cells[known].astype(np.int64)
+        counts = np.bincount(places, minlength=n_users * n_cells).reshape(n_users, n_cells)
+        fractions = counts / _divisors(rows.counts, self.most_rows)[:, None]
+        groups = fractions.reshape(n_users, self.n_groups, self.n_bins).sum(axis=2)
         return np.hstack([math.sqrt(self.GROUPS) * groups, math.sqrt(1 - self.GROUPS) * fractions])
 
     def split(self, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -78,15 +70,14 @@ class ScoreMeans(PerUser):
     knots: Knots = ()
     empty: np.ndarray | None = None
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        owners, rows = rows_of_users(data, users)
-        values = self.function(np.asarray(data.rows[rows], dtype=np.float64))
-        out = np.empty((users.size, values.shape[1]))
+    def of_users(self, rows: Rows) -> np.ndarray:
+        values = self.function(rows.doubled)
+        out = np.empty((len(rows.users), values.shape[1]))
         for column in range(values.shape[1]):  # row after row of a user, wherever they lie
-            out[:, column] = np.bincount(owners, values[:, column], users.size)
+            out[:, column] = np.bincount(rows.user_places, values[:, column], len(rows.users))
         if self.empty is not None:
-            out[data.offsets[users + 1] == data.offsets[users]] = self.function(self.empty[None])[0]
-        out = split_at(out / _divisors(data, users, self.most_rows)[:, None], self.knots) - self.centre
+            out[rows.counts == 0] = self.function(self.empty[None])[0]
+        out = split_at(out / _divisors(rows.counts, self.most_rows)[:, None], self.knots) - self.centre
         if self.turn is None:
             return np.asarray(out)
         turned = np.zeros_like(out)
@@ -107,8 +98,8 @@ class ScoreSquares(PerUser):
 
     means: ScoreMeans
 
-    def vectors(self, data: UserData, users: np.ndarray) -> np.ndarray:
-        means = self.means.vectors(data, users)
+    def of_users(self, rows: Rows) -> np.ndarray:
+        means = self.means.of_users(rows)
         first, second = np.triu_indices(means.shape[1])
         return np.asarray(means[:, first] * means[:, second] * np.where(first == second, 1.0, math.sqrt(2)))
 
@@ -126,7 +117,6 @@ def split_at(means: np.ndarray, knots: Knots) -> np.ndarray:
     return np.column_stack([capped, *beyond])
 
 
-def _divisors(data: UserData, users: np.ndarray, most_rows: int | None) -> np.ndarray:
+def _divisors(counts: np.ndarray, most_rows: int | None) -> np.ndarray:
     """What sums over rows are divided by: at least as many as the user has rows, and 1 for one without."""
-    counts = np.diff(data.offsets)[users]
     return np.asarray(np.maximum(counts, 1 if most_rows is None else most_rows))
