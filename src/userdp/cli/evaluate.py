@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,11 @@ def evaluate(
     ),
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
-    exposure: o.Exposure = None,
+    exposure: str | None = o.EXPOSURE,
     weight: o.Weight = None,
     epsilon: float | None = o.privacy("Release private scores, at this epsilon."),
     delta: float | None = o.privacy("Goes with --epsilon; else users^-1.5, at most 1e-6."),
-    ledger: o.LedgerFile = None,
+    ledger: Path | None = o.LEDGER,
     loss_limit: float | None = o.privacy(
         "Log loss or error that a row counts at most; else 4, the target range, or the most counts."
     ),
@@ -60,7 +61,7 @@ def evaluate(
     target_range: str | None = o.privacy("Public lowest and highest target, low,high; else the model's."),
     confidence: float = o.privacy("Of intervals.", 0.95),
     insecure_seed: o.Seed = None,
-    purpose: o.Purpose = "",
+    purpose: str = o.PURPOSE,
     json: o.Json = None,
 ) -> None:
     """Score a model on rows it has not seen: privately, with intervals, or not.

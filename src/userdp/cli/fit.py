@@ -74,8 +74,8 @@ def fit(
     target_range: str | None = o.data(
         "Public lowest,highest target, for numbers, or private to learn them; those beyond are cut off."
     ),
-    max_count: o.MaxCount = None,
-    exposure: o.Exposure = None,
+    max_count: float | None = o.MAX_COUNT,
+    exposure: str | None = o.EXPOSURE,
     max_exposure: float | None = o.data("Public largest --exposure, needed with it; those beyond are cut off."),
     weight: o.Weight = None,
     max_weight: float | None = o.data("Public largest --weight, needed with it; those beyond are cut off."),
@@ -97,8 +97,8 @@ def fit(
         "Stop at missing values and unknown labels. What that tells is NOT protected.", False, "--check-data"
     ),
     epsilon: o.Epsilon,
-    delta: o.Delta = None,
-    ledger: o.LedgerFile = None,
+    delta: float | None = o.DELTA,
+    ledger: Path | None = o.LEDGER,
     ledger_budget: str | None = o.privacy("Lifetime epsilon,delta of a ledger that is not there yet."),
     evaluate: float | None = o.privacy(
         "Keep this fraction of the users from training, 0.1 say, and release private scores of them: nobody pays for "
@@ -115,7 +115,7 @@ def fit(
     ),
     inference_fraction: float = o.privacy("Part of the budget for --inference.", DEFAULT_FRACTION),
     insecure_seed: o.Seed = None,
-    loss: o.Loss = o.LossName.logistic,
+    loss: o.LossName = o.LOSS,
     quantile: float | None = o.model("Which one, with --loss quantile; else the median."),
     threshold: float | None = o.model(
         "Error from which on it counts linearly, with --loss huber; else a tenth of the range."
@@ -132,7 +132,7 @@ def fit(
     workers: int | None = o.model(
         "Partitions of users, one processor each; else as many as the cluster has processors."
     ),
-    row_norm: o.RowNorm = None,
+    row_norm: float | None = o.ROW_NORM,
     domain_radius: float | None = o.model(
         "How long the vector of weights may be; else any (others than whitened-clip: 10 x half the target range)."
     ),
@@ -146,7 +146,7 @@ def fit(
         "Journal to keep: if the fit is stopped or killed, `userdp resume` goes on with it, and nothing is spent "
         "twice. As secret as the data; delete it once the fit has ended."
     ),
-    purpose: o.Purpose = "",
+    purpose: str = o.PURPOSE,
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> None:

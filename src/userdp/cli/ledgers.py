@@ -45,7 +45,7 @@ def top() -> None:
 def new(
     path: LedgerPath,
     epsilon: o.Epsilon,
-    delta: o.Delta = None,
+    delta: float | None = o.DELTA,
     users: int | None = o.privacy("How many users the data set has, to choose --delta by; else up to 10,000."),
     failure_fraction: float = o.privacy(
         "Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",

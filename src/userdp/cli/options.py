@@ -13,34 +13,20 @@ from typer.core import TyperCommand
 
 DATA, PRIVACY, MODEL, OUTPUT = "Data", "Privacy", "Model and work", "Output"
 
-
-class EngineName(StrEnum):
-    """Who computes, by name."""
-
-    local = "local"
-    ray = "ray"
-
-
-class LossName(StrEnum):
-    """Losses by name; the first three are for classes, the others for numbers."""
-
-    logistic = "logistic"
-    hinge = "hinge"
-    squared_hinge = "squared_hinge"
-    squared = "squared"
-    huber = "huber"
-    quantile = "quantile"
-    absolute = "absolute"
-    poisson = "poisson"
+EngineName = StrEnum("EngineName", ["local", "ray"])
+# The first three are for classes, the others for numbers.
+LossName = StrEnum(
+    "LossName", ["logistic", "hinge", "squared_hinge", "squared", "huber", "quantile", "absolute", "poisson"]
+)
 
 
 def option(panel: str, help: str, *names: str, default: bool = False, **more: Any) -> Any:
-    """An option of a panel; whether help shows its default."""
+    """An option of a panel, to annotate a parameter with; whether help shows its default."""
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=default, **more)
 
 
 def own(panel: str) -> Callable[..., Any]:
-    """Options that one command has, in a panel: help, default (which help shows if there is one), names."""
+    """Options of a panel, as a parameter's default: help, default (which help shows if there is one), names."""
 
     def option(help: str, default: Any = None, *names: str, **more: Any) -> Any:
         shown = default not in (None, False, "", ...)
@@ -72,52 +58,31 @@ Table = Annotated[Path, argument("Parquet, CSV or Arrow file, by its suffix.")]
 ModelFile = Annotated[Path, argument("Model that `userdp fit` wrote.")]
 Target = Annotated[str, option(DATA, "Column to predict.")]
 Columns = Annotated[str | None, option(DATA, "Columns, if the model holds no names.")]
-Exposure = Annotated[
-    str | None,
-    option(DATA, "Column that says how long, or how much, was counted in a row, of models with --loss poisson."),
-]
 Weight = Annotated[str | None, option(DATA, "Column that says how many times a row counts.")]
-MaxCount = Annotated[
-    float | None,
-    option(DATA, "Public largest count of a row, needed with --loss poisson; those beyond are cut off."),
-]
 FillMissing = Annotated[float | None, option(DATA, "Number to put into missing cells of features.")]
 Epsilon = Annotated[float, option(PRIVACY, "Privacy loss allowed; 1 is a common choice.")]
-Delta = Annotated[
-    float | None, option(PRIVACY, "Chance of more, well below 1 / number of users; else users^-1.5, at most 1e-6.")
-]
-LedgerFile = Annotated[
-    Path | None, option(PRIVACY, "Ledger of the data set: what it holds is added up, and too much is refused.")
-]
 Seed = Annotated[int | None, option(PRIVACY, "Repeatable and NOT PRIVATE; for tests.")]
-Loss = Annotated[
-    LossName,
-    option(
-        MODEL,
-        "For classes: logistic, hinge, squared_hinge. For numbers: squared, huber, quantile, absolute. For counts: "
-        "poisson.",
-        default=True,
-        metavar="NAME",
-    ),
-]
 MaxGradients = Annotated[int | None, option(MODEL, "Limit on the work; a pass takes users x rows.")]
-RowNorm = Annotated[
-    float | None,
-    option(
-        MODEL,
-        "For phased-sgd and accelerated: how long a row of features may be, about; else the root of their number.",
-    ),
-]
 L2 = Annotated[float, option(MODEL, "Adds l2/2 |weights|^2 to the mean loss.", default=True)]
 NoIntercept = Annotated[bool, option(MODEL, "Leave the constant out.", "--no-intercept", default=True)]
+Quiet = Annotated[bool, option(OUTPUT, "Print nothing but warnings.", "--quiet", "-q", default=True)]
 Json = Annotated[
     Path | None,
     option(
         OUTPUT, "Print one JSON object and nothing else; or write it to FILE, which follows.", "--json", metavar="FILE"
     ),
 ]
-Purpose = Annotated[
-    str,
-    option(OUTPUT, "What it is for, in words that may be shown to anyone: ledger, model and report name it."),
-]
-Quiet = Annotated[bool, option(OUTPUT, "Print nothing but warnings.", "--quiet", "-q", default=True)]
+EXPOSURE = data("Column that says how long, or how much, was counted in a row, of models with --loss poisson.")
+MAX_COUNT = data("Public largest count of a row, needed with --loss poisson; those beyond are cut off.")
+DELTA = privacy("Chance of more, well below 1 / number of users; else users^-1.5, at most 1e-6.")
+LEDGER = privacy("Ledger of the data set: what it holds is added up, and too much is refused.")
+LOSS = model(
+    "For classes: logistic, hinge, squared_hinge. For numbers: squared, huber, quantile, absolute. For counts: "
+    "poisson.",
+    LossName.logistic,
+    metavar="NAME",
+)
+ROW_NORM = model(
+    "For phased-sgd and accelerated: how long a row of features may be, about; else the root of their number."
+)
+PURPOSE = output("What it is for, in words that may be shown to anyone: ledger, model and report name it.", "")

@@ -27,7 +27,7 @@ def predict(
     keep: str | None = o.data("Columns of the data to keep beside, such as user,id."),
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
-    exposure: o.Exposure = None,
+    exposure: str | None = o.EXPOSURE,
     output: Path = o.output("Table to write, Parquet, CSV or Arrow by its suffix.", ..., "--output", "-o"),
     proba: bool = o.output("Add the probability of each class.", False, "--proba"),
     json: o.Json = None,

@@ -11,8 +11,6 @@ from userdp.privacy.guarantee import covered
 from userdp.report import wording
 from userdp.report.record import checked
 
-_TRUST = "a trusted curator holds the data; everybody else sees releases only"
-_RANDOMNESS = "the operating system's cryptographic generator"
 _FLOATING_POINT = (
     "Noise is sampled exactly, by OpenDP, on a grid; rounding of sums is part of the sensitivity; parts of epsilon and "
     "delta are held back for the rest."
@@ -37,24 +35,24 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says of a model's record, as plain values. Holds nothing that is not in the record."""
     model = checked(record)
     privacy, found = model["privacy"], model["privacy"]["tradeoff"]
-    private = privacy["private"]
-    guarantee = {
-        "private": private,
-        "unit": privacy["unit"],
-        "neighbours": privacy["neighbours"],
-        "number_of_users": "public",
-        "epsilon": privacy["epsilon"],
-        "delta": privacy["delta"],
-        "covers": covered(privacy),
-        "not_covered": wording.not_covered(privacy),
-        "in_words": wording.plain_guarantee(privacy) if private else "none: the run was seeded",
-        "cautions": wording.cautions(model),
-        "warning": privacy["warning"],
-    }
-    steps = [{**step, "purpose": wording.purpose(step), "how": wording.how(step)} for step in privacy["mechanisms"]]
-    noise = None
-    if found is not None:
-        noise = {
+    private, affected, scores = privacy["private"], privacy["affected_users"], model["scores"]
+    facts = {
+        "format": "userdp report 1",
+        "guarantee": {
+            "private": private,
+            "unit": privacy["unit"],
+            "neighbours": privacy["neighbours"],
+            "number_of_users": "public",
+            "epsilon": privacy["epsilon"],
+            "delta": privacy["delta"],
+            "covers": covered(privacy),
+            "not_covered": wording.not_covered(privacy),
+            "in_words": wording.plain_guarantee(privacy) if private else "none: the run was seeded",
+            "cautions": wording.cautions(model),
+            "warning": privacy["warning"],
+        },
+        "noise": found
+        and {
             "right_guess": found.right_guess,
             "right_guess_of_epsilon_and_delta_alone": privacy["alone"],
             "gdp_mu": found.mu,
@@ -63,29 +61,32 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
             "epsilon_at_other_deltas": [{"delta": d, "epsilon": e} for d, e in found.epsilons],
             "add_or_remove_epsilon_to_compare_with": found.added_epsilon,
             "tradeoff": [{"false_alarm": a, "missed_detection": b} for a, b in found.points],
-        }
-    error = {
-        "value": model["bound"],
-        "is_estimate": model["bound_is_estimate"],
-        "in_words": wording.error_in_words(model),
-    }
-    affected = privacy["affected_users"]
-    left_out = None if affected is None else affected._asdict() | {"in_words": affected.in_words(privacy["unit"])}
-    facts = {
-        "format": "userdp report 1",
-        "guarantee": guarantee,
-        "noise": noise,
-        "composition": {"ledger": privacy["ledger"], "steps": steps},
-        "trust": {"model": _TRUST, "rests_on": wording.RESTS_ON},
+        },
+        "composition": {
+            "ledger": privacy["ledger"],
+            "steps": [
+                {**step, "purpose": wording.purpose(step), "how": wording.how(step)} for step in privacy["mechanisms"]
+            ],
+        },
+        "trust": {
+            "model": "a trusted curator holds the data; everybody else sees releases only",
+            "rests_on": wording.RESTS_ON,
+        },
         "implementation": {
-            "randomness": _RANDOMNESS if private else "a seed: noise can be reproduced",
+            "randomness": (
+                "the operating system's cryptographic generator" if private else "a seed: noise can be reproduced"
+            ),
             "floating_point": _FLOATING_POINT,
             "side_channels": _SIDE_CHANNELS,
         },
-        "bias": list(_BIAS),
-        "affected_users": left_out,
-        "excess_risk": error,
-        "scores": None if model["scores"] is None else model["scores"].to_dict(),
+        "bias": _BIAS,
+        "affected_users": affected and affected._asdict() | {"in_words": affected.in_words(privacy["unit"])},
+        "excess_risk": {
+            "value": model["bound"],
+            "is_estimate": model["bound_is_estimate"],
+            "in_words": wording.error_in_words(model),
+        },
+        "scores": scores and scores.to_dict(),
         "model": {name: model[name] for name in _MODEL},
         "questions": [{"question": asked, "answer": answer} for asked, answer in wording.questions(model)],
     }

@@ -30,7 +30,11 @@ def plot_plan(
     figure = Figure(figsize=(7.5, 5.0), layout="constrained")
     axes = figure.subplots()
     shown = [which for which, one in SOLVERS.items() if not one.baseline]
-    lines = {which: _bounds(comparison, *which, epsilons, max_gradients) for which in shown}
+    size, delta = (comparison.problem, comparison.n_users, comparison.rows_per_user), comparison.budget.delta
+    lines = {}
+    for solver, mode in shown:  # infinite where there is no plan
+        options = [consider(solver, mode, *size, Budget(each, delta), max_gradients) for each in epsilons]
+        lines[solver, mode] = np.array([option.bound for option in options])
     roof = 2 * max((bound for line in lines.values() for bound in line if np.isfinite(bound)), default=1.0)
     for position, ((solver, mode), line) in enumerate(lines.items()):
         colour, fits = COLOURS[position % len(COLOURS)], np.isfinite(line)
@@ -56,16 +60,6 @@ def plot_plan(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     _save(figure, path)
-
-
-def _bounds(
-    comparison: Comparison, solver: str, mode: str, epsilons: np.ndarray, max_gradients: int | None
-) -> np.ndarray:
-    """The solver's bound, or estimate, at each epsilon, infinite where there is no plan."""
-    size = (comparison.problem, comparison.n_users, comparison.rows_per_user)
-    delta = comparison.budget.delta
-    options = [consider(solver, mode, *size, Budget(epsilon, delta), max_gradients) for epsilon in epsilons]
-    return np.array([option.bound for option in options])
 
 
 def plot_audit(report: AuditReport, path: str | PathLike[str]) -> None:
