@@ -39,8 +39,7 @@ from userdp import (
     QuantileRegressor,
     UserData,
 )
-from userdp.data.sharing import shares_memory
-from userdp.data.source import Source
+from userdp.data.source import Source, shares_memory
 from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.files import model_of

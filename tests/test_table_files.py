@@ -9,7 +9,7 @@ import pytest
 
 from userdp import UserData
 from userdp.data import tables as table_files
-from userdp.data.schema import Schema, ids, numbers
+from userdp.data.schema import ids, numbers
 from userdp.data.tables import check_place, open_table, whole_file, write_table
 
 TABLE = {
@@ -51,7 +51,7 @@ def test_no_cell_decides_the_type_of_a_csv_column(tmp_path):
     for name, cells in expected.items():
         table = open_table(path)
         np.testing.assert_array_equal(numbers(name, table[name]), cells)
-        table.prefetch(Schema("who", (name,)))
+        table.prefetch_text(["who", name])
         np.testing.assert_array_equal(numbers(name, table[name]), cells)
     assert table["b"].cells.to_pylist() == ["1", "two", "3", "true"]
 

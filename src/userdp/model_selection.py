@@ -29,8 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.grouping import Groups
 from userdp.data.schema import collected
-from userdp.data.sharing import SHARED, shares_memory
-from userdp.data.source import Source
+from userdp.data.source import SHARED, Source, shares_memory
 from userdp.data.sparse import is_sparse
 from userdp.evaluation.row_losses import row_losses, taken
 from userdp.models.estimators import QuantileRegressor

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import userdp
 from userdp import Ledger, load_model
-from userdp.data.encoding import encode_dictionary
+from userdp.data.grouping import Groups
 
 # Where one run takes long, fewer.
 EXAMPLES = {
@@ -201,4 +201,4 @@ def test_ids_beyond_a_columns_dictionary_are_refused():
     for place in (2, -1):
         ids = pa.DictionaryArray.from_arrays(pa.array([0, 1, place]), pa.array(["a", "b"]), safe=False)
         with pytest.raises(ValueError, match="the table is damaged"):
-            encode_dictionary(ids)
+            Groups.make(ids, 3, None, None)

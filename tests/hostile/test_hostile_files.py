@@ -14,7 +14,7 @@ from support_cli import SECRET, run
 from support_hostile import without_releases
 
 from userdp import UserData
-from userdp.data.schema import Schema, ids, numbers
+from userdp.data.schema import ids, numbers
 from userdp.data.tables import open_table
 
 N_USERS, ROWS, HOSTILE = 300, 3, 7
@@ -126,7 +126,7 @@ def others(tmp_path, cells, extra):
     path = tmp_path / "t.csv"
     path.write_text("user,x\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate([*cells, extra])))
     table = open_table(path)
-    table.prefetch(Schema("user", ("x",)))
+    table.prefetch_text(["user", "x"])
     return numbers("x", table["x"])[:-1]
 
 
@@ -163,4 +163,4 @@ def test_ids_of_csv_are_told_apart_the_same_whatever_others_are_called(tmp_path,
     table = open_table(path)
     for _ in range(2):
         assert ids(table["user"]).to_pylist() == [*mine, *mine, extra, extra]
-        table.prefetch(Schema("user", ("x",)))
+        table.prefetch_text(["user", "x"])

@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         "public rows of Arrow tables may be the private ones",
-        "sharing._arrays",
+        "source._arrays",
         "yield from _cells(chunk)",
         "pass",
         "test_estimators.py::test_private_rows_are_no_public_ones",

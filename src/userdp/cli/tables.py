@@ -127,7 +127,7 @@ def schema_of(
 
 def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
     """Targets as numbers, NaN where they make no sense, or an error if they are to be checked."""
-    table.prefetch(schema)
+    table.prefetch_text(schema.columns)
     targets = schema.targets(table[schema.target]).astype(np.float64, copy=False)
     if check:
         check_targets(schema, targets)
@@ -151,7 +151,7 @@ def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, che
     """The features, of a table that may be looked at."""
     for name in schema.features:
         require_column(table.column_names, name)
-    table.prefetch(schema)
+    table.prefetch_text(schema.columns)
     n_rows = len(table[schema.features[0]])
     expect(n_rows > 0, f"at least one row in {table.path}, got an empty table.")
     matrix = np.empty((n_rows, len(schema.features)))

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from userdp.data.encoding import as_arrow, encodable, encode
-from userdp.data.schema import ANY, NUMBER, TEXT, Untyped, declared, decoded, numbers, texts
+from userdp.data.schema import ANY, NUMBER, TEXT, Untyped, as_arrow, coded, declared, decoded, numbers
 
 _CATEGORIES = ("category", "categorical", "enum")
 _TRUE, _FALSE = {"true", "t", "yes", "y", "on", "1", "1.0"}, {"false", "f", "no", "n", "off", "0", "0.0"}
@@ -36,15 +35,10 @@ class Coded:
     def __getitem__(self, rows: Any) -> Coded:
         return Coded(self.codes[rows], self.distinct)
 
-    @staticmethod
-    def texts_of(values: Sequence[Any]) -> list[str | None]:
-        """The text of each value; equal numbers have equal texts, whatever their type."""
-        return [_text(value) for value in values]
-
-    @staticmethod
-    def moment(value: Any) -> float:
-        """Seconds since 1970 of a date, a moment or ISO text; NaN for anything else."""
-        return _moment(value)
+    @property
+    def missing(self) -> np.ndarray:
+        """Which cells are."""
+        return np.asarray(np.array([text is None for text in self.distinct])[self.codes])
 
 
 def numbers_or_text(what: str, column: Any) -> np.ndarray:
@@ -71,7 +65,7 @@ def booleans(what: str, column: Any) -> np.ndarray:
     """A column of truth: 1 and 0 (numbers, true and false, or text that says so), NaN for anything else."""
     column = decoded(column)
     if declared(column) in (TEXT, ANY, *_CATEGORIES):
-        codes, distinct = _encoded(column)
+        codes, distinct = coded(column)
         return np.asarray(np.array([_truth(value) for value in distinct], dtype=np.float64)[codes])
     found = numbers_or_text(what, column)
     return np.where((found == 0) | (found == 1), found, np.nan)
@@ -85,8 +79,8 @@ def labels(what: str, column: Any, levels: Sequence[str | None] | None = None) -
         raise TypeError(f"Expected {what} to hold text, numbers or true and false, got {kind}: convert it.")
     if kind == NUMBER and levels is not None and not any(map(_is_number, levels)):
         raise TypeError(f"Expected {what} to hold text, as its levels are, got numbers: convert it.")
-    codes, distinct = _encoded(column)
-    return Coded(codes, tuple(map(_text, distinct)))
+    codes, distinct = coded(column)
+    return Coded(codes, tuple(map(text_of, distinct)))
 
 
 def seconds(what: str, column: Any) -> np.ndarray:
@@ -94,14 +88,14 @@ def seconds(what: str, column: Any) -> np.ndarray:
     column = decoded(column)
     kind = getattr(column, "dtype", None)
     if isinstance(kind, np.dtype) and kind.kind == "M":
-        return _of_ticks(np.asarray(column).astype("datetime64[us]"))
+        return _of_ticks(np.asarray(column))
     arrow = None if declared(column) in (ANY, NUMBER) else as_arrow(column)
     if arrow is not None and (pa.types.is_timestamp(arrow.type) or pa.types.is_date(arrow.type)):
         return _of_arrow(arrow)
     if declared(column) not in (TEXT, ANY):
         raise TypeError(f"Expected {what} to hold dates, or text such as 2024-05-17, got {declared(column)}: convert.")
-    codes, distinct = _encoded(column)
-    return np.asarray(np.array([_moment(value) for value in distinct], dtype=np.float64)[codes])
+    codes, distinct = coded(column)
+    return np.asarray(np.array([moment_of(value) for value in distinct], dtype=np.float64)[codes])
 
 
 def words_of(raw: Sequence[bytes | None], longest: int) -> np.ndarray:
@@ -120,33 +114,6 @@ def texts_of_words(words: np.ndarray) -> list[str]:
     return [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in raw]
 
 
-def _encoded(column: Any) -> tuple[np.ndarray, list[Any]]:
-    """Each cell's code, and the distinct cells, the last of which is None for missing ones."""
-    if isinstance(column, Untyped):
-        column = column.cells
-    kind = getattr(column, "dtype", None)
-    if isinstance(kind, np.dtype) and encodable(kind):
-        codes, distinct = encode(np.asarray(column))
-        return codes, [*distinct.tolist(), None]
-    if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last
-        return np.asarray(column.cat.codes), [*column.cat.categories, None]
-    cells = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else as_arrow(column)
-    if isinstance(cells, pa.Array):
-        codes, distinct = encode(cells)
-        return codes, [*texts(distinct), None]
-    known: dict[Any, int] = {}
-    listed = column.tolist() if isinstance(column, np.ndarray) else list(column)
-    codes = np.fromiter((_code(cell, known) for cell in listed), dtype=np.int64, count=len(listed))
-    return codes, [*(cell for _, cell in known), None]
-
-
-def _code(cell: Any, known: dict[Any, int]) -> int:
-    try:
-        return known.setdefault((type(cell), cell), len(known))
-    except Exception:  # not hashable, or of a type that refuses to be compared
-        return -1
-
-
 def _of_arrow(moments: pa.Array) -> np.ndarray:
     """Seconds of Arrow's dates and moments; without a cast, which may refuse one that is far off."""
     days = pa.types.is_date32(moments.type)
@@ -159,10 +126,12 @@ def _of_arrow(moments: pa.Array) -> np.ndarray:
 
 
 def _of_ticks(moments: np.ndarray) -> np.ndarray:
+    moments = moments.astype("datetime64[us]")
     return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)
 
 
-def _moment(value: Any) -> float:
+def moment_of(value: Any) -> float:
+    """Seconds since 1970 of a date, a moment or ISO text; NaN for anything else."""
     try:
         if isinstance(value, str):
             value = datetime.datetime.fromisoformat(value.strip())
@@ -172,13 +141,14 @@ def _moment(value: Any) -> float:
         if isinstance(value, datetime.date):
             return float((value - datetime.date(1970, 1, 1)).days * 86400)
         if isinstance(value, np.datetime64):
-            return float(_of_ticks(np.array([value], dtype="datetime64[us]"))[0])
+            return float(_of_ticks(np.array([value]))[0])
     except Exception:  # no date, or beyond all dates
         return math.nan
     return math.nan
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """The text of a label, None for a missing one; equal numbers have equal texts, whatever their type."""
     try:
         if isinstance(value, str):
             return value or None
@@ -196,7 +166,7 @@ def _text(value: Any) -> str | None:
 
 
 def _truth(value: Any) -> float:
-    text = (_text(value) or "").strip().lower()
+    text = (text_of(value) or "").strip().lower()
     return 1.0 if text in _TRUE else 0.0 if text in _FALSE else math.nan
 
 

@@ -32,8 +32,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from userdp.data.cells import Coded, booleans, labels, seconds, words_of
-from userdp.data.cells import numbers_or_text as read_numbers
+from userdp.data.cells import Coded, booleans, labels, moment_of, numbers_or_text, seconds, text_of, words_of
 from userdp.data.schema import collected, require_column
 
 PRIVATE = "private"
@@ -64,17 +63,13 @@ class Column(ABC):
     def read(self, what: str, column: Any) -> Cells:
         """The column's cells by their meaning, each by itself; NaN or None where they are missing."""
 
-    @abstractmethod
     def suffixes(self) -> list[str]:
         """What follows the column's name in its features' names."""
+        return [""]
 
     @abstractmethod
     def features(self, cells: Any) -> Any:
         """One column of numbers per feature, missing cells filled."""
-
-    def missing(self, cells: Any) -> np.ndarray:
-        """Where cells are missing."""
-        return np.asarray(np.isnan(cells))
 
     def names(self, name: str) -> list[str]:
         """Names of the features that a column of this name becomes."""
@@ -87,7 +82,8 @@ class Column(ABC):
             found = self.features(cells)
         if not self.missing_indicator:
             return found
-        return np.column_stack([found, self.missing(cells)])
+        missing = cells.missing if isinstance(cells, Coded) else np.isnan(cells)
+        return _side_by_side([found, missing[:, None].astype(np.float64)])
 
     def __repr__(self) -> str:
         told = [f"{name}={value!r}" for name, value in self.to_dict().items() if name != "type"]
@@ -148,10 +144,7 @@ class Number(Column):
         return PRIVATE in (self.range, self.fill)
 
     def read(self, what: str, column: Any) -> np.ndarray:
-        return read_numbers(what, column)
-
-    def suffixes(self) -> list[str]:
-        return [""]
+        return numbers_or_text(what, column)
 
     def features(self, cells: np.ndarray) -> np.ndarray:
         assert self.low is not None
@@ -180,9 +173,6 @@ class Boolean(Column):
 
     def read(self, what: str, column: Any) -> np.ndarray:
         return booleans(what, column)
-
-    def suffixes(self) -> list[str]:
-        return [""]
 
     def features(self, cells: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(cells), float(self.fill), cells)[:, None]
@@ -226,7 +216,7 @@ class Category(Column):
         if not all(isinstance(level, str | int | float | bool) for level in self.levels):
             raise TypeError("Expected levels of a Category to be text, numbers, or true and false.")
         object.__setattr__(self, "levels", tuple(self.levels))
-        texts = [cut(text or "") for text in Coded.texts_of(self.levels)]
+        texts = [cut(text_of(level) or "") for level in self.levels]
         if len(set(texts)) < len(texts) or "" in texts:
             raise ValueError(
                 f"Expected levels of a Category that differ in their first {self.LONGEST} bytes, none of them empty."
@@ -240,27 +230,21 @@ class Category(Column):
         return {"type": self.type, "levels": self.levels} | super().to_dict()
 
     def read(self, what: str, column: Any) -> Coded:
-        texts = None if self.private else Coded.texts_of(self.levels)
-        return labels(what, column, texts)
+        return labels(what, column, None if self.private else [text_of(level) for level in self.levels])
 
     def suffixes(self) -> list[str]:
         if self.private:
             return [f"=({number})" for number in range(1, self.max_levels)] + ["=(other)"]
-        return [f"={level}" for level in Coded.texts_of(self.levels[1:])] + ["=(other)"] * self._has_other
-
-    @property
-    def _has_other(self) -> bool:
-        return self.other and bool(self.levels)
+        return [f"={text_of(level)}" for level in self.levels[1:]] + ["=(other)"] * (self.other and bool(self.levels))
 
     def features(self, cells: Coded) -> np.ndarray:
-        places = {cut(text): place for place, text in enumerate(Coded.texts_of(self.levels)) if text is not None}
+        texts = [text_of(level) for level in self.levels]
+        places = {cut(text): place for place, text in enumerate(texts) if text is not None}
         n, other = len(places), self.missing_indicator
         of_text = [-1 if text is None and other else places.get(cut(text or ""), n) for text in cells.distinct]
         place = np.array(of_text, dtype=np.int64)[cells.codes]
-        return np.asarray(place[:, None] == np.arange(1, max(n, 1) + self._has_other), dtype=np.float64)
-
-    def missing(self, cells: Coded) -> np.ndarray:
-        return np.asarray(np.array([text is None for text in cells.distinct])[cells.codes])
+        last = max(n, 1) + (self.other and bool(self.levels))
+        return np.asarray(place[:, None] == np.arange(1, last), dtype=np.float64)
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,8 +269,7 @@ class Date(Column):
             value = getattr(self, name)
             if isinstance(value, datetime.date):
                 object.__setattr__(self, name, value.isoformat())
-        low, high = self._ends()
-        if not low < high:
+        if not moment_of(self.low) < moment_of(self.high):
             raise ValueError(
                 f"Expected dates low < high, such as Date('2010-01-01', '2030-01-01'), got low={self.low!r}, "
                 f"high={self.high!r}."
@@ -299,10 +282,6 @@ class Date(Column):
         if not (self.parts or self.cycles):
             raise ValueError("Expected parts or cycles of a Date: otherwise it has no feature.")
 
-    def _ends(self) -> tuple[float, float]:
-        low, high = (Coded.moment(end) for end in (self.low, self.high))
-        return low, high
-
     def read(self, what: str, column: Any) -> np.ndarray:
         return seconds(what, column)
 
@@ -310,7 +289,7 @@ class Date(Column):
         return [f":{part}" for part in self.parts] + [f":{c} {f}" for c in self.cycles for f in ("sin", "cos")]
 
     def features(self, cells: np.ndarray) -> np.ndarray:
-        low, high = self._ends()
+        low, high = moment_of(self.low), moment_of(self.high)
         missing = np.isnan(cells)
         moments = np.clip(np.where(missing, low, cells), low, high)
         days = np.floor(moments / _DAY)
@@ -368,17 +347,6 @@ class Text(Column):
 
         hashed = HashingVectorizer(n_features=self.n_features).transform([text or "" for text in cells.distinct])
         return hashed.tocsr()[cells.codes]
-
-    def encode(self, cells: Coded) -> Any:
-        from scipy.sparse import csr_array, hstack
-
-        found = self.features(cells)
-        if not self.missing_indicator:
-            return found
-        return hstack([found, csr_array(self.missing(cells)[:, None].astype(np.float64))], format="csr")
-
-    def missing(self, cells: Coded) -> np.ndarray:
-        return np.asarray(np.array([text is None for text in cells.distinct])[cells.codes])
 
 
 KINDS: dict[str, type[Column]] = {kind.type: kind for kind in (Number, Boolean, Category, Date, Text)}
@@ -459,12 +427,7 @@ class Columns(Mapping[str, Column]):
         """The features of cells that were read."""
         if self.private:
             raise ValueError('Expected columns without "private": a fit learns what that stands for.')
-        parts = [column.encode(cells[name]) for name, column in self.items()]
-        if not any(isinstance(column, Text) for column in self.values()):
-            return np.hstack(parts)
-        from scipy.sparse import csr_array, hstack
-
-        return hstack([csr_array(part) for part in parts], format="csr")
+        return _side_by_side([column.encode(cells[name]) for name, column in self.items()])
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -582,6 +545,15 @@ def packed(cells: Coded) -> np.ndarray:
     """Levels as rows of whole numbers, 6 bytes each, in which their text is held; NaN where they are missing."""
     texts = [None if text is None else cut(text).encode() for text in cells.distinct]
     return np.asarray(words_of(texts, Category.LONGEST)[cells.codes])
+
+
+def _side_by_side(parts: list[Any]) -> Any:
+    """Features next to each other, sparse if some are."""
+    if not any(hasattr(part, "tocsr") for part in parts):
+        return np.hstack(parts)
+    from scipy.sparse import csr_array, hstack
+
+    return hstack([csr_array(part) for part in parts], format="csr")
 
 
 def _each(function: Callable[[float], float], values: np.ndarray) -> np.ndarray:

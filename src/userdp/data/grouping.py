@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from userdp.data.encoding import as_arrow, encodable, encode, encode_dictionary
-from userdp.data.schema import TEXT, as_bytes, declared, texts
+from userdp.data.schema import TEXT, as_arrow, as_bytes, declared, decoded, encodable, encode, texts
 
 MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
 NO_ROWS = "Expected at least one row, got an empty table: check the source or the filter before it."
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 _TURN_ROWS = 2048  # of which columns become rows at a time
-_MOST_MOVERS = 4  # threads that move rows, each of which holds some
 _THREADING_PAYS = 1 << 20  # entries below which starting threads costs more than it saves
 
 
@@ -121,38 +118,6 @@ class Groups:
         with ThreadPoolExecutor(1 if out.size < _THREADING_PAYS else os.cpu_count() or 1) as pool:
             list(pool.map(move, starts))
 
-    def scatter(self, batches: Iterable[Sequence[np.ndarray]], out: np.ndarray) -> bool:
-        """Put columns of input rows, some rows at a time, where they belong in `out`; whether as many came as belong.
-
-        On several processors, while the next rows are made.
-        """
-        n_movers = min(os.cpu_count() or 1, _MOST_MOVERS)
-        places = np.full(self.n_input, -1, np.int32 if self.n_input < 2**31 else np.int64)  # -1 for rows that are left
-        places[slice(None) if self.order is None else self.order] = np.arange(self.n_rows, dtype=places.dtype)
-        start, moving = 0, deque[Future[None]]()
-
-        def move(columns: Sequence[np.ndarray], there: np.ndarray) -> None:
-            whole_row = np.dtype((np.void, out.strides[0]))
-            for first in range(0, len(there), _TURN_ROWS):
-                some = slice(first, first + _TURN_ROWS)
-                block = np.empty((len(there[some]), out.shape[1]), out.dtype)
-                as_rows([column[some] for column in columns], block)
-                kept = there[some] >= 0
-                np.put(out.view(whole_row)[:, 0], there[some][kept], block.view(whole_row)[:, 0][kept])
-
-        with ThreadPoolExecutor(n_movers) as pool:
-            for columns in batches:
-                end = start + len(columns[0])
-                if end > self.n_input:
-                    return False
-                if len(moving) == n_movers:  # more would only take memory
-                    moving.popleft().result()
-                moving.append(pool.submit(move, columns, places[start:end]))
-                start = end
-            for moved in moving:
-                moved.result()
-        return start == self.n_input
-
     def targets(self, source: np.ndarray | None) -> np.ndarray:
         """Targets in order, NaN without a source, which is used as it is if it has that order and type."""
         if source is not None and self.order is None:
@@ -166,10 +131,9 @@ class Groups:
         """Identifier of each user, in the users' order."""
         firsts = self._firsts()
         if isinstance(users, (pa.Array, pa.ChunkedArray)):
-            if isinstance(users, pa.ChunkedArray) and pa.types.is_dictionary(users.type):
-                users = users.unify_dictionaries()
-            found = users.take(pa.array(firsts))
-            return tuple(texts(found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found))
+            users = decoded(users)
+            users = users.cast(pa.large_string()) if declared(users) == TEXT else users  # not all text can be taken
+            return tuple(texts(users.take(pa.array(firsts))))
         listed = list(users)
         return tuple(listed[first] for first in firsts)
 
@@ -243,19 +207,17 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(NO_ROWS)
     if isinstance(users, range):
         return np.arange(n_rows), np.arange(n_rows)
-    codes = encode_dictionary(users)
-    if codes is None:
-        ids = _comparable(users)
-        if isinstance(ids, np.ndarray) and ids.ndim != 1:
-            raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
-        if isinstance(ids, np.ndarray) and encodable(ids.dtype):
-            starts = changes(ids)
-            heads = ids[starts]
-            if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
-                raise ValueError(MISSING_ID)
-            heads = heads + 0.0 if heads.dtype.kind == "f" else heads  # -0.0 is 0.0, but other bytes
-            return starts, encode(heads)[0]
-        codes = encode(ids)[0] if isinstance(ids, pa.Array) else _codes_of_objects(ids)
+    ids = _comparable(users)
+    if isinstance(ids, np.ndarray) and ids.ndim != 1:
+        raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
+    if isinstance(ids, np.ndarray) and encodable(ids.dtype):
+        starts = changes(ids)
+        heads = ids[starts]
+        if np.any(heads != heads):  # NaN and NaT differ from themselves, so each of them starts a run
+            raise ValueError(MISSING_ID)
+        heads = heads + 0.0 if heads.dtype.kind == "f" else heads  # -0.0 is 0.0, but other bytes
+        return starts, encode(heads)[0]
+    codes = encode(ids)[0] if isinstance(ids, pa.Array) else _codes_of_objects(ids)
     starts = changes(codes)
     return starts, codes[starts]
 

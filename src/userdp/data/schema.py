@@ -17,21 +17,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from userdp.data.encoding import as_arrow, encodable, encode
-
 NUMBER, TEXT, ANY = "number", "text", "any"  # what a column's type may declare its cells to be
 
 _ARROW = (pa.Array, pa.ChunkedArray)
-_PLAIN = (int, float, np.integer, np.floating, np.bool_)
 _SHOWN_NAMES = 40  # column names that an error lists at most
-_CODED_CELLS = 1 << 18  # labels that become positions at a time: what is made on the way takes more than they do
 # Names of types, in lower case, of pandas' own columns, polars and Arrow.
 _NUMBERS = re.compile(r"(u?int\d+|(half)?float\d*|double|bool(ean)?|decimal\d*(\(.*\))?|null)(\[pyarrow\])?")
 _TEXTS = re.compile(r"(large_)?(string|utf8)(_view)?(\[pyarrow\])?|str")
@@ -118,9 +113,8 @@ def require_column(names: Sequence[Any], name: Any, what: str = "a column named"
     """Refuse a name that no column has, or several have."""
     if list(names).count(name) != 1:
         problem = "which occurs more than once" if name in names else "found none"
-        shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + f" and {len(names) - _SHOWN_NAMES} more" * (
-            len(names) > _SHOWN_NAMES
-        )
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + more
         raise ValueError(f"Expected {what} {name!r}, {problem}: available are {shown}.")
 
 
@@ -130,6 +124,9 @@ def label_set(classes: Sequence[Any]) -> np.ndarray:
     if found.ndim != 1 or not 2 <= len(found) == len(classes):
         raise ValueError(f"Expected at least 2 different classes, got {classes}.")
     return found
+
+
+# --- what columns declare ---------------------------------------------------------------------------------------------
 
 
 def declared(column: Any) -> str:
@@ -171,11 +168,53 @@ def decoded(column: Any) -> Any:
     return column.cast(column.type.value_type) if encoded else column
 
 
+def as_arrow(column: Any) -> pa.Array | None:
+    """A column of pandas, polars or Arrow, that numpy has no type for, as one Arrow array of its values, or None."""
+    if isinstance(getattr(column, "dtype", None), np.dtype) or hasattr(column, "columns"):
+        return None
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if isinstance(chunk, pa.DictionaryArray) and len(chunk):  # Arrow itself does not look
+            ends = pc.min_max(chunk.indices)
+            if ends["min"].is_valid and not 0 <= ends["min"].as_py() <= ends["max"].as_py() < len(chunk.dictionary):
+                raise ValueError("Expected cells within their column's dictionary, got others: the table is damaged.")
+    try:
+        if hasattr(column, "to_arrow"):  # polars
+            column = column.to_arrow()
+        elif hasattr(column, "iloc") and not hasattr(column, "cat"):  # pandas, whose categories may be anything
+            column = pa.array(column, from_pandas=True)
+        if isinstance(column, pa.ChunkedArray):
+            long = declared(column) == TEXT  # perhaps too long for one array
+            column = (column.cast(pa.large_string()) if long else column).combine_chunks()
+        if isinstance(column, pa.Array) and pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()  # a null may be in the dictionary
+    except Exception:  # a type that Arrow does not know, or cells that are no UTF-8
+        return None
+    return column if isinstance(column, pa.Array) else None
+
+
 def ids(column: Any) -> Any:
     """A column of user ids; of CSV as text, or else one person's id would decide whether 7 and 07 are the same."""
     if not isinstance(column, Untyped):
         return column
     return pc.if_else(pc.equal(column.cells, ""), pa.scalar(None, column.cells.type), column.cells)
+
+
+def texts(column: pa.Array) -> list[Any]:
+    """An Arrow column as Python values; text that is no UTF-8 raises nothing."""
+    if declared(column) != TEXT:
+        return list(column.to_pylist())
+    return [None if cell is None else cell.decode(errors="surrogateescape") for cell in as_bytes(column).to_pylist()]
+
+
+def as_bytes(column: Any) -> Any:
+    """Text as the bytes that it is."""
+    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([chunk.view(plain[column.type]) for chunk in column.chunks], plain[column.type])
+    return column.view(plain[column.type])
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def numbers(what: str, column: Any) -> np.ndarray:
@@ -196,11 +235,41 @@ def numbers(what: str, column: Any) -> np.ndarray:
         if isinstance(column, Untyped):
             return _numbers_in_text(column.cells)
         if kind == ANY:
-            plain = _numbers_at_once(column)
-            if plain is not None:
-                return plain
             return np.fromiter(map(_number, column), dtype=np.float64, count=len(column))
         return _floats(column)
+
+
+def _floats(column: Any) -> np.ndarray:
+    """A column of a type of numbers as native float32 if it is that, else as float64."""
+    if isinstance(_type_of(column), np.dtype):
+        array = np.asarray(column)
+        single = array.dtype.newbyteorder("=") == np.float32
+        return array.astype(np.float32 if single else np.float64, copy=False)
+    if hasattr(column, "to_arrow"):  # polars, some of whose integers Arrow does not know
+        return np.asarray(column.cast(float).to_arrow())
+    if not isinstance(column, _ARROW):  # pandas' own types
+        column = pa.array(column, from_pandas=True)
+    # Unchecked, because a checked cast refuses large integers, and so tells of a value.
+    return np.asarray(column if column.type == pa.float32() else column.cast(pa.float64(), safe=False))
+
+
+def _numbers_in_text(cells: pa.ChunkedArray) -> np.ndarray:
+    """The same as `_number` of each cell, for all cells at once."""
+    raw = as_bytes(cells)
+    digits, true, false = (pc.match_substring_regex(raw, f"^(?:{p})$") for p in (_DIGITS, _TRUE, _FALSE))
+    found = pc.ascii_trim_whitespace(pc.if_else(digits, raw, None).cast(pa.large_string())).cast(pa.float64())
+    return np.asarray(pc.coalesce(found, pc.if_else(true, 1.0, pc.if_else(false, 0.0, None))))
+
+
+def _number(cell: Any) -> float:
+    try:
+        if isinstance(cell, str):
+            digits, true, false = (pattern.fullmatch(cell) for pattern in _PYTHON)
+            return float(cell) if digits else 1.0 if true else 0.0 if false else np.nan
+        # float and int are quickest to find: most cells are of these.
+        return float(cell) if isinstance(cell, (float, int, number_kinds.Real, Decimal, np.bool_)) else np.nan
+    except Exception:  # beyond all floats, say
+        return np.nan
 
 
 def matrix(what: str, X: Any, width: int | None = None) -> np.ndarray:
@@ -229,155 +298,106 @@ def matrix(what: str, X: Any, width: int | None = None) -> np.ndarray:
     return array if declared(array) == NUMBER else numbers(what, array.reshape(-1)).reshape(array.shape)
 
 
+def _is_row(entry: Any) -> bool:
+    return isinstance(entry, (list, tuple)) or (isinstance(entry, np.ndarray) and entry.ndim == 1)
+
+
+def _matrix_of_table(what: str, X: Any) -> np.ndarray:
+    if hasattr(X, "iloc") and any("sparse" in str(kind).lower() for kind in X.dtypes):
+        raise TypeError(f"Expected {what} without sparse columns: pass {what}.sparse.to_coo(), which stays sparse.")
+    names = list(X.column_names if hasattr(X, "column_names") else X.columns)
+    if not names:
+        raise ValueError(f"Expected {what} to have features, got a table without columns.")
+    if hasattr(X, "iloc"):
+        columns = [X.iloc[:, place] for place in range(len(names))]
+    else:
+        columns = X.get_columns() if hasattr(X, "get_columns") else list(X.columns)
+    found = [numbers(f"column {name!r} of {what}", column) for name, column in zip(names, columns, strict=True)]
+    narrow = all(column.dtype == np.float32 for column in found)
+    return np.column_stack(found).astype(np.float32 if narrow else np.float64, order="C", copy=False)
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
 def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
     """A column of labels by declaration: each cell's position in the classes, NaN for what is none of them.
 
     A column whose type cannot hold the classes is refused. Text without a type, of CSV, is read as the classes are.
     """
     column = decoded(column)
-    kind, wanted = _declared_of_labels(column), _kind_of_classes(classes)
-    fits = kind in (wanted, ANY) or wanted == ANY
-    if not fits or _possible(column, classes) < min(2, len(classes)):
+    kind = declared(column)
+    kind = _CATEGORIES.get(kind, kind)  # those of pandas may have any type, by their cells
+    real = [label for label in classes if isinstance(label, number_kinds.Real)]
+    of_text = all(isinstance(label, str) for label in classes)
+    wanted = TEXT if of_text else NUMBER if len(real) == len(classes) else ANY
+    fits, n_possible = kind in (wanted, ANY) or wanted == ANY, len(classes)
+    if whole := _WHOLE.fullmatch(str(_type_of(column)).lower()):
+        # How many a cell of this type can be: true and false are not 2, uint8 is not -1, int64 not 0.5.
+        low, high = (0, 1) if whole["bool"] else (np.iinfo(whole["int"]).min, np.iinfo(whole["int"]).max)
+        n_possible = sum(label == label // 1 and low <= label <= high for label in real)  # type: ignore[operator]
+    if not fits or n_possible < min(2, len(classes)):
         shown = ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
         kind = str(_type_of(column)) if fits else {NUMBER: "numbers"}.get(kind, kind)
         raise TypeError(f"Expected {what} to hold labels such as {shown}, got {kind}: convert it.")
+    if isinstance(column, Untyped) and wanted == NUMBER:
+        column = numbers(what, column)
+    elif isinstance(column, _ARROW) and pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    codes, distinct = coded(column)
     known = {label: float(position) for position, label in enumerate(classes)}
-    if isinstance(column, Untyped):
-        column = numbers(what, column) if wanted == NUMBER else column.cells
-    numpy_type = _type_of(column)
-    if isinstance(numpy_type, np.dtype) and encodable(numpy_type):
-        labels, found = np.asarray(column), np.empty(len(column))
-        for start in range(0, len(labels), _CODED_CELLS):
-            codes, distinct = encode(labels[start : start + _CODED_CELLS])
-            found[start : start + _CODED_CELLS] = _positions_of(distinct.tolist(), known)[codes]
-        return found
-    if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last position
-        return np.asarray(np.append(_positions_of(list(column.cat.categories), known), np.nan)[column.cat.codes])
-    cells = as_arrow(column) if kind in (NUMBER, TEXT) or isinstance(column, _ARROW) else None
-    if cells is not None:
-        return _positions_in_arrow(cells, known)
-    return _positions_of(column.tolist() if isinstance(column, np.ndarray) else column, known)
-
-
-def texts(column: pa.Array) -> list[Any]:
-    """An Arrow column as Python values; text that is no UTF-8 raises nothing."""
-    if declared(column) != TEXT:
-        return list(column.to_pylist())
-    return [None if cell is None else cell.decode(errors="surrogateescape") for cell in as_bytes(column).to_pylist()]
-
-
-def as_bytes(column: Any) -> Any:
-    """Text as the bytes that it is."""
-    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([chunk.view(plain[column.type]) for chunk in column.chunks], plain[column.type])
-    return column.view(plain[column.type])
-
-
-def _matrix_of_table(what: str, X: Any) -> np.ndarray:
-    if hasattr(X, "iloc"):
-        names, columns = list(X.columns), [X.iloc[:, i] for i in range(X.shape[1])]
-    elif hasattr(X, "get_columns"):
-        names, columns = list(X.columns), X.get_columns()
-    else:
-        names, columns = list(X.column_names), list(X.columns)
-    if hasattr(X, "iloc") and any("sparse" in str(kind).lower() for kind in X.dtypes):
-        raise TypeError(f"Expected {what} without sparse columns: pass {what}.sparse.to_coo(), which stays sparse.")
-    if not columns:
-        raise ValueError(f"Expected {what} to have features, got a table without columns.")
-    found = [numbers(f"column {name!r} of {what}", column) for name, column in zip(names, columns, strict=True)]
-    narrow = all(column.dtype == np.float32 for column in found)
-    rows = np.empty((len(found[0]), len(found)), np.float32 if narrow else np.float64)
-    for position, column in enumerate(found):
-        rows[:, position] = column
-    return rows
-
-
-def _floats(column: Any) -> np.ndarray:
-    """A column of a type of numbers as native float32 if it is that, else as float64."""
-    if isinstance(_type_of(column), np.dtype):
-        array = np.asarray(column)
-        single = array.dtype.newbyteorder("=") == np.float32
-        return array.astype(np.float32 if single else np.float64, copy=False)
-    if hasattr(column, "to_arrow"):  # polars, some of whose integers Arrow does not know
-        return np.asarray(column.cast(float).to_arrow())
-    if not isinstance(column, _ARROW):  # pandas' own types
-        column = pa.array(column, from_pandas=True)
-    # Unchecked, because a checked cast refuses large integers, and so tells of a value.
-    return np.asarray(column if column.type == pa.float32() else column.cast(pa.float64(), safe=False))
-
-
-def _numbers_in_text(cells: pa.ChunkedArray) -> np.ndarray:
-    """The same as `_number` of each cell, for all cells at once."""
-    raw = as_bytes(cells)
-    digits, true, false = (pc.match_substring_regex(raw, f"^(?:{p})$") for p in (_DIGITS, _TRUE, _FALSE))
-    found = pc.ascii_trim_whitespace(pc.if_else(digits, raw, None).cast(pa.large_string())).cast(pa.float64())
-    return np.asarray(pc.coalesce(found, pc.if_else(true, 1.0, pc.if_else(false, 0.0, None))))
-
-
-def _numbers_at_once(column: Any) -> np.ndarray | None:
-    """The same as `_number` of each cell if all are numbers of plain types, else None."""
-    if not all(issubclass(kind, _PLAIN) for kind in set(map(type, column))):
-        return None
-    try:
-        return np.fromiter(column, dtype=np.float64, count=len(column))
-    except Exception:  # one that is beyond all floats, or raises
-        return None
-
-
-def _number(cell: Any) -> float:
-    try:
-        if isinstance(cell, str):
-            digits, true, false = (pattern.fullmatch(cell) for pattern in _PYTHON)
-            return float(cell) if digits else 1.0 if true else 0.0 if false else np.nan
-        return float(cell) if isinstance(cell, (number_kinds.Real, Decimal, np.bool_)) else np.nan
-    except Exception:  # beyond all floats, say
-        return np.nan
-
-
-def _positions_in_arrow(cells: pa.Array, known: dict[Any, float]) -> np.ndarray:
-    if pa.types.is_decimal(cells.type):
-        cells = cells.cast(pa.float64(), safe=False)
-    codes, distinct = encode(cells)
-    return np.asarray(np.append(_positions_of(texts(distinct), known), np.nan)[codes])
-
-
-def _positions_of(cells: Any, known: dict[Any, float]) -> np.ndarray:
-    """Each cell's position: all in one go, or one by one if that raises."""
-    try:
-        return np.fromiter(map(known.get, cells, repeat(np.nan)), dtype=np.float64, count=len(cells))
-    except Exception:  # a cell that cannot be looked up
-        return np.fromiter((_position(cell, known) for cell in cells), dtype=np.float64, count=len(cells))
+    return np.asarray(np.array([*(_position(cell, known) for cell in distinct[:-1]), np.nan])[codes])
 
 
 def _position(cell: Any, known: dict[Any, float]) -> float:
     try:
         return known.get(cell, np.nan)
-    except Exception:  # not hashable, or of a type that refuses to be compared
+    except Exception:  # of a type that refuses to be compared
         return np.nan
 
 
-def _declared_of_labels(column: Any) -> str:
-    """The same as `declared`, but categories of polars are text; those of pandas may have any type, by their cells."""
-    kind = declared(column)
-    return _CATEGORIES.get(kind, kind)
+def coded(column: Any) -> tuple[np.ndarray, list[Any]]:
+    """Each cell's code, and the distinct cells, the last of which is None for missing ones."""
+    if isinstance(column, Untyped):
+        column = column.cells
+    kind = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype) and encodable(kind):
+        codes, distinct = encode(np.asarray(column))
+        return codes, [*distinct.tolist(), None]
+    if hasattr(column, "iloc") and hasattr(column, "cat"):  # of pandas: a missing cell's code is -1, the last
+        return np.asarray(column.cat.codes), [*column.cat.categories, None]
+    cells = None if declared(column) == ANY else as_arrow(column)
+    if isinstance(cells, pa.Array):
+        codes, distinct = encode(cells)
+        return codes, [*texts(distinct), None]
+    known: dict[Any, int] = {}
+    listed = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    codes = np.fromiter((_code(cell, known) for cell in listed), dtype=np.int64, count=len(listed))
+    return codes, [*(cell for _, cell in known), None]
 
 
-def _possible(column: Any, classes: Sequence[Any]) -> int:
-    """How many of the classes a cell of this type can be: true and false are not 2, uint8 is not -1, int64 not 0.5."""
-    whole = _WHOLE.fullmatch(str(_type_of(column)).lower())
-    if not whole:
-        return len(classes)
-    low, high = (0, 1) if whole["bool"] else (np.iinfo(whole["int"]).min, np.iinfo(whole["int"]).max)
-    labels: list[Any] = [label for label in classes if isinstance(label, number_kinds.Real)]
-    return sum(label == label // 1 and low <= label <= high for label in labels)
+def _code(cell: Any, known: dict[Any, int]) -> int:
+    try:
+        return known.setdefault((type(cell), cell), len(known))
+    except Exception:  # not hashable, or of a type that refuses to be compared
+        return -1
 
 
-def _kind_of_classes(classes: Sequence[Any]) -> str:
-    if all(isinstance(label, str) for label in classes):
-        return TEXT
-    return NUMBER if all(isinstance(label, number_kinds.Real) for label in classes) else ANY
+def encodable(kind: np.dtype) -> bool:
+    """Whether cells of this type are equal exactly if their bytes are, but for NaN and the sign of 0."""
+    return kind.kind in "biumMUS" or (kind.kind == "f" and kind.itemsize <= 8)
 
 
-def _is_row(entry: Any) -> bool:
-    return isinstance(entry, (list, tuple)) or (isinstance(entry, np.ndarray) and entry.ndim == 1)
+def encode(cells: np.ndarray | pa.Array) -> tuple[np.ndarray, Any]:
+    """Each cell's code, by first appearance, and the distinct cells in the order of codes; the code of null is last."""
+    if isinstance(cells, np.ndarray):
+        cells = np.ascontiguousarray(cells)
+        size = cells.dtype.itemsize
+        words = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}.get(size, pa.binary(size))
+        raw = pa.Array.from_buffers(words, len(cells), [None, pa.py_buffer(cells.view(np.uint8))])
+        codes, distinct = encode(raw)
+        data = distinct.buffers()[1]
+        return codes, np.frombuffer(data, dtype=cells.dtype, count=len(distinct), offset=distinct.offset * size)
+    encoded = cells.dictionary_encode()
+    codes = encoded.indices.fill_null(len(encoded.dictionary)) if cells.null_count else encoded.indices
+    return np.asarray(codes), encoded.dictionary

@@ -125,8 +125,9 @@ class SparseRows:
                 first = last
         return SparseRows(indptr, indices, values, self.n_columns)
 
-    def part(self, first: int, last: int) -> SparseRows:
-        """Rows first..last-1, without a copy of their entries."""
+    def __getitem__(self, some: slice) -> SparseRows:
+        """Rows next to each other, without a copy of their entries."""
+        first, last, _ = some.indices(len(self))
         held = slice(int(self.indptr[first]), int(self.indptr[last]))
         indptr = self.indptr[first : last + 1] - held.start
         return replace(self, indptr=indptr, indices=self.indices[held], values=self.values[held])

@@ -37,9 +37,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from userdp.data.encoding import encode
 from userdp.data.grouping import MISSING_ID, NO_ROWS, as_rows, changes, check_users, draws, keys
-from userdp.data.schema import TEXT, Schema, declared, numbers, texts
+from userdp.data.schema import TEXT, Schema, declared, encode, numbers, texts
 from userdp.data.tables import TableFile, broken
 
 FORMAT = 3

@@ -14,7 +14,6 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,62 +22,50 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 
-from userdp.data.schema import TEXT, Schema, Untyped, as_bytes, declared, ids
+from userdp.data.schema import TEXT, Untyped, as_bytes, declared
 
-KINDS = {
-    ".parquet": "Parquet",
-    ".parq": "Parquet",
-    ".pq": "Parquet",
-    ".csv": "CSV",
-    ".tsv": "CSV",
-    ".arrow": "Arrow",
-    ".feather": "Arrow",
-    ".ipc": "Arrow",
-}
+KINDS = (
+    dict.fromkeys((".parquet", ".parq", ".pq"), "Parquet")
+    | dict.fromkeys((".csv", ".tsv"), "CSV")
+    | dict.fromkeys((".arrow", ".feather", ".ipc"), "Arrow")
+)
 _SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
-_BATCH_ROWS = 32768  # at a time, which stay in the processor's cache while they are moved
-
+_BATCH_ROWS = 32768  # of CSV that are read at a time
 _TOO_LARGE = (
     "Expected memory for the table: set memory_limit (--memory-limit) for one that is larger. Nothing was spent."
 )
 
 
 class TableFile:
-    """A table in a file, as far as it is needed: its columns' names, and the columns one at a time.
+    """A table in a file, as far as it is needed: its columns' names, and some columns at a time.
 
     Columns are of the types that the file declares. CSV declares none: its columns are `Untyped` text.
+    read, scan, count and files: how the columns with these names are read as a whole, or so many rows at a time, how
+    many rows there are, and which files, of formats that tell.
     """
 
     def __init__(
         self,
         path: Path,
         schema: pa.Schema,
-        read: Callable[..., pa.Table],
+        read: Callable[[list[str]], pa.Table],
         typed: bool = True,
-        scan: Callable[[list[str], int | None], Iterable[pa.RecordBatch]] | None = None,
+        scan: Callable[[list[str], int], Iterable[pa.RecordBatch]] | None = None,
         count: Callable[[], int] | None = None,
         files: Callable[[], list[str]] | None = None,
-        read_distinct: Callable[[str], pa.ChunkedArray] | None = None,
     ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
-        self._schema, self._read = schema, read
-        self._scan = scan or (lambda names, _: read(names).to_batches(max_chunksize=_BATCH_ROWS))
-        self._count, self._files, self._read_distinct = count, files, read_distinct
+        self._schema, self._read, self._scan, self._count, self._files = schema, read, scan, count, files
         self._kept: dict[str, pa.ChunkedArray] = {}
 
     def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
-        cells = self._kept[name] if name in self._kept else self._columns([name])[name]
-        return cells if self.typed else Untyped(cells)
+        return self.columns([name])[name]
 
-    def user_column(self, name: str) -> Any:
-        """A column of user ids, as `schema.ids` has them; text of Parquet as places in dictionaries, as it lies there.
-
-        That takes a third of the time, and less memory.
-        """
-        if self._read_distinct is not None and declared(self.without_cells(name)) == TEXT:
-            with contextlib.suppress(pa.ArrowException, OSError):  # too much text for a dictionary, or a broken file
-                return self._read_distinct(name)
-        return ids(self[name])
+    def columns(self, names: list[str]) -> dict[str, pa.ChunkedArray | Untyped]:
+        """These columns, read in one go."""
+        missing = [name for name in names if name not in self._kept]
+        cells = self._kept | (self._columns(missing) if missing else {})
+        return {name: cells[name] if self.typed else Untyped(cells[name]) for name in names}
 
     def type_of(self, name: str) -> pa.DataType:
         """The type that the file declares for a column."""
@@ -86,7 +73,7 @@ class TableFile:
 
     def without_cells(self, name: str) -> pa.ChunkedArray | Untyped:
         """The column as far as it is declared: its type."""
-        cells = pa.chunked_array([], self._schema.field(name).type)
+        cells = pa.chunked_array([], self.type_of(name))
         return cells if self.typed else Untyped(cells)
 
     def files(self) -> list[Path]:
@@ -100,21 +87,17 @@ class TableFile:
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
 
-    def batches(self, names: list[str], at_most: int | None = None) -> Iterator[list[pa.Array]]:
-        """These columns, some rows at a time, in the rows' order; with `at_most` so many, in little memory."""
+    def batches(self, names: list[str], at_most: int) -> Iterator[list[pa.Array]]:
+        """These columns, so many rows at a time, in the rows' order and in little memory; of formats with types."""
+        assert self._scan is not None
         try:
-            scanned = self._scan(names, at_most)
-            for batch in _ahead(scanned) if at_most is None else scanned:
+            for batch in self._scan(names, at_most):
                 yield batch.columns
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
 
-    def prefetch(self, schema: Schema) -> None:
-        """Read these columns of a CSV file in one go; other formats are quickest by column."""
-        self.prefetch_text(schema.columns)
-
     def prefetch_text(self, names: list[str]) -> None:
-        """Read these columns of a CSV file, as text, in one go."""
+        """Read these columns of a CSV file, as text, in one go; other formats are quickest by column."""
         missing = [name for name in dict.fromkeys(names) if name not in self._kept]
         if not self.typed and missing:
             self._kept |= self._columns(missing)
@@ -122,7 +105,13 @@ class TableFile:
     def guess(self, name: str) -> pa.ChunkedArray:
         """The column with the type that its cells suggest, which is for those who may see them."""
         cells = self._columns([name])[name]
-        return cells if self.typed else _suggested(cells)
+        if self.typed:
+            return cells
+        written = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(pa.table({"cells": cells}), written)
+        size = pyarrow.csv.ReadOptions(block_size=min(max(written.tell(), 1), 2**31 - 1))
+        parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        return pyarrow.csv.read_csv(pa.BufferReader(written.getvalue()), size, parse)["cells"]
 
     def _columns(self, names: list[str]) -> dict[str, pa.ChunkedArray]:
         try:
@@ -206,19 +195,13 @@ def _open_parquet(path: Path) -> TableFile:
         from pyarrow import dataset  # loads pandas
 
         source = dataset.dataset(path, format="parquet")
-
-        def scan_all(columns: list[str], at_most: int | None) -> Any:
-            if at_most is None:
-                return source.to_batches(columns=columns, batch_size=_BATCH_ROWS)
-            little = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
-            little["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-            return source.to_batches(columns=columns, batch_size=at_most, **little)
-
+        little = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
+        little["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
         return TableFile(
             path,
             source.schema,
             lambda names: source.to_table(columns=names),
-            scan=scan_all,
+            scan=lambda names, at_most: source.to_batches(columns=names, batch_size=at_most, **little),
             count=source.count_rows,
             files=lambda: source.files,
         )
@@ -227,19 +210,15 @@ def _open_parquet(path: Path) -> TableFile:
         with pyarrow.parquet.ParquetFile(path) as file:
             return file.read(columns=columns)
 
-    def read_distinct(name: str) -> pa.ChunkedArray:
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=[name]) as file:
-            return file.read(columns=[name])[name]
-
-    def scan(columns: list[str], at_most: int | None) -> Iterator[pa.RecordBatch]:
+    def scan(columns: list[str], at_most: int) -> Iterator[pa.RecordBatch]:
         with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
-            for batch in file.iter_batches(at_most or _BATCH_ROWS, columns=columns, use_threads=at_most is None):
+            for batch in file.iter_batches(at_most, columns=columns, use_threads=False):
                 yield batch.select(columns)  # which come in the file's order
 
     def count() -> int:
         return int(pyarrow.parquet.read_metadata(path).num_rows)
 
-    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan, count=count, read_distinct=read_distinct)
+    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan, count=count)
 
 
 def _open_csv(path: Path) -> TableFile:
@@ -256,9 +235,8 @@ def _open_csv(path: Path) -> TableFile:
         while some := list(itertools.islice(rows, _BATCH_ROWS)):
             # Cut off, or filled with empty cells, to the header's width: how many cells somebody writes into a row, and
             # what is behind a quote, is their matter.
-            cells = list(
-                zip(*((row + [""] * width)[:width] if len(row) != width else row for row in some), strict=True)
-            )
+            whole = ((row + [""] * width)[:width] if len(row) != width else row for row in some)
+            cells = list(zip(*whole, strict=True))
             for chunk, place in zip(chunks, places, strict=True):
                 chunk.append(_as_text(cells[place]))
         return pa.table([pa.chunked_array(chunk, pa.string()) for chunk in chunks], columns)
@@ -298,62 +276,44 @@ def _as_text(cells: Iterable[str]) -> pa.Array:
         return pa.array([cell.encode(errors="surrogateescape") for cell in cells], pa.binary()).view(pa.string())
 
 
-def _suggested(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of text with the type that all of its cells suggest."""
-    written = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(pa.table({"cells": cells}), written)
-    size = pyarrow.csv.ReadOptions(block_size=min(max(written.tell(), 1), 2**31 - 1))
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    return pyarrow.csv.read_csv(pa.BufferReader(written.getvalue()), size, parse)["cells"]
-
-
 def _open_arrow(path: Path) -> TableFile:
-    try:
-        opener, schema = pa.ipc.open_file, _arrow_schema(path, pa.ipc.open_file)
-    except pa.ArrowException:  # perhaps a stream, which has no table of contents
-        opener, schema = pa.ipc.open_stream, _arrow_schema(path, pa.ipc.open_stream)
+    @contextlib.contextmanager
+    def reading(opener: Any, columns: list[str] | None = None) -> Iterator[Any]:
+        places = None if columns is None else [schema.names.index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=places)
+        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
+            yield reader
+
+    def batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
+        numbered = hasattr(reader, "num_record_batches")  # a file's
+        return (reader.get_batch(i) for i in range(reader.num_record_batches)) if numbered else iter(reader)
 
     def read(columns: list[str]) -> pa.Table:
-        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
-        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
+        with reading(opener, columns) as reader:
             table = reader.read_all()
         _check_buffers(table)
         return table
 
-    def scan(columns: list[str], at_most: int | None) -> Iterator[pa.RecordBatch]:
-        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
-        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
-            for batch in _each(reader):
+    def scan(columns: list[str], at_most: int) -> Iterator[pa.RecordBatch]:
+        with reading(opener, columns) as reader:
+            for batch in batches_of(reader):
                 _check_buffers(batch)
-                for start in range(0, batch.num_rows, at_most or _BATCH_ROWS):
-                    yield batch.select(columns).slice(start, at_most or _BATCH_ROWS)
+                for start in range(0, batch.num_rows, at_most):
+                    yield batch.select(columns).slice(start, at_most)
 
     def count() -> int:
-        with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
-            return sum(batch.num_rows for batch in _each(reader))
+        with reading(opener) as reader:
+            return sum(batch.num_rows for batch in batches_of(reader))
 
+    opener = pa.ipc.open_file
+    try:
+        with reading(opener) as reader:
+            schema = reader.schema
+    except pa.ArrowException:  # perhaps a stream, which has no table of contents
+        opener = pa.ipc.open_stream
+        with reading(opener) as reader:
+            schema = reader.schema
     return TableFile(path, schema, read, scan=scan, count=count)
-
-
-def _each(reader: Any) -> Iterator[pa.RecordBatch]:
-    """The batches of an Arrow file or stream, one at a time."""
-    numbered = hasattr(reader, "num_record_batches")
-    return (reader.get_batch(i) for i in range(reader.num_record_batches)) if numbered else iter(reader)
-
-
-def _ahead(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, each decoded by another thread while the one before is in use."""
-    source = iter(batches)
-    with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(next, source, None)
-        while (batch := coming.result()) is not None:
-            coming = reader.submit(next, source, None)
-            yield batch
-
-
-def _arrow_schema(path: Path, opener: Any) -> pa.Schema:
-    with pa.memory_map(os.fspath(path)) as file, opener(file) as reader:
-        return reader.schema
 
 
 def _check_buffers(table: pa.Table | pa.RecordBatch) -> None:

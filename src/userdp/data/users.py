@@ -16,7 +16,7 @@ import hashlib
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from userdp.data.grouping import Groups, check_cap, check_seed
+from userdp.data.grouping import Groups, check_cap, check_seed, running_total
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
 from userdp.data.store import Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
 from userdp.data.tables import TableFile, open_parquet
 
-_CHANGED = "Expected columns to be as long as the user column: the file changed meanwhile."
+_COLUMNS = 8  # that are read at a time
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
 _ALL = slice(None)
 
@@ -58,9 +58,6 @@ class Options:
             if name not in (*names, hidden):
                 raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
         return cls(**options)
-
-    def groups(self, users: Any, n_rows: int, usable: np.ndarray | None = None) -> Groups:
-        return Groups.make(users, n_rows, self.max_rows_per_user, self.insecure_seed, self.choice_key, usable)
 
     def usable(self, cells: np.ndarray, kept: np.dtype) -> np.ndarray:
         """Which cells are numbers, in the type that is kept, or will be filled."""
@@ -151,16 +148,20 @@ class UserData:
         """Users first..last-1 by themselves, at least two, without a copy."""
         begin, end = int(self.offsets[first]), int(self.offsets[last])
         offsets = self.offsets[first : last + 1] - begin
-        rows = self.rows.part(begin, end) if isinstance(self.rows, SparseRows) else self.rows[begin:end]
-        kept_ids = None if self.user_ids is None else self.user_ids[first:last]
-        own: dict[str, Any] = {"targets": self.targets[begin:end], "affected": self.affected[first:last]}
-        own["weights"] = None if self.weights is None else self.weights[begin:end]
-        return replace(self, rows=rows, offsets=offsets, user_ids=kept_ids, **own)
+        return replace(
+            self,
+            rows=self.rows[begin:end],
+            targets=self.targets[begin:end],
+            weights=None if self.weights is None else self.weights[begin:end],
+            offsets=offsets,
+            affected=self.affected[first:last],
+            user_ids=None if self.user_ids is None else self.user_ids[first:last],
+        )
 
     def taken(self, users: np.ndarray) -> UserData:
         """A copy of these users' rows, in their order; filled up to two with users without rows."""
         lengths = self.offsets[users + 1] - self.offsets[users]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = running_total(lengths)
         order = np.repeat(self.offsets[users] - offsets[:-1], lengths) + np.arange(offsets[-1])
         missing = max(0, 2 - len(users))
         affected = np.append(self.affected[users], np.zeros(missing, dtype=bool))
@@ -180,12 +181,15 @@ class UserData:
                 groups.gather(held, found[name])
         return found
 
-    def without(self, usable: np.ndarray) -> UserData:
-        """The same users without rows that are not usable: who lost one is `affected`, too."""
-        groups = Groups(self.offsets, None, self.n_rows).kept(usable, None, None)
-        if groups.affected is None:
+    def without(self, usable: np.ndarray, options: Options | None = None) -> UserData:
+        """The same users without rows that are not usable, nor those beyond a cap: who lost one of the first is
+        `affected`, too.
+        """
+        cap, seed, key = (getattr(options, name, None) for name in ("max_rows_per_user", "insecure_seed", "choice_key"))
+        groups = Groups(self.offsets, None, self.n_rows).kept(usable, cap, seed, key)
+        if groups.order is None:
             return self
-        affected = self.affected | groups.affected
+        affected = self.affected if groups.affected is None else self.affected | groups.affected
         return replace(self, offsets=groups.offsets, affected=affected, **self._gathered(groups, self.scratch))
 
     @staticmethod
@@ -270,7 +274,8 @@ class UserData:
         targets = None if y is None else numbers("y", y)
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
-        groups = options.groups(users, len(X), _usable_rows(X, targets, options, kept_type))
+        usable = _usable_rows(X, targets, options, kept_type)
+        groups = Groups.make(users, len(X), max_rows_per_user, insecure_seed, usable=usable)
         if isinstance(X, SparseRows):
             return cls._grouped(X.grouped(groups, kept_type), targets, groups, users, options, True, weights)
         if groups.order is None:
@@ -371,52 +376,33 @@ class UserData:
             opened = _stored(table, schema, kept, memory_limit, store, progress, tell or _warn)
             if opened is not None:
                 return cls._of_store(opened, schema, kept, check)
-        if isinstance(table, TableFile):
-            table.prefetch(schema)
+        in_file = isinstance(table, TableFile)
+        if in_file:
+            table.prefetch_text(schema.columns)
         kept_type = kept.float_type(np.dtype(np.float64))
-        owners = table.user_column(schema.user) if isinstance(table, TableFile) else ids(table[schema.user])
-        check_seed(kept.insecure_seed)
-        groups = Groups.make(owners, len(owners), None, None)
+        owners = ids(table[schema.user])
+        groups = Groups.make(owners, len(owners), None, kept.insecure_seed)
         check_cap(kept.max_rows_per_user)
 
-        def column(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
+        def read(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
             found = numbers_of(cells)
+            if len(found) != len(owners):
+                raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
             if check is not None:
                 check(name, found)
             return found
 
-        target = schema.target
-        targets = None if target is None else column(target, table[target], schema.targets)
-        if targets is not None and len(targets) != len(owners):
-            raise ValueError(_CHANGED)
-        readers = {name: partial(numbers, f"column {name!r}") for name in schema.features}
-        if groups.crowded(kept.max_rows_per_user):  # rows are chosen among those that can be used: a look at all first
-            usable = np.ones(len(owners), dtype=bool) if targets is None else np.isfinite(targets)
-            for place, name, cells in _columns_of(table, schema):
-                found = kept.usable(readers[name](cells), kept_type)
-                if len(found) != len(usable[place]):
-                    raise ValueError(_CHANGED)
-                usable[place] &= found
-            groups = groups.kept(usable, kept.max_rows_per_user, kept.insecure_seed, kept.choice_key)
+        targets = None if schema.target is None else read(schema.target, table[schema.target], schema.targets)
         rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
-        if isinstance(table, TableFile) and table.typed:
-            batches = table.batches(list(schema.features))
-            if not groups.scatter(
-                (
-                    [column(*named, readers[named[0]]) for named in zip(readers, batch, strict=True)]
-                    for batch in batches
-                ),
-                rows,
-            ):
-                raise ValueError(_CHANGED)
-        else:
-            for position, (name, reader) in enumerate(readers.items()):
-                values = column(name, table[name], reader)
-                if len(values) != len(owners):
-                    raise ValueError(_CHANGED)
-                groups.gather(values, rows[:, position])
+        for first in range(0, len(schema.features), _COLUMNS):
+            names = list(schema.features[first : first + _COLUMNS])
+            columns = table.columns(names) if in_file else {name: table[name] for name in names}
+            found = [read(name, columns[name], partial(numbers, f"column {name!r}")) for name in names]
+            groups.gather(np.column_stack(found), rows[:, first : first + len(names)])
+            del columns, found
         made = cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
-        return made.without(_usable_rows(made.rows, made.targets if made.has_targets else None, kept, kept_type))
+        usable = _usable_rows(made.rows, made.targets if made.has_targets else None, kept, kept_type)
+        return made.without(usable, kept)
 
     @classmethod
     def _of_store(
@@ -538,20 +524,6 @@ def _usable_rows(
             some = slice(start, start + _FILL_ROWS)
             usable[some] &= options.usable(rows[some], kept).all(axis=1)
     return usable
-
-
-def _columns_of(table: Any, schema: Schema) -> Iterator[tuple[slice, str, Any]]:
-    """Which rows, which feature, and its cells there: of files some rows at a time, else whole columns."""
-    if not (isinstance(table, TableFile) and table.typed):
-        for name in schema.features:
-            yield _ALL, name, table[name]
-        return
-    start = 0
-    for batch in table.batches(list(schema.features)):
-        end = start + len(batch[0])
-        for name, cells in zip(schema.features, batch, strict=True):
-            yield slice(start, end), name, cells
-        start = end
 
 
 def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:

@@ -31,6 +31,7 @@ from userdp.data.tables import broken, open_parquet
 from userdp.data.users import UserData
 
 MARK_BYTES = 32  # of `Loaded.mark`
+_ROWS = 32768  # that are read at a time
 _MEANWHILE = "Expected files that stay as they are while partitions load: they changed meanwhile."
 _UNSORTED = (
     "Expected rows that are sorted by user, through all files in the order of their names; they are not: sort them, or "
@@ -198,7 +199,7 @@ def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_par
     mine = np.zeros(len(owners), dtype=bool)
     mine[own if groups.order is None else groups.order[own]] = True
     kept, start = [], 0
-    for columns in table.batches(schema.columns):
+    for columns in table.batches(schema.columns, _ROWS):
         batch = pa.RecordBatch.from_arrays(columns, schema.columns)
         kept.append(batch.filter(pa.array(mine[start : start + len(batch)])))
         start += len(batch)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from userdp.data.schema import matrix
-from userdp.data.sharing import SHARED, shares_memory
+from userdp.data.source import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss, known, weighted

@@ -27,8 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from userdp import losses
 from userdp.data.columns import PRIVATE, Columns
 from userdp.data.schema import numbers
-from userdp.data.sharing import SHARED, shares_memory
-from userdp.data.source import Source, check_purpose
+from userdp.data.source import SHARED, Source, check_purpose, shares_memory
 from userdp.data.sparse import is_sparse
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Ball

@@ -66,7 +66,7 @@ class Rows:
         if not isinstance(rows, SparseRows):
             return rows[self.place]
         if isinstance(self.place, slice):
-            return rows.part(self.place.start, self.place.stop).csr()
+            return rows[self.place].csr()
         lengths = rows.indptr[self.place + 1] - rows.indptr[self.place]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         entries = np.repeat(rows.indptr[self.place] - indptr[:-1], lengths) + np.arange(indptr[-1])

@@ -138,7 +138,7 @@ def _table(task: Task) -> _Table:
     for name in others:
         require_column(table.column_names, name)
     names = choose_features(table.column_names, task.features, exclude=others)
-    table.prefetch(Schema(task.user, tuple(names), task.target))
+    table.prefetch_text(Schema(task.user, tuple(names), task.target).columns)
     identifiers = ids(table[task.user]).combine_chunks().dictionary_encode()
     users = np.asarray(identifiers.indices.fill_null(len(identifiers.dictionary)))
     if len(users) == 0:
