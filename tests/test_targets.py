@@ -23,7 +23,7 @@ from userdp import (
 )
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.files import load_model, model_of, save_model
-from userdp.models.learned_columns import Preparation, UnknownRange, range_of_targets
+from userdp.models.learned_columns import Preparation, range_of_targets
 from userdp.models.sklearn_compat import UtilityWarning
 from userdp.statistics.columns import Histograms
 
@@ -124,8 +124,7 @@ def test_what_is_learned_of_targets_depends_on_releases_alone():
     for centre in (100.0, -1e300):
         X, y, users = panel(500, centre=centre, seed=int(centre > 0))
         data = UserData.from_arrays(X, y, users)
-        unknown = UnknownRange(data.targets, lambda ends, data=data: np.clip(data.targets, *ends))
-        preparation = Preparation(None, {}, data, False, 0.1, unknown)
+        preparation = Preparation(None, {}, data, False, 0.1, lambda ends, data=data: np.clip(data.targets, *ends))
         steps, _ = preparation._steps(Budget(4.0, 1e-6))
         released = np.random.default_rng(0).random(Histograms.N_BINS) / Histograms.N_BINS
         curator = SimpleNamespace(release=lambda *_, released=released: released.copy())
@@ -140,7 +139,7 @@ def test_what_is_asked_of_targets_is_each_users_histogram_and_nothing_else():
     users = np.repeat(np.arange(5), 3)
     y = np.array([1.0, 2.0, 1e308, math.nan, math.nan, math.nan, math.inf, -math.inf, 0.0, 5e-324, -1e-320, 3, 7, 7, 7])
     data = UserData.from_arrays(np.zeros((15, 2)), y, users)
-    asked = Preparation(None, {}, data, True, 0.1, UnknownRange(data.targets, lambda ends: data.targets)).asked
+    asked = Preparation(None, {}, data, True, 0.1, lambda ends: data.targets).asked
     assert (asked.rows.shape[1], asked.n_features, asked.has_targets) == (1, 1, False)
     assert np.array_equal(asked.offsets, data.offsets)
     vectors = Histograms(1)(asked, np.arange(5), 5)
@@ -149,7 +148,7 @@ def test_what_is_asked_of_targets_is_each_users_histogram_and_nothing_else():
     assert np.linalg.norm(vectors, axis=1).max() <= 1 + 1e-15
     assert vectors[1].sum() == 0
     other = UserData.from_arrays(np.zeros((15, 2)), np.where(users == 2, -3e5, y), users)
-    changed = Preparation(None, {}, other, True, 0.1, UnknownRange(other.targets, lambda ends: other.targets)).asked
+    changed = Preparation(None, {}, other, True, 0.1, lambda ends: other.targets).asked
     same = np.all(Histograms(1)(changed, np.arange(5), 5) == vectors, axis=1)
     assert same.tolist() == [True, True, False, True, True]
 

@@ -106,7 +106,7 @@ MUTANTS = [
         "the range of targets is read off the data",
         "Preparation.prepared",
         "range_of_targets(masses[-1], self._least(mechanism))",
-        "(float(self._unknown.targets.min()), float(self._unknown.targets.max()))",
+        "(float(self._frame.targets.min()), float(self._frame.targets.max()))",
         "test_targets.py::test_what_is_learned_of_targets_depends_on_releases_alone",
     ),
     Mutant(

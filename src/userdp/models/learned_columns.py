@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -41,20 +41,13 @@ _TRIES, _LESS = 60, 0.97
 _EDGES = np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
 
 
-@dataclass(frozen=True, eq=False)
-class UnknownRange:
-    """Targets whose range is to be learned: as they are, in the order of the users' rows, and what they become then."""
-
-    targets: np.ndarray
-    coded: Callable[[tuple[float, float]], np.ndarray]
-
-
 class Preparation:
     """Users of whom some columns, or the range of targets, are to be learned privately before there is data to fit.
 
     It stands for the users' data until then: number of users and features, which are public. `prepared` gives the data,
     and `learned` and `target_range` then what was learned. With private columns the rows of `frame` are the numbers of
-    the table's rows, otherwise they are the features.
+    the table's rows, otherwise they are the features. Where the range of targets is to be learned, `coded` makes of it
+    what the frame's targets become.
     """
 
     has_targets = True
@@ -66,9 +59,9 @@ class Preparation:
         frame: UserData,
         fit_intercept: bool,
         fraction: float,
-        unknown: UnknownRange | None = None,
+        coded: Callable[[tuple[float, float]], np.ndarray] | None = None,
     ) -> None:
-        self._columns, self._frame, self._fraction, self._unknown = columns, frame, fraction, unknown
+        self._columns, self._frame, self._fraction, self._coded = columns, frame, fraction, coded
         self._cells: dict[str, Any] = {}
         self.width = frame.n_features - frame.has_intercept
         if columns is not None:
@@ -83,12 +76,12 @@ class Preparation:
         private = {name: column for name, column in self._described.items() if column.private}
         self._numbers = [name for name, column in private.items() if isinstance(column, Number)]
         self._levels = {name: column for name, column in private.items() if isinstance(column, Category)}
-        self._n_ranges = len(self._numbers) + (unknown is not None)
+        self._n_ranges = len(self._numbers) + (coded is not None)
 
     @property
     def _ranges(self) -> str:
         """The label of the release about ranges."""
-        if self._unknown is None:
+        if self._coded is None:
             return "ranges of columns"
         return "ranges of columns and targets" if self._numbers else "range of targets"
 
@@ -96,7 +89,7 @@ class Preparation:
     def asked(self) -> UserData:
         """The cells that are asked for: numbers, targets, then the levels' packed texts."""
         parts = [self._cells[name][:, None] for name in self._numbers]
-        parts += [] if self._unknown is None else [self._unknown.targets[:, None]]
+        parts += [] if self._coded is None else [self._frame.targets[:, None]]
         parts += [packed(self._cells[name]) for name in self._levels]
         rows = parts[0] if len(parts) == 1 else np.hstack(parts)
         return replace(self._frame, rows=np.ascontiguousarray(rows), has_targets=False, has_intercept=False)
@@ -171,7 +164,7 @@ class Preparation:
         epsilon = next(enough, None)
         remedy = "a larger epsilon" if epsilon is None else f"an epsilon of about {epsilon:.2g}"
         declared = "them in the columns"
-        if self._unknown is not None:
+        if self._coded is not None:
             declared = "target_range=(lowest, highest)" if self._columns is None else f"{declared} and target_range"
         raise BudgetExceeded(
             f"Expected more than n_users={self.n_users} to learn {worst.label} privately: what fewer than "
@@ -198,9 +191,9 @@ class Preparation:
             masses = released.reshape(c, -1)
             for name, some in zip(self._numbers, masses, strict=False):
                 found[name] = ranged(found[name], some, self._least(mechanism))
-            if self._unknown is not None:
+            if self._coded is not None:
                 self.target_range = range_of_targets(masses[-1], self._least(mechanism))
-                frame = replace(frame, targets=self._unknown.coded(self.target_range))
+                frame = replace(frame, targets=self._coded(self.target_range))
         first = self._n_ranges
         for name, column in self._levels.items():
             statistic = OwnLevels(first, _WORDS, column.levels_per_user)

@@ -45,7 +45,7 @@ from userdp.models.intervals import (
     notes_on,
     unresolved_columns,
 )
-from userdp.models.learned_columns import Preparation, UnknownRange
+from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import (
     PrivateEstimator,
     UtilityWarning,
@@ -341,9 +341,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             self._keep_range(ends)
             return self._coded_targets(data)
 
-        unknown = UnknownRange(data.targets, coded) if self._learns_range else None
-        columns = None if cells is None else self.columns
-        return Preparation(columns, cells or {}, data, bool(self.fit_intercept), self.columns_fraction, unknown)
+        columns, code = None if cells is None else self.columns, coded if self._learns_range else None
+        return Preparation(columns, cells or {}, data, bool(self.fit_intercept), self.columns_fraction, code)
 
     @property
     def _learns_range(self) -> bool:
@@ -443,18 +442,15 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
 
         def rows(weights: np.ndarray) -> np.ndarray:
-            self._take_weights(weights, loss)
+            self._take_weights(weights.reshape(loss.n_outputs, -1))
             features, sound = finite(data.rows)
             targets = self._scale.back(data.targets)
             return layout.rows(compared(self, features, targets, sound, layout.scale))
 
         return HeldOut(n_held, layout, rows)
 
-    def _take_weights(self, weights: np.ndarray, loss: Loss, unused: slice | None = None) -> None:
-        """Keep weights as the solver has them; `unused` are features that were held free."""
-        weights = weights.reshape(loss.n_outputs, -1)
-        if unused is not None:
-            weights = np.delete(weights, unused, axis=1)
+    def _take_weights(self, weights: np.ndarray) -> None:
+        """Keep weights as the solver has them, one row per output."""
         coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
         self._keep_weights(self._scale.weight * coef, self._scale.weight * intercept + self._scale.middle)
 
@@ -564,29 +560,24 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             inference=fraction_of(self.inference),
             privacy_unit=self.privacy_unit,
         )
-        unused = None
+        kept = np.arange(data.n_features)
         if isinstance(data, Preparation) and data.learned is not None:
             # Features that were held free for levels, and not needed, are 0 everywhere.
             self.columns_ = data.learned
             self._keep_names()
-            unused = np.s_[self.n_features_in_ : data.width]
-        self._take_weights(result.weights, loss, unused)
+            kept = np.delete(kept, np.s_[self.n_features_in_ : data.width])
+        self._take_weights(result.weights.reshape(loss.n_outputs, -1)[:, kept])
         self.scores_: Scores | None = None if held_out is None else held_out.scores
         if result.uncertainty is not None:  # of one output
-            kept = np.eye(result.weights.size)
-            kept = kept if unused is None else np.delete(kept, unused, axis=0)
-            result = replace(result, uncertainty=result.uncertainty.mapped(self._scale.weight * kept))
-        errors = result.weight_errors
-        if errors is not None and unused is not None:
-            errors = np.delete(errors, unused)
+            rows = self._scale.weight * np.eye(data.n_features)[kept]
+            result = replace(result, uncertainty=result.uncertainty.mapped(rows))
+        errors = None if result.weight_errors is None else result.weight_errors[kept]
         self.prediction_range_ = self._limits()
         result = replace(result, message=" ".join(filter(None, [result.message, self._range_advice(result)])))
         assert result.privacy is not None
-        note = _UNPROTECTED if self.unprotected_checks else ""
-        warning = " ".join(filter(None, [result.privacy.warning, note]))
-        guarantee = replace(result.privacy, warning=warning)
-        names = names_of(self, self.n_features_in_)
-        unresolved = unresolved_columns(names, errors, guarantee.n_users)
+        warnings_of_privacy = [result.privacy.warning, _UNPROTECTED if self.unprotected_checks else ""]
+        guarantee = replace(result.privacy, warning=" ".join(filter(None, warnings_of_privacy)))
+        unresolved = unresolved_columns(names_of(self, self.n_features_in_), errors, guarantee.n_users)
         self._keep_result(result, guarantee, facts, unresolved, notes_on(unresolved, result.total_error, guarantee))
 
     def _public_rows(self) -> Any:
