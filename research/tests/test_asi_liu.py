@@ -3,11 +3,11 @@ import pytest
 from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
-from userdp.paper.descent import sgd_excess, sgd_step
 from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 from userdp_research import asi_liu
 from userdp_research.asi_liu import plan_asi_liu
+from userdp_research.descent import sgd_excess, sgd_step
 
 BUDGET = Budget(4.0, 1e-5)
 

@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "plan: Gaussian tests for free",
-        "mean_plans._mean",
+        "mean_plans._best_steps",
         "/ math.sqrt(1 - fraction)",
         "",
         "test_planning.py::test_the_whole_budget_is_used_and_no_more",

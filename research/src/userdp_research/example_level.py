@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from userdp.paper.descent import AveragedSGD
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest, check_sizes, gradients_of_samples
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import step_and_bound
+from userdp_research.descent import AveragedSGD
 from userdp_research.mechanisms.mixtures import claimed_epsilon, likely_multiplier, row_multiplier
 from userdp_research.mechanisms.sampled_rows import SampledRows
 from userdp_research.row_statistics import ClippedRowGradients

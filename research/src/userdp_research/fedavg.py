@@ -31,7 +31,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.paper.descent import sgd_excess
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
@@ -49,6 +48,7 @@ from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import price_of_users
+from userdp_research.descent import sgd_excess
 from userdp_research.mechanisms.clip_with_fraction import ClipWithFraction
 
 _ROUNDS = (25, 50, 100, 200)

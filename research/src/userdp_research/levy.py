@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from userdp.paper.descent import AveragedSGD
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest_plan, check_sizes
@@ -45,6 +44,7 @@ from userdp_research.bassily_sun import (
     too_few,
     winsorized_mean,
 )
+from userdp_research.descent import AveragedSGD
 from userdp_research.mechanisms.winsorized import Winsorized
 from userdp_research.rotation import Rotated, rotated_size, unrotate
 

@@ -18,18 +18,15 @@ Non-smooth losses are smoothed in closed form over predictions within a width: t
 (largest slope) / width, and at most (largest slope) * width / 2 worse. The width is what balances that against the
 first term: sqrt(8 beta width / slope) D / T.
 
-Plans are compared by an estimate that is nearer to what happens: in whitened coordinates curvature is taken to be at
-least an eighth of the largest, so that what T steps leave of the start falls like exp(-T sqrt(h/phi)), phi the
-smoothness that steps are taken by (`steadied`); and smoothing costs where predictions are near the kink only.
+Plans are compared by an estimate that is nearer to what happens: whitened, curvature h is taken to be at least an
+eighth of the largest, so that what T steps leave of the start falls like exp(-T sqrt(h/phi)), phi the smoothness that
+steps are taken by (`steadied`); and smoothing costs where predictions are near the kink only. Every step takes all
+users (K = n; `plan_means` chooses the test), or a Poisson sample: about a quarter more noise, but fewer gradients. The
+plan has the fewest gradients whose estimate is within 1% of the least.
 
-Either every step takes all users (K = n; `plan_means` chooses the test), or each takes a Poisson sample of them: about
-a quarter more noise, but fewer gradients. The plan is the one with the fewest gradients whose estimate is within 1% of
-the least.
-
-Steps take more than the radius that was found, by a public factor (`_headroom`), and noise grows along. Counting
-neighbours takes time like K^2 radius^-20: what is found is the least radius, the dearest one. And users' gradients may
-grow apart after the start, where slopes are all alike: by at most what slopes may grow by, and the less the more rows
-are averaged.
+Steps take more than the radius that was found, by a public factor (`_headroom`), and noise grows along: counting
+neighbours takes time like K^2 radius^-20, and users' gradients may grow apart after the start, where slopes are all
+alike, by at most what slopes may grow by, and the less the more rows are averaged.
 
 Differs: there is one phase, of all users, without a regulariser, where the paper has log2(n) of regularised ones:
 at the best lambda these cost D sqrt(k) sigma again, with a larger sigma; and generalisation, which the regularisers are
@@ -48,7 +45,7 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss, smoothed
-from userdp.paper.descent import ACSA, AveragedSGD, Nesterov, steadied
+from userdp.paper.descent import Descent, Nesterov, steadied
 from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
@@ -125,7 +122,6 @@ class GradientPhase(Phase):
     ball: float | None = None
 
 
-Descent = Nesterov | AveragedSGD | ACSA
 # From the problem, a phase, its start, its domain, the variance of a gradient, and how steep coordinates may be.
 Method = Callable[[Problem, GradientPhase, np.ndarray, Domain, float, float], Descent]
 

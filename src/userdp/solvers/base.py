@@ -30,6 +30,12 @@ Progress = Callable[[str, int, int], None]  # what is released next, how many re
 # Solvers whose bounds are theorems, for data within the declared bounds.
 PROVEN = ("phased-sgd", "accelerated")
 _RARE = 1e-9  # chance that samples take more gradients than are told
+_ABORTED = (
+    "A private test failed: too many {} far from the others. The result is {}, and the budget of this run is spent. "
+    "Check, most likely first: (1) are features of size about 1? Scale them by public ranges (PublicScaler), or raise "
+    "row_norm; (2) are missing values filled? Rows with one are left out, and users of whom none is left count as far; "
+    "(3) are the classes exactly the labels, or targets within their range? (4) is an id among the features?"
+)
 
 
 @dataclass(frozen=True)
@@ -239,8 +245,11 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
         releases.close()
         if plan.as_published:
             found.weights, found.stands = problem.start, "the start"
+        # Vectors are farther apart than expected, where gradients are longer than declared; a row_norm that is too
+        # large makes noise, never an abort.
         groups = any(step.n_groups is not None for step in plan.certified.steps)
-        found.aborted, found.message = True, _abort_advice(groups, found.stands)
+        far = "groups of users ended" if groups else "users' gradients are"
+        found.aborted, found.message = True, _ABORTED.format(far, found.stands)
     told = {name: value for name, value in vars(found).items() if name not in ("phases", "stands")}
     return Result(**told, n_gradients=plan.n_gradients, phases=tuple(found.phases), outside=plan.outside)
 
@@ -257,21 +266,6 @@ def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None
         if progress is not None:
             progress(request.shown_as or request.label, done, total)
         answer, done = curator.release(request.label, request.statistic, request.radius), done + 1
-
-
-def _abort_advice(groups: bool, stands: str) -> str:
-    """What a failed test means: vectors are farther apart than expected, where gradients are longer than declared.
-
-    A row_norm that is too large makes noise, never an abort.
-    """
-    far = "groups of users ended" if groups else "users' gradients are"
-    return (
-        f"A private test failed: too many {far} far from the others. The result is {stands}, and the budget of this "
-        "run is spent. Check, most likely first: (1) are features of size about 1? Scale them by public ranges "
-        "(PublicScaler), or raise row_norm; (2) are missing values filled? Rows with one are left out, and users of "
-        "whom none is left count as far; (3) are the classes exactly the labels, or targets within their range? (4) is "
-        "an id among the features?"
-    )
 
 
 # --- all solvers, by name ---------------------------------------------------------------------------------------------

@@ -104,35 +104,27 @@ def _best_steps(
                     spent = spent + search.cost
                     tolerated = math.ceil(n_users * left_outside(search, n_users))
                 multiplier = gaussian_multiplier(budget, rounds, spent)
-                slack = tolerated + _least_margin(test, false_abort, rounds)
+                slack = tolerated
+                if pure and rounds > 1:  # more than half of the noise of the tested value by itself, known quickly
+                    logs = math.log(1 / (4 * test.failure)) + math.log(rounds / (4 * false_abort))
+                    slack += max(0, math.floor(4 / test.pure[0] * logs - 4))
                 if n_users < 2 * slack + 4 or multiplier * sensitivity(n_users, slack, 1.0) >= least_noise:
                     continue
-                mean = _mean(n_users, multiplier, test, fraction, false_abort, rounds, tolerated)
+                tested = (test.failure, false_abort, rounds, tolerated)
+                if pure:  # behind AboveThreshold
+                    mean = OutlierRemoval(n_users, multiplier, test.pure[0], *tested)
+                else:  # behind Gaussian tests with a fraction of each round
+                    multiplier *= 1 + 1e-9  # rounding of the fractions
+                    test_std = multiplier / math.sqrt(fraction)
+                    mean = OutlierRemoval(
+                        n_users, multiplier / math.sqrt(1 - fraction), None, *tested, test_std=test_std
+                    )
             except ValueError:  # too little budget, or too few users, for this fraction
                 continue
             noise = mean.noise_multiplier * mean.sensitivity(1.0, 1)
             if noise < least_noise:
                 best, least_noise = (*first, Step("mean", 0, n_users, mean)), noise
     return best
-
-
-def _least_margin(test: Cost, false_abort: float, rounds: int) -> int:
-    """What AboveThreshold's slack is at least, quickly: more than half of the noise of the tested value by itself."""
-    if not test.pure or rounds == 1:
-        return 0
-    scale = 4 / test.pure[0]
-    return max(0, math.floor(scale * (math.log(1 / (4 * test.failure)) + math.log(rounds / (4 * false_abort))) - 4))
-
-
-def _mean(
-    n_users: int, multiplier: float, test: Cost, fraction: float, false_abort: float, rounds: int, tolerated: int
-) -> OutlierRemoval:
-    """Rounds behind AboveThreshold if the test is pure; else behind Gaussian tests with a fraction of each."""
-    if test.pure:
-        return OutlierRemoval(n_users, multiplier, test.pure[0], test.failure, false_abort, rounds, tolerated)
-    multiplier *= 1 + 1e-9  # rounding of the fractions
-    mean, tested = multiplier / math.sqrt(1 - fraction), multiplier / math.sqrt(fraction)
-    return OutlierRemoval(n_users, mean, None, test.failure, false_abort, rounds, tolerated, test_std=tested)
 
 
 def search_grid(smallest: float, largest: float) -> tuple[float, ...]:

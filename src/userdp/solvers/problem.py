@@ -82,26 +82,20 @@ class Problem:
                 f"Expected a domain of {self.dimension} dimensions, one per weight ({self.n_features} features, the "
                 f"intercept counted in, and {self.loss.n_outputs} outputs)."
             ) from error
-        start = np.array(nearest if self.warm_start is None else self._checked_start())
+        start = np.array(nearest)
+        if self.warm_start is not None:
+            try:
+                start = np.array(self.warm_start, dtype=np.float64)
+            except (TypeError, ValueError):
+                start = np.empty(0)
+            if start.shape != nearest.shape or not np.all(np.isfinite(start)) or not self.domain.contains(start):
+                raise ValueError(
+                    f"Expected warm_start to be a vector of {self.dimension} finite numbers, one per weight, inside "
+                    "the domain (domain.project(weights) is), and public."
+                )
+            start = np.array(self.domain.project(start))
         start.flags.writeable = False
         object.__setattr__(self, "start", start)
-
-    def _checked_start(self) -> np.ndarray:
-        try:
-            start = np.array(self.warm_start, dtype=np.float64)
-        except (TypeError, ValueError):
-            start = np.empty(0)
-        if (
-            start.ndim != 1
-            or start.size != self.dimension
-            or not np.all(np.isfinite(start))
-            or not self.domain.contains(start)
-        ):
-            raise ValueError(
-                f"Expected warm_start to be a vector of {self.dimension} finite numbers, one per weight, inside the "
-                "domain (domain.project(weights) is), and public."
-            )
-        return self.domain.project(start)
 
     @cached_property
     def dimension(self) -> int:

@@ -79,33 +79,22 @@ class Layout:
 
     @staticmethod
     def of(problem: Problem, n_users: int, budget: Budget, hurried: bool = False) -> Layout:
-        if budget.delta == 0:
-            return Layout._without_delta(problem, n_users, budget.epsilon)
-        s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
-        whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
-        few = (problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried) and not counts(problem)
-        n_steps, fraction = (0, 0.0) if few else _RECALIBRATION
-        return Layout(
-            s,
-            0.0 if problem.public_moment is not None else whitening,
-            round(min(max(_MOST_STEPS * math.sqrt(0.02 / s), 10), _MOST_STEPS)),
-            n_steps,
-            (1 - whitening) * fraction,
-            hurried,
-            located=counts(problem),
-        )
-
-    @staticmethod
-    def _without_delta(problem: Problem, n_users: int, epsilon: float) -> Layout:
-        steps, fraction = _PURE_STEPS
-        # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
-        noise = SPREAD * math.sqrt(2 * steps * (problem.dimension + 1)) / (fraction * epsilon)
-        s = math.sqrt(0.5 * problem.dimension) * noise / n_users
-        few = (problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY) and not counts(problem)
-        n_steps, recalibration = (0, 0.0) if few else _PURE_RECALIBRATION
-        whitening = 0.0 if problem.public_moment is not None else _PURE_WHITENING
-        located = counts(problem)
-        return Layout(s, whitening, _PURE_BURN_IN[0] + steps, n_steps, recalibration, pure=True, located=located)
+        pure, located = budget.delta == 0, counts(problem)
+        if pure:
+            averaged, fraction = _PURE_STEPS
+            # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
+            noise = SPREAD * math.sqrt(2 * averaged * (problem.dimension + 1)) / (fraction * budget.epsilon)
+            s = math.sqrt(0.5 * problem.dimension) * noise / n_users
+            whitening, steps = _PURE_WHITENING, _PURE_BURN_IN[0] + averaged
+        else:
+            s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
+            whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
+            steps = round(min(max(_MOST_STEPS * math.sqrt(0.02 / s), 10), _MOST_STEPS))
+        few = (problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried) and not located
+        n_steps, fraction = (0, 0.0) if few else _PURE_RECALIBRATION if pure else _RECALIBRATION
+        recalibration = fraction if pure else (1 - whitening) * fraction
+        whitening = 0.0 if problem.public_moment is not None else whitening
+        return Layout(s, whitening, steps, n_steps, recalibration, hurried, pure, located=located)
 
     def multiplier(self, one: float, fraction: float, releases: int = 1) -> float:
         """Of each of so many releases that share a fraction of the budget, `one` being that of all of it."""
@@ -118,24 +107,18 @@ class Layout:
         return smooth and little and n_users >= _FEWEST_HURRIED and n_users * rows_per_user > _FEW_ROWS
 
     @property
-    def burn_in_steps(self) -> int:
-        if self.pure:
-            return _PURE_BURN_IN[0]
-        return max(1, round(_BURN_IN * self.steps))
-
-    @property
     def parts(self) -> tuple[Part, ...]:
         if self.hurried:
             return self._hurried_parts
         first = (Part(LOCATION, *_LOCATION),) if self.located else ()
         rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION - sum(part.fraction for part in first)
         burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
-        burn_in = _PURE_BURN_IN[1] if self.pure else burn_in
+        first_steps, burn_in = _PURE_BURN_IN if self.pure else (max(1, round(_BURN_IN * self.steps)), burn_in)
         parts = (
             *first,
-            Part(BURN_IN, self.burn_in_steps, burn_in * rest),
+            Part(BURN_IN, first_steps, burn_in * rest),
             Part(CURVATURE, 1, _CURVATURE_FRACTION),
-            Part(STEPS, self.steps - self.burn_in_steps, (1 - burn_in) * rest),
+            Part(STEPS, self.steps - first_steps, (1 - burn_in) * rest),
         )
         last = Part(RECALIBRATION, self.recalibration_steps, self.recalibration)
         return (*parts, last) if self.recalibration else parts

@@ -112,13 +112,6 @@ class Axes:
         entries = self.along(point)
         return float(np.sum(entries[:, : entries.shape[1] - (self.level > 0)] ** 2))
 
-    def weights_along(self, basis: np.ndarray) -> np.ndarray:
-        """How far a step along each axis (columns) moves each weight (rows), `basis` being the coordinates'.
-
-        With a diagonal one each axis is a weight's own: a vector.
-        """
-        return basis if basis.ndim == 1 or self.rotation is None else np.asarray(basis @ self.rotation)
-
     def with_mean_of(self, point: np.ndarray, mean: Callable[[np.ndarray], np.ndarray], spread: float) -> np.ndarray:
         """The point, its intercept moved to where the mean target is what it would be if predictions spread so much.
 

@@ -14,9 +14,9 @@
    rows per user, a rare class. A run of the same steps in those few directions alone is nearly free of noise, and so
    can do with a clip that hardly ever acts.
 
-All numbers below come from s = sqrt(weights) / (mu n), the noise of a mean of n users' vectors relative to their
-length, mu being the budget's (GDP). The clip grows as s falls, to where it never acts: with more users or a larger
-epsilon the result converges to the minimum of the weighted loss, and the weights to 1.
+Numbers come from s = sqrt(weights) / (mu n), the noise of a mean of n users' vectors relative to their length, mu being
+the budget's (GDP). As s falls the clip grows to where it never acts: the result converges to the minimum of the
+weighted loss, and the weights to 1.
 
 Without delta noise is Laplace's, on clipped 1-norms, and releases are fewer: epsilons add up (`Layout`).
 
@@ -685,7 +685,8 @@ class WhitenedClip:
         """The average, its entries along the axes shrunk to what of them is signal; and `found.weight_errors`."""
         axes, walk = run.axes, math.sqrt(state.walk)
         # What a step along each axis (columns) changes of the effect of a unit of each column (rows), or only its own.
-        along, units = np.abs(axes.weights_along(run.coordinates.basis)), _unit_effects(run, state)
+        basis, units = run.coordinates.basis, _unit_effects(run, state)
+        along = np.abs(basis if basis.ndim == 1 or axes.rotation is None else basis @ axes.rotation)
         effects = along * (units if along.ndim == 1 else units[:, None])
         one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
         beyond = run.problem.loss  # where large errors count linearly, gradients far off tell nothing of curvatures

@@ -214,7 +214,12 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
             basis = triangular(basis @ axes / np.sqrt(np.maximum(values, 0.0) + along))
         else:
             basis = basis / np.sqrt(np.maximum(released, 0.0) + along)
-        basis = _of_unit_size(basis, scales, intercept)
+        # The constant 1, the last feature, gets second moment 1, or without an intercept most columns do in units of
+        # their scales: thresholds are in these units.
+        moment = Coordinates(basis).moment
+        squares = moment if moment.ndim == 1 else np.diag(moment)
+        most = np.median(squares if scales is None else squares / scales**2)
+        basis = basis * math.sqrt(squares[-1] if intercept else most)
     return replace(_bounded(basis, scales), row_scale=row_scale)
 
 
@@ -232,17 +237,6 @@ def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
     ridge = _RIDGE * float(np.median(np.diag(moment)))
     values, axes = np.linalg.eigh(moment)
     return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / units[:, None], scales, ridge)
-
-
-def _of_unit_size(basis: np.ndarray, scales: np.ndarray | None, intercept: bool) -> np.ndarray:
-    """Scaled such that the constant 1, the last feature if there is an `intercept`, has second moment 1.
-
-    Without one, most columns have, in units of their scales: thresholds are in these units.
-    """
-    moment = Coordinates(basis).moment
-    squares = moment if moment.ndim == 1 else np.diag(moment)
-    size = squares[-1] if intercept else np.median(squares if scales is None else squares / scales**2)
-    return np.asarray(basis * math.sqrt(size))
 
 
 def likely_scale(frequencies: np.ndarray, noise: float, n_features: int) -> float:
