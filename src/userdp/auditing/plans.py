@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from userdp import losses
-from userdp.auditing.pairs import FAR, WITHIN, Pair, edge, gated_pairs
+from userdp.auditing.pairs import FAR, WITHIN, Pair, edge, gated_pairs, play_mechanism
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.evaluation.coordinates import ScoreLayout
@@ -23,12 +23,12 @@ from userdp.models.means import DEFAULT_FRACTION, MeanSteps, mu_squared_of, plan
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted, Users, Vectors
+from userdp.privacy.mechanisms.base import Users, Vectors
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import Noise
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.selection import SelectionPlan, plan_selection, select
+from userdp.privacy.selection import plan_selection, select
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
 from userdp.solvers.inference import IntervalSteps, with_intervals
@@ -62,15 +62,6 @@ def _edges(mechanism: Clip | OutlierRemoval) -> tuple[Vectors, Vectors]:
     return one, other
 
 
-def _told(mechanism: Clip | OutlierRemoval, vectors: Vectors, weights: Vectors, noise: Noise) -> float:
-    """What the best test sees of all rounds."""
-    session, told = mechanism.start(noise), 0.0
-    with contextlib.suppress(Aborted):
-        for _ in range(mechanism.rounds):
-            told += float(session.release(vectors, 1.0)[: weights.size] @ weights)
-    return told
-
-
 def whole_plan(what: str, plan: Plan, weight: float = 1.0) -> Pair:
     """The attack on all releases of a plan, whose steps are of all users."""
     attacked = []
@@ -80,7 +71,12 @@ def whole_plan(what: str, plan: Plan, weight: float = 1.0) -> Pair:
         attacked.append((step.mechanism, _edges(step.mechanism), best_weights(step.mechanism)))
 
     def play(noise: Noise, version: int) -> list[float]:
-        return [sum(_told(one, versions[version], weights, noise) for one, versions, weights in attacked)]
+        return [
+            sum(
+                float(weights @ play_mechanism(mechanism, versions[version], noise)[: weights.size])
+                for mechanism, versions, weights in attacked
+            )
+        ]
 
     return Pair(what, "tight", "edges", plan.costs[0], play, weight)
 
@@ -103,14 +99,14 @@ def plan_pairs(budget: Budget) -> list[Pair]:
         whole_plan("private_mean", mean.plan),
         *gated_pairs("private_mean, few users", plan_mean(users, budget, radii, 0.0)),
         whole_plan("private_mean, with intervals", located.plan),
-        whole_plan("PrivateSearchCV, scores", _search(budget, refit_fraction=0.0).score_plan),
+        whole_plan("PrivateSearchCV, scores", plan_selection(_SEARCHED, 2, budget, refit_fraction=0.0).score_plan),
         _whole_search(budget),
     ]
 
 
 def fit_with_intervals(budget: Budget) -> tuple[Problem, SolverPlan]:
     """A fit of two weights with their standard errors."""
-    problem, users = Problem(losses.logistic, Ball(1.0), 2, 1.0), _fitted(budget)
+    problem, users = Problem(losses.logistic, Ball(1.0), 2, 1.0), math.ceil(1000 / min(1.0, budget.epsilon))
 
     def chosen(left: Budget) -> Option:
         return choose(problem, users, 2, left)
@@ -121,15 +117,7 @@ def fit_with_intervals(budget: Budget) -> tuple[Problem, SolverPlan]:
 def fit_of_a_quantile(budget: Budget) -> tuple[Problem, SolverPlan]:
     """A fit of two weights, of which private counts place the intercept."""
     problem = Problem(losses.quantile(0.5), Ball(1.0), 2, 1.0, target_bound=1.0, intercept=True)
-    return problem, choose(problem, _fitted(budget), 2, budget).plan
-
-
-def _fitted(budget: Budget) -> int:
-    return math.ceil(1000 / min(1.0, budget.epsilon))
-
-
-def _search(budget: Budget, refit_fraction: float) -> SelectionPlan:
-    return plan_selection(_SEARCHED, 2, budget, refit_fraction=refit_fraction)
+    return problem, choose(problem, math.ceil(1000 / min(1.0, budget.epsilon)), 2, budget).plan
 
 
 def _whole_search(budget: Budget) -> Pair:
@@ -138,7 +126,7 @@ def _whole_search(budget: Budget) -> Pair:
     A person pulls the means that stand for models one way or the other, and if held out finds the one candidate perfect
     and the other as bad as can be. What is seen are all models, the refit, and the scores; who trained is known.
     """
-    plan = _search(budget, refit_fraction=0.5)
+    plan = plan_selection(_SEARCHED, 2, budget, refit_fraction=0.5)
     differences = max((step.mechanism for step in plan.score_plan.steps), key=lambda clip: clip.cost.gaussian)
     assert isinstance(differences, Clip)
 
@@ -160,14 +148,11 @@ def _whole_search(budget: Budget) -> Pair:
             held_out.append(0 in users)
             return np.outer(users == 0, np.eye(2)[version])
 
-        found = select(plan, Ledger(budget), fit, found_bad, insecure_seed=_drawn_seed(noise))
+        seed = None if noise.seed is None else int(noise.integers(1, 2**31)[0])
+        found = select(plan, Ledger(budget), fit, found_bad, insecure_seed=seed)
         apart = (found.losses[0] - found.losses[1]) / (math.sqrt(2) * found.noise_std * differences.noise_multiplier)
         assert found.refitted is not None
         return [sum(found.models) + found.refitted + held_out[0] * float(apart)]
 
     dearest = max(plan.certified.costs, key=lambda cost: cost.gaussian)
     return Pair("PrivateSearchCV", "tight", "edges", dearest, play, _MANY_RELEASES)
-
-
-def _drawn_seed(noise: Noise) -> int | None:
-    return None if noise.seed is None else int(noise.integers(1, 2**31)[0])

@@ -118,14 +118,12 @@ def _mechanism_jobs(
     if not pairs:
         names = ", ".join(auditable(budget.epsilon, budget.delta)[1])
         raise ValueError(f"Expected a mechanism of {names}; got {mechanism!r}.")
-
-    def job(pair: Pair) -> tuple[str, Job]:
-        number = max(100, math.ceil(pair.weight * runs))
-        name = f"{pair.what}: {pair.attack}"
-        return name, lambda alpha: pair.attacked(noise_source(seed), number, budget.delta, alpha)
-
-    chosen = [pair for pair in pairs if not fast or (pair.strongest and pair.weight >= 1)]
-    return [job(pair) for pair in chosen if mode in (None, pair.mode)]
+    jobs: list[tuple[str, Job]] = []
+    for pair in pairs:
+        if mode in (None, pair.mode) and (not fast or (pair.strongest and pair.weight >= 1)):
+            attack = partial(pair.attacked, noise_source(seed), max(100, math.ceil(pair.weight * runs)), budget.delta)
+            jobs.append((f"{pair.what}: {pair.attack}", attack))
+    return jobs
 
 
 def _solver_jobs(
@@ -139,17 +137,22 @@ def _solver_jobs(
     trainings = max(60, math.ceil(_TRAININGS * runs))
     jobs: list[tuple[str, Job]] = []
     for key in chosen:
-        slow = key in _SLOW
-        weights = SOLVERS[key].most_canaries
+        name, slow, n_canaries = key[0], key in _SLOW, SOLVERS[key].most_canaries
         few = 1 if slow else math.ceil(trainings / (40 if fast else 8))
-        canaries = partial(audit_canaries, *key, budget, n_canaries=weights, trainings=few, insecure_seed=seed)
-        jobs.append((f"{key[0]}, {key[1]}: canaries", canaries))
-        for name, attack in () if fast or slow else (("edges", audit_edges), ("membership", audit_membership)):
-            repeated = partial(attack, *key, budget, trainings=trainings, insecure_seed=seed)
-            jobs.append((f"{key[0]}: {name}", repeated))
+        canaries = partial(audit_canaries, *key, budget, n_canaries=n_canaries, trainings=few, insecure_seed=seed)
+        jobs.append((f"{name}, {key[1]}: canaries", canaries))
+        if not fast and not slow:
+            jobs.append((f"{name}: edges", partial(audit_edges, *key, budget, trainings=trainings, insecure_seed=seed)))
+            jobs.append(
+                (
+                    f"{name}: membership",
+                    partial(audit_membership, *key, budget, trainings=trainings, insecure_seed=seed),
+                )
+            )
     for name in () if fast or (AUTO, "tight") not in chosen else VARIANTS:
-        edges = partial(audit_edges, name, "tight", budget, trainings=trainings, insecure_seed=seed)
-        jobs.append((f"{name}: edges", edges))
+        jobs.append(
+            (f"{name}: edges", partial(audit_edges, name, "tight", budget, trainings=trainings, insecure_seed=seed))
+        )
     return jobs
 
 

@@ -47,6 +47,7 @@ ROWS = 2
 _ROOM = 0.7  # of an edge: planted users in different directions are then within an edge of each other
 _GUESSED = 0.3  # of the coins are guessed for the bound without assumptions: those that show most
 _LARGEST_DELTA = 1e-7  # the bound multiplies delta by the number of coins
+_MOST_USERS = 400_000
 VARIANTS = {"whitened-clip, with intervals": fit_with_intervals, "whitened-clip, a quantile": fit_of_a_quantile}
 
 
@@ -54,17 +55,17 @@ VARIANTS = {"whitened-clip, with intervals": fit_with_intervals, "whitened-clip,
 class Training:
     """A solver's plan for so many users and features, ready to be run again and again."""
 
-    solver: str
-    mode: str
     problem: Problem
-    n_users: int
     plan: SolverPlan
     budget: Budget
 
     @property
+    def n_users(self) -> int:
+        return self.plan.certified.n_users
+
+    @property
     def steps(self) -> tuple[Step, ...]:
-        steps: tuple[Step, ...] = self.plan.certified.steps
-        return steps
+        return self.plan.certified.steps
 
     @property
     def target(self) -> Step:
@@ -75,13 +76,11 @@ class Training:
     @property
     def cost(self) -> Cost:
         """What the attacked users pay, over all steps they are in."""
-        cost: Cost = self.plan.certified.cost_of(self.target.start)
-        return cost
+        return self.plan.certified.cost_of(self.target.start)
 
     def run(self, curator: Curator) -> NDArray[np.float64]:
         """Train once; the weights."""
-        weights: NDArray[np.float64] = solve(self.problem, self.plan, curator).weights
-        return weights
+        return solve(self.problem, self.plan, curator).weights
 
     def generated_users(self) -> UserData:
         """Nobody's data, so ordinary random numbers will do: rows of length at most 1, and classes."""
@@ -90,28 +89,23 @@ class Training:
         return UserData(X, (X[:, 0] > 0).astype(np.float64), np.arange(self.n_users + 1) * ROWS)
 
 
-def training(
-    solver: str, mode: str, budget: Budget, n_features: int, n_users: int = 800, most_users: int = 400_000
-) -> Training:
+def training(solver: str, mode: str, budget: Budget, n_features: int, n_users: int = 800) -> Training:
     """A plan for so many users, or twice as many, and so on, if it takes more; raises the refusal if none will do.
 
     Those of `VARIANTS` have numbers of users and features of their own.
     """
     if solver in VARIANTS:
-        problem, plan = VARIANTS[solver](budget)
-        return Training(solver, mode, problem, plan.certified.n_users, plan, budget)
+        return Training(*VARIANTS[solver](budget), budget)
     problem, chosen = Problem(logistic, Ball(1.0), n_features, 1.0), SOLVERS[solver, mode]
     while True:
         # Few steps: what is attacked costs the same budget however many there are.
         limit = {"max_gradients": 60 * n_users * ROWS} if chosen.fits_gradients else {}
         try:
-            plan = chosen.plan(problem, n_users, ROWS, budget, **limit)
+            return Training(problem, chosen.plan(problem, n_users, ROWS, budget, **limit), budget)
         except ValueError:
             n_users *= 2
-            if n_users > most_users:
+            if n_users > _MOST_USERS:
                 raise
-        else:
-            return Training(solver, mode, problem, n_users, plan, budget)
 
 
 @dataclass
@@ -152,16 +146,15 @@ class WatchedCurator(Curator):
 
     def __init__(self, run: Training, data: UserData, signs: NDArray[np.int64], insecure_seed: int | None) -> None:
         self._planted = PlantedEngine(np.zeros(0, dtype=np.int64), signs)
-        self._steps_of = {step.label: step for step in run.steps}
+        self._mechanisms = {step.label: step.mechanism for step in run.steps}
         self.seen: dict[str, Vectors] = {}
-        super().__init__(
-            data, run.plan.certified, Ledger(run.budget), engine=self._planted, insecure_seed=insecure_seed
-        )
+        ledger = Ledger(run.budget)
+        super().__init__(data, run.plan.certified, ledger, engine=self._planted, insecure_seed=insecure_seed)
         places = np.linspace(run.target.start, run.target.stop - 1, len(signs)).astype(np.int64)
         self._planted.users = self._order[places]  # guarantees hold for every order, also a known one
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
-        self._planted.mechanism, self._planted.radius = self._steps_of[label].mechanism, float(radius)
+        self._planted.mechanism, self._planted.radius = self._mechanisms[label], float(radius)
         released = super().release(label, statistic, radius)
         self.seen[label] = self.seen.get(label, 0.0) + released / radius
         return released
@@ -183,12 +176,11 @@ def edge_features(run: Training, data: UserData, sign: int, insecure_seed: int |
     all users, one number: the best test of all these.
     """
     seen, start = releases(run, data, np.array([sign]), insecure_seed), run.target.start
-    mine = [(step, seen.get(step.label, np.zeros(2))) for step in run.steps if step.start <= start < step.stop]
-    means = [(step.mechanism, told) for step, told in mine if isinstance(step.mechanism, Clip)]
-    if len(means) == len(mine) and all(clip.cost.gaussian for clip, _ in means):
-        weighed = [(best_weights(clip), told) for clip, told in means]
-        return [sum(float(weights @ told[: weights.size]) for weights, told in weighed)]
-    return [float(told[0] - told[1] if _is_acute(step.mechanism) else told[0]) for step, told in mine]
+    own = [(step.mechanism, seen.get(step.label, np.zeros(2))) for step in run.steps if step.start <= start < step.stop]
+    weighed = [(best_weights(clip), mean) for clip, mean in own if isinstance(clip, Clip) and clip.cost.gaussian]
+    if len(weighed) == len(own):
+        return [sum(float(weights @ mean[: weights.size]) for weights, mean in weighed)]
+    return [float(mean[0] - mean[1] if _is_acute(mechanism) else mean[0]) for mechanism, mean in own]
 
 
 def _is_acute(mechanism: Mechanism) -> bool:
@@ -213,19 +205,18 @@ def audit_membership(
 ) -> Finding:
     """A user's rows are all of one class, or of the other; seen is the loss of the released model on these rows."""
     run = training(solver, mode, budget, n_features=2)
-    base, loss, versions = run.generated_users(), run.problem.loss, []
+    data, versions = run.generated_users(), []
     for target in (0.0, 1.0):
-        rows, targets = base.rows.copy(), base.targets.copy()
+        rows, targets = data.rows.copy(), data.targets.copy()
         rows[:ROWS], targets[:ROWS] = (1.0, 0.0), target
-        versions.append(UserData(rows, targets, base.offsets))
+        versions.append(UserData(rows, targets, data.offsets))
 
     def play(version: int, number: int) -> list[float]:
         """The loss of the user's row with the one class less that with the other."""
         seed = _seed(insecure_seed, version, number)
         curator = Curator(versions[version], run.plan.certified, Ledger(budget), insecure_seed=seed)
-        prediction = float(run.run(curator)[0])
         with np.errstate(all="ignore"):
-            losses = loss.value(np.full(2, prediction), np.array([0.0, 1.0]))
+            losses = run.problem.loss.value(np.full(2, float(run.run(curator)[0])), np.array([0.0, 1.0]))
         return [float(losses[0] - losses[1])]
 
     return attacked((solver, mode, "membership"), budget.epsilon, run.cost, play, trainings, budget.delta, alpha)
@@ -251,15 +242,15 @@ def audit_canaries(
     for number in range(trainings):
         seed = None if insecure_seed is None else insecure_seed + number
         signs.append(2 * np.random.default_rng(seed).integers(2, size=n_canaries) - 1)
-        told = releases(run, data, signs[-1], seed).get(run.target.label, np.zeros(n_canaries))[:n_canaries]
-        scores.append(told[np.arange(n_canaries) % len(told)])
+        seen = releases(run, data, signs[-1], seed).get(run.target.label, np.zeros(n_canaries))[:n_canaries]
+        scores.append(seen[np.arange(n_canaries) % len(seen)])
     n_coins = n_canaries * trainings
     n_guesses, n_right, right_of_all = count_guesses(np.concatenate(scores), np.concatenate(signs))
     bound = one_run_epsilon(n_coins, n_guesses, n_right, delta, alpha / 2)
     least, _ = clopper_pearson(right_of_all, n_coins, alpha / 2)
     shaped = shaped_epsilon(run.cost, scale_of_advantage(run.cost, 2 * least - 1), delta)
-    names, spent = (solver, mode, "canaries"), time.perf_counter() - began
-    return Finding(*names, budget.epsilon, delta, bound, shaped, trainings, spent)
+    spent = time.perf_counter() - began
+    return Finding(solver, mode, "canaries", budget.epsilon, delta, bound, shaped, trainings, spent)
 
 
 def count_guesses(scores: np.ndarray, signs: np.ndarray) -> tuple[int, int, int]:

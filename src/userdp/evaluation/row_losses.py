@@ -35,15 +35,9 @@ _BLOCK = 65536  # rows multiplied at a time
 _OTHER_WIDTH = "Expected X with the {} features of the fit, got {}."
 
 METRICS: dict[str, tuple[Kind, ...]] = {
-    "log_loss": ("binary", "classes"),
-    "brier": ("binary", "classes"),
-    "accuracy": ("binary", "classes"),
-    "auc": ("binary",),
-    "calibration": ("binary",),
-    "mae": ("numbers",),
-    "mse": ("numbers",),
-    "rmse": ("numbers",),
-    "r2": ("numbers",),
+    **dict.fromkeys(("log_loss", "brier", "accuracy"), ("binary", "classes")),
+    **dict.fromkeys(("auc", "calibration"), ("binary",)),
+    **dict.fromkeys(("mae", "mse", "rmse", "r2"), ("numbers",)),
 }
 NEED_PROBABILITIES = ("log_loss", "brier", "calibration")
 # The means that metrics are made of, each from 0 to 1.
@@ -130,14 +124,7 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
 
 
 def row_losses(
-    model: Any,
-    X: Any,
-    y: Any,
-    metric: str,
-    *,
-    limit: float | None = None,
-    target_range: tuple[float, float] | None = None,
-    exposure: np.ndarray | None = None,
+    model: Any, X: Any, y: Any, metric: str, *, target_range: tuple[float, float] | None = None
 ) -> np.ndarray:
     """One metric's loss of each row, from 0 to 1, 1 for the worst and for rows that make no sense.
 
@@ -146,9 +133,9 @@ def row_losses(
     a model's score, and the lower the better: `UserData.from_arrays(losses[:, None], None, users)` with `UserMean` and
     `Clip` releases it.
     """
-    scale = scale_of(model, limit, target_range)
+    scale = scale_of(model, target_range=target_range)
     (part,) = PARTS[metric]
-    return losses_of(predictions_of(model, X, y, scale, exposure), scale, (part,))[:, 0]
+    return losses_of(predictions_of(model, X, y, scale), scale, (part,))[:, 0]
 
 
 def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarray | None = None) -> Predictions:
