@@ -38,8 +38,8 @@ PRIVACY_LAYERS = [
 MECHANISM_LAYERS = [
     ["neighbours"],
     ["capped_counts"],
-    ["base", "concentration", "tests"],
-    ["allotment", "clip", "scattered", "outlier_removal"],
+    ["base", "concentration"],
+    ["clip", "scattered", "outlier_removal"],
     ["vocabulary"],
 ]
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}

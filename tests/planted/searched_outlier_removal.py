@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         "searched: test skipped",
         "outlier_removal._Session._search",
-        "noisy(counted.h_index, std, self._noise) < record.threshold",
+        "c.noisy(counted.h_index, std, self._noise) < record.threshold",
         "False",
         "privacy/test_searched_outlier_removal.py::test_the_test_is_on_the_h_index_at_its_threshold",
     ),

@@ -11,7 +11,7 @@ from support_audit import audited_gaussian_epsilon
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms import tests as gates
+from userdp.privacy.mechanisms import concentration as gates
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise, gaussian_std
 from userdp.privacy.plan import Plan, Step

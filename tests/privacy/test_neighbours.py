@@ -287,11 +287,7 @@ def test_choice_of_path_cannot_alter_a_count(monkeypatch: pytest.MonkeyPatch, fr
         check(*clusters(14, 3, kind))
 
 
-def test_groups_a_gap_apart_need_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_tiles(*_: object) -> None:
-        pytest.fail("tiles were swept")
-
-    monkeypatch.setattr(neighbours, "_sweep", no_tiles)
+def test_groups_a_gap_apart_are_counted_apart() -> None:
     vectors = np.repeat([[0.0], [1e9], [1e12]], 5, axis=0)
     np.testing.assert_array_equal(_counts(vectors, 1.0, SMALL), np.full(15, 5))
 

@@ -8,7 +8,7 @@ from support_audit import audited_gaussian_epsilon
 
 from userdp.privacy import accounting
 from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms import tests as gates
+from userdp.privacy.mechanisms import concentration as gates
 from userdp.privacy.mechanisms.base import Aborted
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import SecureNoise, SeededNoise

@@ -20,7 +20,7 @@ from userdp.privacy.accounting import (
 )
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.allotment import Allotment
+from userdp.privacy.mechanisms.base import Allotment
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step

@@ -14,7 +14,7 @@ import scipy  # whose parts load when they are used
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Users, Vectors, check_record
-from userdp.privacy.mechanisms.tests import AboveThreshold, AboveThresholdOnce, Test, laplace_tail
+from userdp.privacy.mechanisms.concentration import AboveThreshold, AboveThresholdOnce, Test, laplace_tail
 from userdp.privacy.noise import Noise
 
 

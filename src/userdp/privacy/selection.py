@@ -32,8 +32,7 @@ from userdp.privacy.accounting import (
 from userdp.privacy.curator import WARNINGS_OFF, Curator
 from userdp.privacy.domination import Dominating, is_gaussian
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.allotment import Allotment
-from userdp.privacy.mechanisms.base import Mechanism, Users, Vectors, check_counts
+from userdp.privacy.mechanisms.base import Allotment, Mechanism, Users, Vectors, check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,3 +174,29 @@ def described(mechanism: Mechanism) -> dict[str, Any]:
     # Every kind is a dataclass, which its base class alone does not tell.
     numbers = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}  # type: ignore[arg-type]
     return {"kind": mechanism.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}
+
+
+@dataclass(frozen=True)
+class Allotment(Mechanism):
+    """`rounds` fits on the same `n_vectors` users, each of Gaussian releases whose mu^2 add up to `mu_squared` at most.
+
+    Priced and charged like any mechanism; `privacy.selection` carries it out, fit by fit, each on a ledger of its part.
+
+    Guarantee: rounds * mu_squared (Gaussian), however fits are chosen by what was released before. Proof:
+    docs/proofs.md, section 32.
+    """
+
+    kind: ClassVar[str] = "allotment"
+    n_vectors: int
+    mu_squared: float
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        check_record(self, ("mu_squared",), ("n_vectors", "rounds"))
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(gaussian=math.nextafter(self.rounds * self.mu_squared, math.inf))
+
+    def start(self, noise: Noise) -> NoReturn:
+        raise RuntimeError("Expected fits, each on a ledger of its part (privacy.selection): this releases no vectors.")

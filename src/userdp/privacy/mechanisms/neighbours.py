@@ -28,11 +28,9 @@ U64, U32 = 2.0**-53, 2.0**-24  # Unit roundoffs of float64 and float32.
 BAND_FRACTION = 1 / 64  # A GEMM is used only where its error band is at most this fraction of the squared radius.
 # The rest cannot alter a count, only its cost.
 CROWD_FRACTION = 1 / 16  # A tile with more than this fraction of its pairs in the band is computed canonically.
-MAX_CROWDS = 6  # At most 2^6 - 1 tiles are decided without trying a GEMM again: performance only.
 ENTRIES = 2**15  # Numbers of an array that is used again at once: they fit a cache.
 SEGMENT = 512  # Columns that are compared with a row at once.
 TALLIED = 64  # Rows of a tile that are tallied at once; fewer than 128.
-MAX_SPLITS = 2  # How often far-apart groups are split: bounds extra memory.
 
 
 class Ruler(NamedTuple):
@@ -86,11 +84,11 @@ def _counts(vectors: Floats, radius: float, blocks: _Blocks) -> Counts:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         pivot = mean(vectors, np.ones(len(vectors)))
         if np.isfinite(pivot).all():  # One non-finite row would have spoilt it: saves a pass in the usual case.
-            return _count_finite(vectors, pivot, ruler, blocks, MAX_SPLITS)
+            return _count_finite(vectors, pivot, ruler, blocks)
         finite = np.isfinite(vectors).all(axis=1)
         kept = vectors[finite]
         pivot = finite_mean(kept)
-        counts[finite] = _count_finite(kept, pivot, ruler, blocks, MAX_SPLITS)
+        counts[finite] = _count_finite(kept, pivot, ruler, blocks)
     return counts
 
 
@@ -118,7 +116,7 @@ def finite_mean(vectors: Floats, weights: Floats | None = None) -> Floats:
     return np.nan_to_num(mean(vectors, weights), nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks, splits: int) -> Counts:
+def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks) -> Counts:
     """Counts of finite rows: at once if all lie within r/2 of the pivot, else sorted by distance and tiled."""
     size, dimension = vectors.shape
     slack = slack_of(dimension)
@@ -140,33 +138,9 @@ def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks,
     # An infinite norm says only that a square (2^1024) or a difference (2^1024, unscaled) overflowed.
     lower = np.minimum(distances * (1 - slack), min(2.0**500, 2.0**1023 * ruler.scale))
 
-    counts = np.empty(size, dtype=np.int64)
-    edges = np.flatnonzero(lower[1:] > far + upper[:-1]) + 1
-    starts, stops = np.append(0, edges), np.append(edges, size)
-    rest = np.ones(size, dtype=np.bool_)
-    if splits > 0 and len(edges) > 0:
-        # Groups a certified gap apart share no neighbours: each is a smaller problem with a better pivot.
-        for start, stop in zip(starts, stops, strict=True):
-            if stop - start >= blocks.rows:
-                members = order[start:stop]
-                group = vectors[members]
-                centre = finite_mean(group)
-                counts[members] = _count_finite(group, centre, ruler, blocks, splits - 1)
-                rest[start:stop] = False
-    order, upper, lower = order[rest], upper[rest], lower[rest]
-    if len(order) > 0:
-        tiles = Tiles(vectors, order, norms[order], pivot, ruler)
-        counts[order] = _sweep(tiles, upper, lower, near, far, blocks)
-    return counts
-
-
-def _sweep(tiles: "Tiles", upper: Floats, lower: Floats, near: float, far: float, blocks: _Blocks) -> Counts:
-    """Counts in sorted order. For each block of rows the later columns are first close, then unsure, then far.
-
-    d_j + d_k <= r certifies close and d_k - d_j > r certifies far; both are monotone along the sorted columns,
-    so one interval of columns is left to compute. Each unordered pair is looked at once.
-    """
-    size = len(upper)
+    # For each block of rows the later columns are first close, then unsure, then far: d_j + d_k <= r certifies close
+    # and d_k - d_j > r certifies far, both monotone along the sorted columns. Each unordered pair is looked at once.
+    tiles = Tiles(vectors, order, norms[order], pivot, ruler)
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, size, blocks.rows):
         stop = min(start + blocks.rows, size)
@@ -183,7 +157,9 @@ def _sweep(tiles: "Tiles", upper: Floats, lower: Floats, near: float, far: float
             row_hits, column_hits = tiles.decide(start, stop, first, last)
             counts[start:stop] += row_hits
             counts[first:last] += column_hits
-    return counts
+    in_order = np.empty(size, dtype=np.int64)
+    in_order[order] = counts
+    return in_order
 
 
 class Tiles:
@@ -193,8 +169,6 @@ class Tiles:
         self.vectors, self.order, self.norms, self.pivot, self.ruler = vectors, order, norms, pivot, ruler
         self.single: NDArray[np.float32] | None = None
         self.buffer = np.empty(0)
-        # After a crowd in the band a GEMM rests for 1, 3, 7, ... tiles: ties tend to be everywhere or nowhere.
-        self.crowds, self.resting = {True: 0, False: 0}, {True: 0, False: 0}
 
     def decide(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
         """Hits of each row start..stop among the columns first..last, and of each column among the rows."""
@@ -205,22 +179,15 @@ class Tiles:
             width = band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
             if not width[-1] <= BAND_FRACTION * limit:
                 continue
-            if self.resting[single] > 0:
-                self.resting[single] -= 1
-                continue
             dtype: Any = np.float32 if single else np.float64
             products = self._products(start, stop, first, last, single)
             bias = self.norms[start:stop] / 2 - limit / 4
             column_bias = (self.norms[first:last] / 2 - limit / 4).astype(dtype)
             surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
-            crowd = int(CROWD_FRACTION * products.size)
-            bounds = (surely, maybe, column_bias, crowd)
+            bounds = (surely, maybe, column_bias, int(CROWD_FRACTION * products.size))
             hits = tally(products, *bounds, self.vectors, rows, columns, scale, limit)
             if hits is not None:
-                self.crowds[single] = 0
                 return hits
-            self.crowds[single] = min(self.crowds[single] + 1, MAX_CROWDS)
-            self.resting[single] = 2 ** self.crowds[single] - 1
         return self.decide_directly(start, stop, first, last)
 
     def decide_directly(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:

@@ -21,18 +21,6 @@ from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanisms import concentration as c
 from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.mechanisms.scattered import Concentrated, concentrated
-from userdp.privacy.mechanisms.tests import (
-    AboveThreshold,
-    AboveThresholdOnce,
-    GaussianTest,
-    Tail,
-    Test,
-    above_threshold_tail,
-    gaussian_margin,
-    laplace_tail,
-    least_excess,
-    noisy,
-)
 from userdp.privacy.noise import Noise
 
 _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / epsilon values
@@ -58,11 +46,10 @@ class OutlierRemoval(Mechanism):
     failure: part of delta; 5% of it is plenty;
     outliers: how many vectors may be far from the others, or NaN. More of them cost noise, slowly: 2r/K at no slack,
     2.3r/K at a slack of 5%, 2.8r/K at 10%;
-    test_std: instead of test_epsilon (None), the standard deviation of a Gaussian test in each round. Each costs
-    1 / test_std^2, but Gaussian tails are light and costs add up well: up to 50 to 150 rounds it needs less slack;
-    radii: with test_std, and for one round: factors of the radius given at release time, increasing. The mean is taken
-    at the smallest that passes, by binary search, and is followed by that radius as one more number. The slack lets
-    radii with Q >= K - `outliers` pass mostly; if none passed, it aborts.
+    test_std: instead of test_epsilon (None), the standard deviation of a Gaussian test in each round, which up to 50 to
+    150 rounds needs less slack;
+    radii: with test_std, and for one round: increasing factors of the radius given at release time. The mean is taken
+    at the smallest that passes, by binary search, and is followed by that radius; if none passed, it aborts.
 
     Guarantee: for any vectors, each depending on one user or on disjoint groups of users, `failure` and
     rounds / noise_multiplier^2 (Gaussian) and for the tests test_epsilon (pure), or rounds / test_std^2 (Gaussian), or
@@ -112,7 +99,7 @@ class OutlierRemoval(Mechanism):
     def margin(self) -> int:
         """How far above K - slack the noisy h-index must be: P(noise >= margin + 1) <= failure / probes."""
         if self.test_std is not None:
-            return math.ceil(gaussian_margin(self.test_std, self.failure / self.probes))
+            return math.ceil(c.gaussian_margin(self.test_std, self.failure / self.probes))
         return self._laplace_excess(self.failure)
 
     @cached_property
@@ -127,8 +114,8 @@ class OutlierRemoval(Mechanism):
     def _laplace_excess(self, probability: float) -> int:
         """Least k with P(noise >= k + 1) <= probability, for the noise of all tests of test_epsilon."""
         assert self.test_epsilon is not None
-        tail: Tail = laplace_tail if self.rounds == 1 else above_threshold_tail
-        return least_excess(tail, self.test_epsilon, probability) - 1
+        tail: c.Tail = c.laplace_tail if self.rounds == 1 else c.above_threshold_tail
+        return c.least_excess(tail, self.test_epsilon, probability) - 1
 
     @cached_property
     def slack(self) -> int:
@@ -168,14 +155,14 @@ class OutlierRemoval(Mechanism):
         """Of a mean's coordinate."""
         return self.noise_multiplier * self.sensitivity(radius, dimension)
 
-    def test(self, noise: Noise) -> Test:
+    def test(self, noise: Noise) -> c.Test:
         """A fresh test of all rounds at given radii."""
         if self.test_std is not None:
-            return GaussianTest(self.threshold, self.test_std, self.rounds, noise)
+            return c.GaussianTest(self.threshold, self.test_std, self.rounds, noise)
         assert self.test_epsilon is not None
         if self.rounds == 1:
-            return AboveThresholdOnce(self.threshold, 1 / self.test_epsilon, noise)
-        return AboveThreshold(self.threshold, 4 / self.test_epsilon, noise)
+            return c.AboveThresholdOnce(self.threshold, 1 / self.test_epsilon, noise)
+        return c.AboveThreshold(self.threshold, 4 / self.test_epsilon, noise)
 
     def start(self, noise: Noise) -> _Session:
         return _Session(self, noise)
@@ -189,7 +176,7 @@ class _Session(Session):
     def __init__(self, record: OutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._test = record.test(noise) if record.radii is None else None
-        self.drawn_once = self._test if isinstance(self._test, AboveThreshold) else None
+        self.drawn_once = self._test if isinstance(self._test, c.AboveThreshold) else None
         self._searched = False
         self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
@@ -217,7 +204,7 @@ class _Session(Session):
 
         def passes(number: int) -> bool:
             counted = _counted(vectors, radii[number], record.enough, record.whole)
-            if noisy(counted.h_index, std, self._noise) < record.threshold:
+            if c.noisy(counted.h_index, std, self._noise) < record.threshold:
                 return False
             passed[:] = [(counted, radii[number])]
             return True
@@ -235,7 +222,7 @@ class _Session(Session):
 
 
 class _Counted(NamedTuple):
-    """The vectors, those that are like no other as NaN, and how many neighbours each has, as far as it matters."""
+    """The vectors, with NaN for those that are like no other, and how many neighbours each has, up to a cap."""
 
     rows: Vectors
     counts: c.Counts
@@ -262,12 +249,10 @@ def _known(
     vectors: Vectors | Scattered, radius: float, enough: int, whole: int, pivot: Vectors | None = None
 ) -> Vectors | Concentrated:
     """Of vectors that are elsewhere what reductions tell, if they do; else all, those like no other as NaN."""
-    if not isinstance(vectors, np.ndarray):
-        found = concentrated(vectors, radius, enough, whole, pivot)
-        if found is not None:
-            return found
-        vectors = vectors.gathered()
-    return c.comparable(vectors, radius)
+    if isinstance(vectors, np.ndarray):
+        return c.comparable(vectors, radius)
+    found = concentrated(vectors, radius, enough, whole, pivot)
+    return c.comparable(vectors.gathered(), radius) if found is None else found
 
 
 def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
@@ -336,7 +321,7 @@ class SampledOutlierRemoval(Mechanism):
     @cached_property
     def margin(self) -> float:
         """How far below the slack the noisy deficit must be: P(N(0, deficit_std^2) >= margin + 1) <= failure / 2."""
-        return gaussian_margin(self.deficit_std, self.failure / 2)
+        return c.gaussian_margin(self.deficit_std, self.failure / 2)
 
     @cached_property
     def slack(self) -> int:
@@ -400,13 +385,12 @@ class _SampledSession(Session):
         enough, whole = batch - record.outliers + math.ceil(record.reach), batch - record.slack - 1
         counted = _counted(vectors, radius, min(batch, enough), whole, self._last)
         deficit = batch - counted.h_index
-        if noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
+        if c.noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
             raise Aborted
         self._open = True
         mean = counted.mean(c.minibatch_ramp(batch, record.slack, record.fraction))
-        released = self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.added_user_multiplier)
-        self._last = released
-        return released
+        self._last = self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.added_user_multiplier)
+        return self._last
 
 
 def radius_grid(smallest: float, largest: float, ratio: float = 1.2) -> tuple[float, ...]:
@@ -493,6 +477,6 @@ class _SearchSession(Session):
                 reached = known.h_index
             else:
                 reached = c.clamped_h_index(record.few, record.enough, known, radii[number])
-            return noisy(reached, record.noise_std, self._noise) >= record.target
+            return c.noisy(reached, record.noise_std, self._noise) >= record.target
 
         return np.array([radii[first_passing(len(radii) - 1, passes)]])
