@@ -100,10 +100,21 @@ def evaluate(
         exposed = exposure_of(fitted, table, exposure, check=not private)
         owners = None if user_column is None else ids(table[user_column])
     if epsilon is None:
-        scores = _public_scores(fitted, matrix, targets, owners, exposed, weights_of(table, weight, len(targets)))
+        weights = {"rows": weights_of(table, weight, len(targets))}
+        if owners is not None:
+            weights["users"] = _weights(owners, weights["rows"])
+        score_rows = _class_scores if fitted._classifies else _number_scores
+        scores = {who: score_rows(fitted, matrix, targets, each, exposed) for who, each in weights.items()}
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if not show.as_json({"private": False, "scores": scores}, json):
-            _print_public(scores, "counted once" if weight is None else "counted by weight")
+            counted = {"rows": "row counted by weight" if weight else "row counted once", "users": "user counted once"}
+            names = list(scores["rows"]["model"])
+            rows = [
+                [f"{what}, every {counted[who]}", *(f"{score[name]:.4f}" for name in names)]
+                for who, both in scores.items()
+                for what, score in both.items()
+            ]
+            show.grid(["", *names], rows)
         _note_seen(fitted, data.name)
         return
     column, levels = (None, None) if by is None else _levels(by, table)
@@ -119,12 +130,12 @@ def evaluate(
         confidence=confidence,
     )
     # Each row by itself, so that nothing is told of others. Described columns are finite already.
-    rows, sound = finite(matrix) if fitted.columns is None else (matrix, np.ones(len(targets), dtype=bool))
+    cells, sound = finite(matrix) if fitted.columns is None else (matrix, np.ones(len(targets), dtype=bool))
     own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))
     places = row_places(len(targets), owners, max_rows_per_user, insecure_seed)
 
     def scored() -> np.ndarray:
-        return layout.rows(compared(fitted, rows, targets, sound, layout.scale, exposed), own)
+        return layout.rows(compared(fitted, cells, targets, sound, layout.scale, exposed), own)
 
     budget = budget_for(epsilon, delta, places.n_users)
     charged = Ledger(budget) if opened is None else opened
@@ -136,8 +147,8 @@ def evaluate(
     if not show.as_json(found.to_dict(), json):
         show.scores(found, "user" if found.weigh == "people" else "row")
         limit = "" if found.limit is None else f"a row's loss or error counts {found.limit:g} at most; "
-        counted = f"{limit}rows that cannot be scored count as the worst"
-        show.facts([*show.guarantee(found.privacy, more=""), ("limit", counted)])
+        worst = f"{limit}rows that cannot be scored count as the worst"
+        show.facts([*show.guarantee(found.privacy, more=""), ("limit", worst)])
     if found.privacy.warning:
         show.note(found.privacy.warning, "bold red")
     _note_seen(fitted, data.name)
@@ -162,27 +173,6 @@ def _levels(by: str, table: Any) -> tuple[str, list[Any]]:
         raise InputError(str(error).replace("--classes", f"--by {name}=")) from None
 
 
-def _public_scores(
-    model: LinearModel,
-    matrix: np.ndarray,
-    targets: np.ndarray,
-    owners: Any,
-    exposed: np.ndarray | None,
-    given: np.ndarray,
-) -> dict[str, dict[str, _Scores]]:
-    """Scores where every row counts as given, and where every user counts once; of the model, and the best constant."""
-    found = {}
-    for name, weights in {"rows": given, "users": None if owners is None else _weights(owners, given)}.items():
-        if weights is not None:
-            both = (
-                _class_scores(model, matrix, targets.astype(np.int64), weights)
-                if model._classifies
-                else _number_scores(model, matrix, targets, weights, exposed)
-            )
-            found[name] = dict(zip(("model", "constant"), both, strict=True))
-    return found
-
-
 def _weights(owners: Any, given: np.ndarray) -> np.ndarray:
     """Each row's part of what its user's rows count together; 0 of users whose rows do not count."""
     groups = Groups.make(owners, len(owners), None, None)
@@ -196,9 +186,10 @@ def _weights(owners: Any, given: np.ndarray) -> np.ndarray:
 
 
 def _class_scores(
-    model: LinearModel, matrix: np.ndarray, labels: np.ndarray, weights: np.ndarray
-) -> tuple[_Scores, _Scores]:
+    model: LinearModel, matrix: np.ndarray, targets: np.ndarray, weights: np.ndarray, _: np.ndarray | None
+) -> dict[str, _Scores]:
     """Log loss if there are probabilities, AUC of two classes, accuracy; of the model and of the classes' fractions."""
+    labels = targets.astype(np.int64)
     fractions = np.bincount(labels, weights, len(model.classes_)) / weights.sum()
     margins = predicted(model.decision_function, matrix)
     chosen = margins > 0 if margins.ndim == 1 else margins.argmax(axis=1)
@@ -212,12 +203,12 @@ def _class_scores(
         nothing["AUC"] = 0.5
     scores["accuracy"] = float(np.average(labels == chosen, weights=weights))
     nothing["accuracy"] = float(fractions.max())
-    return scores, nothing
+    return {"model": scores, "constant": nothing}
 
 
 def _number_scores(
     model: LinearModel, matrix: np.ndarray, targets: np.ndarray, weights: np.ndarray, exposed: np.ndarray | None
-) -> tuple[_Scores, _Scores]:
+) -> dict[str, _Scores]:
     """The error, its mean size and the fraction of it explained; of the model, and of one number, or rate, for all."""
     counts = isinstance(model, PoissonRegressor)
     if counts and (targets < 0).any():
@@ -238,14 +229,4 @@ def _number_scores(
         shown["MAE"] = float(np.average(np.abs(predictions - targets), weights=weights))
         return shown | ({"D2" if counts else "R2": 1 - found / least} if least else {})
 
-    return scores(predicted(model.predict, matrix) * amounts), scores(constant)
-
-
-def _print_public(scores: dict[str, dict[str, _Scores]], rows: str) -> None:
-    names, counted = list(scores["rows"]["model"]), {"rows": f"row {rows}", "users": "user counted once"}
-    shown = [
-        [f"{what}, every {counted[who]}", *(f"{score[name]:.4f}" for name in names)]
-        for who, both in scores.items()
-        for what, score in both.items()
-    ]
-    show.grid(["", *names], shown)
+    return {"model": scores(predicted(model.predict, matrix) * amounts), "constant": scores(constant)}

@@ -166,6 +166,7 @@ def fit(
       --max-exposure 5 --features age,power --epsilon 1 --output model.json
     """
     given = SimpleNamespace(**locals())
+    given.of_rows = {"sample_weight": weight} | ({"exposure": exposure} if loss == o.LossName.poisson else {})
     _check_options(given)
     model = _estimator(given)
     table = open_table(data)
@@ -177,7 +178,7 @@ def fit(
         _dry_run(model, n_users, schema, classes, json)
         return
     assert output is not None  # as was checked first
-    lifetime = _check_ledger(ledger, ledger_budget)
+    open_ledger = _ledger(ledger, ledger_budget)
     show.check_files(output, report, ledger, checkpoint, json, read=[data, public_data])
     made = "No model was written."
     if checkpoint is not None:
@@ -186,10 +187,7 @@ def fit(
     with show.working(f"reading {data}", quiet or memory_limit is not None):
         n_users, train = _read(model, table, schema, ranges, given)
     budget = budget_for(epsilon, delta, n_users)
-    if ledger is None:
-        charged = Ledger(budget)  # of this run only
-    else:
-        charged = Ledger.open(ledger) if lifetime is None else Ledger(lifetime, ledger)
+    charged = open_ledger(budget)
     model.set_params(ledger=charged)
     with spending(charged, budget, lambda: made):
         with warnings.catch_warnings():
@@ -286,19 +284,12 @@ def _estimator(given: SimpleNamespace) -> LinearModel:
         columns=_described(given.columns, given.column),
         inference=given.inference_fraction if given.inference else False,
     )
-    of_rows = _of_rows(model, given)
     model._check_parameters()
-    model._declare_largest(of_rows)
-    model._check_evaluate(model.evaluate, of_rows)
+    model._declare_largest(given.of_rows)
+    model._check_evaluate(model.evaluate, given.of_rows)
     if not model._classifies:
         model._declare(None)
     return model
-
-
-def _of_rows(model: LinearModel, given: SimpleNamespace) -> dict[str, str | None]:
-    """The columns that say more of a row, by what `fit` calls them."""
-    counts = isinstance(model, estimators.PoissonRegressor)
-    return {"sample_weight": given.weight} | ({"exposure": given.exposure} if counts else {})
 
 
 def _declare_columns(model: LinearModel, table: TableFile, given: SimpleNamespace) -> tuple[Schema, Ranges | None]:
@@ -323,7 +314,7 @@ def _declare_columns(model: LinearModel, table: TableFile, given: SimpleNamespac
         "text for numbers that are all missing. Nothing was spent.",
     )
     schema = Schema.declare(table.column_names, given.user_column, features or list(model.columns or ()), given.target)
-    for name in filter(None, (given.weight, given.exposure)):
+    for name in filter(None, given.of_rows.values()):
         require_column(table.column_names, name)
         other = name not in (given.target, given.user_column)
         expect(other, f"--weight and --exposure to be other columns than target and user: {name!r}.")
@@ -390,7 +381,7 @@ def _read(
             raise InputError(str(error)) from None
         cluster = RayEngine(given.address, given.workers)
     source = Source(given.data.name, given.target, given.user_column, given.weight, given.exposure)
-    more = [name for name in (given.weight, given.exposure) if name is not None]
+    more = [name for name in given.of_rows.values() if name is not None]
     if model.columns is None and not more:
         users = _users(model, table, schema, given, cluster)
         if ranges is not None:
@@ -406,7 +397,7 @@ def _read(
     table.prefetch_text([given.user_column, given.target, *more, *(model.columns or ())])
 
     def train() -> None:
-        of_rows: dict[str, Any] = {name: column and table[column] for name, column in _of_rows(model, given).items()}
+        of_rows: dict[str, Any] = {name: column and table[column] for name, column in given.of_rows.items()}
         model._fit_rows(rows, table[given.target], ids(table[given.user_column]), source=source, **of_rows)
         model._keep_names(schema.features)
 
@@ -464,11 +455,11 @@ def _described(path: Path | None, lines: list[str] | None) -> Columns | None:
     return Columns(found) if found else None
 
 
-def _check_ledger(path: Path | None, lifetime: str | None) -> Budget | None:
-    """Refuse a ledger that is not there or not one, before data is read; the budget that a new one is to have."""
+def _ledger(path: Path | None, lifetime: str | None) -> Callable[[Budget], Ledger]:
+    """What opens or makes the ledger, once a run's budget is known; refuses, before data is read, what is none."""
     if path is None:
         expect(lifetime is None, "--ledger with --ledger-budget: say where the ledger is, or leave both out.")
-        return None
+        return Ledger
     if path.exists():
         Ledger.open(path)
     expect(
@@ -476,7 +467,10 @@ def _check_ledger(path: Path | None, lifetime: str | None) -> Budget | None:
         f"a ledger at {path}, found nothing there: for a new one add its lifetime budget, --ledger-budget 3,1e-5, "
         "say. Nothing was spent.",
     )
-    return None if lifetime is None else Budget(*pair_of(lifetime, "--ledger-budget"))
+    if lifetime is None:
+        return lambda budget: Ledger.open(path)
+    total = Budget(*pair_of(lifetime, "--ledger-budget"))
+    return lambda budget: Ledger(total, path)
 
 
 def _n_users(table: TableFile, user_column: str) -> int:
