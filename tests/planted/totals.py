@@ -39,15 +39,14 @@ MUTANTS = [
     ),
     Mutant(
         "sums that are off are kept",
-        "GradientTotal.total",
+        "total_of_blocks",
         "not error <= allowed",
         "False",
         _MISSING,
     ),
-    Mutant("moments that are off are kept", "MomentShape.total", "not error <= allowed", "False", _MISSING),
     Mutant(
         "moments one by one are not rounded as those beside others",
-        "MomentShape.total",
+        "MomentShape._summed",
         "self.of_users(rows, known)",
         "self.of_users(rows)",
         _MISSING,

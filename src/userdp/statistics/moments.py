@@ -17,7 +17,6 @@ from userdp.statistics.rows import (
     Rows,
     chunks,
     dense,
-    in_threads,
     scaled,
     size_bounds,
     sorted_rows,
@@ -25,7 +24,7 @@ from userdp.statistics.rows import (
     triangular,
     turned,
 )
-from userdp.statistics.totals import ALLOWED, blocks_of, is_tame, rounding
+from userdp.statistics.totals import Summed, is_tame, rounding, total_of_blocks
 
 _EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
 _ROUGH = 2.0**-10  # by which rounding may lengthen a user's moment before it is computed in float64
@@ -171,31 +170,21 @@ class MomentShape(PerUser):
         self.check_basis(data.n_features)
         if radius < 1 or not is_tame(self.basis, data.dtype):
             return None
-        steps, lower = 2.0**bits / radius, self.basis if self.basis.ndim == 1 else triangular(self.basis)
-        blocks = blocks_of(users)
-        allowed = ALLOWED * radius / len(blocks)
+        lower = self.basis if self.basis.ndim == 1 else triangular(self.basis)
+        return total_of_blocks(users, radius, bits, lambda *block: self._summed(data, lower, *block))
 
-        def of_block(block: np.ndarray) -> np.ndarray:
-            total, error = self._summed(data, block, lower)
-            whole: Any = np.trunc(total * steps).astype(np.int64)
-            if not error <= allowed:
-                whole = 0
-                for some in chunks(data, block):
-                    rows = Rows(data, some)
-                    known = None if lower.ndim == 1 else self._rounded_factors(rows, lower)[0]
-                    whole = whole + np.trunc(dense(self.of_users(rows, known)) * steps).astype(np.int64).sum(axis=0)
-            return np.append(whole, len(block))
-
-        return np.asarray(np.sum(in_threads(of_block, blocks), axis=0))
-
-    def _summed(self, data: UserData, block: np.ndarray, lower: np.ndarray) -> tuple[np.ndarray, float]:
-        """The sum of a block's vectors, and a bound on how far it is off."""
-        d, error = data.n_features, 0.0
-        total: Any = 0.0
-        square, reach, depth, leaves = np.zeros((d, d)), 0.0, 0, 0
+    def _summed(self, data: UserData, lower: np.ndarray, block: np.ndarray, steps: float, alone: bool) -> Summed:
+        d, diagonal = data.n_features, lower.ndim == 1
+        total: Any = 0
+        square: Any = None if diagonal else np.zeros((d, d))
+        error, reach, depth, leaves = 0.0, 0.0, 0, 0
         for some in chunks(data, block):
             rows = Rows(data, some)
-            if lower.ndim == 1:
+            if alone:
+                known = None if diagonal else self._rounded_factors(rows, lower)[0]
+                total = total + np.trunc(dense(self.of_users(rows, known)) * steps).astype(np.int64).sum(axis=0)
+                continue
+            if diagonal:
                 squares, lengths = self._diagonals(rows)
                 factors = self._factors(lengths, rows.counts)
                 total = total + (squares.T @ factors if scipy.sparse.issparse(squares) else factors @ squares)
@@ -203,20 +192,19 @@ class MomentShape(PerUser):
                 continue
             factors, bounds = self._rounded_factors(rows, lower)
             weights = rows.per_row(factors)
-            columns = data.rows.shape[1]
             held = np.empty((len(rows), d))
             held[:] = np.sqrt(weights)[:, None]
-            held[:, :columns] *= dense(rows.held)
+            held[:, : data.rows.shape[1]] *= dense(rows.held)
             for leaf in range(0, len(held), _LEAF_ROWS):
                 some_rows = held[leaf : leaf + _LEAF_ROWS]
                 square = square + some_rows.T @ some_rows
                 leaves += 1
             depth = max(depth, min(len(rows), _LEAF_ROWS))
             reach += float(weights @ np.square(bounds))
-        if lower.ndim == 2:
+        if not (alone or diagonal):
             total = triangle(self.basis.T @ square @ self.basis)
             error = rounding(float, depth + leaves + 4 * d) * reach
-        return np.asarray(total), error if np.all(np.isfinite(total)) else math.inf
+        return total, np.empty(0, dtype=np.int64), error if np.all(np.isfinite(total)) else math.inf
 
     def _rounded_factors(self, rows: Rows, lower: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Factors by lengths that are rounded up, so that no vector is too long, and rows' `size_bounds`."""

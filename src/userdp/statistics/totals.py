@@ -25,8 +25,9 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -218,6 +219,31 @@ def blocks_of(users: np.ndarray) -> list[np.ndarray]:
     return [users[first : first + BLOCK_USERS] for first in range(0, len(users), BLOCK_USERS)]
 
 
+Summed: TypeAlias = tuple[Any, np.ndarray, float]  # a sum, whole numbers beside it, and how far the sum may be off
+
+
+def total_of_blocks(
+    users: np.ndarray, radius: float, bits: int, summed: Callable[[np.ndarray, float, bool], Summed]
+) -> np.ndarray:
+    """The sum of users' vectors in whole steps of radius 2^-bits, what is beside it, and how many users there are.
+
+    `summed(block, steps, alone)` adds a block of users up; with `alone` in whole steps of each user's own vector, for a
+    block whose sum may be off by more than is `ALLOWED`.
+    """
+    steps, blocks = 2.0**bits / radius, blocks_of(users)
+    allowed = ALLOWED * radius / len(blocks)
+
+    def of_block(block: np.ndarray) -> np.ndarray:
+        total, beside, error = summed(block, steps, False)
+        if not error <= allowed:
+            total, beside, _ = summed(block, steps, True)
+        else:
+            total = np.trunc(total * steps)
+        return np.concatenate([total.astype(np.int64), beside, [len(block)]])
+
+    return np.asarray(np.sum(in_threads(of_block, blocks), axis=0))
+
+
 class Marks(NamedTuple):
     """How a user's size is shown beside its clipped gradient: see `ClippedGradient`."""
 
@@ -281,25 +307,11 @@ class GradientTotal:
     directions: np.ndarray | None
 
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray:
-        """Whole numbers: steps of radius 2^-bits, and how many users there are."""
-        steps, blocks = 2.0**bits / radius, blocks_of(users)
-        allowed = ALLOWED * radius / len(blocks)
+        """Whole numbers: steps of radius 2^-bits, marks, and how many users there are."""
+        return total_of_blocks(users, radius, bits, lambda *block: self._summed(data, *block))
 
-        def of_block(block: np.ndarray) -> np.ndarray:
-            total, marks, error = self._summed(data, block, steps, alone=False)
-            if not error <= allowed:
-                total, marks, _ = self._summed(data, block, steps, alone=True)
-            else:
-                total = np.trunc(total * steps)
-            return np.concatenate([total.astype(np.int64), marks, [len(block)]])
-
-        return np.asarray(np.sum(in_threads(of_block, blocks), axis=0))
-
-    def _summed(
-        self, data: UserData, block: np.ndarray, steps: float, alone: bool
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        """The block's sum, its marks, and a bound on how far the sum is off; `alone`: whole steps of single vectors."""
-        total: Any = 0.0
+    def _summed(self, data: UserData, block: np.ndarray, steps: float, alone: bool) -> Summed:
+        total: Any = 0
         marks, error = np.zeros(self.marks.sizes + 1, dtype=np.int64), 0.0
         for some in chunks(data, block):
             rows = Rows(data, some)
@@ -309,8 +321,7 @@ class GradientTotal:
                 part = np.trunc(part * steps).astype(np.int64).sum(axis=0)
             total, error = total + part, error + wrong
             marks += self.marks.counted(norms, lost, data.affected[some], steps)
-        finite = bool(np.all(np.isfinite(total)))
-        return total, marks, error if finite else math.inf
+        return total, marks, error if np.all(np.isfinite(total)) else math.inf
 
     def _factors(self, rows: Rows, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """min(1, clip / norm), 0 for users who do not count, and these; None if there are none."""
