@@ -14,7 +14,7 @@ _HELD = "test_evaluating.py::test_held_out_people_pay_for_the_evaluation_alone"
 MUTANTS = [
     Mutant(
         "off-diagonal products count twice",
-        "ScoreSquares.of_users",
+        "triangle",
         "math.sqrt(2)",
         "2.0",
         _APART,
@@ -22,8 +22,8 @@ MUTANTS = [
     Mutant(
         "products of coordinates keep one sign only off the diagonal",
         "ScoreSquares.of_users",
-        "means[:, first] * means[:, second] *",
-        "means[:, first] *",
+        "means[:, :, None] * means[:, None, :]",
+        "np.abs(means)[:, :, None] * means[:, None, :]",
         _APART,
     ),
     Mutant("rows are counted, not their fraction", "_divisors", "counts, 1", "1, 1", _APART),

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from userdp.statistics.gradients import PerUser
+from userdp.statistics.moments import triangle
 from userdp.statistics.rows import Rows
 
 Knots: TypeAlias = tuple[tuple[int, float], ...]
@@ -100,8 +101,7 @@ class ScoreSquares(PerUser):
 
     def of_users(self, rows: Rows) -> np.ndarray:
         means = self.means.of_users(rows)
-        first, second = np.triu_indices(means.shape[1])
-        return np.asarray(means[:, first] * means[:, second] * np.where(first == second, 1.0, math.sqrt(2)))
+        return triangle(means[:, :, None] * means[:, None, :])
 
 
 def split_at(means: np.ndarray, knots: Knots) -> np.ndarray:

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from userdp.data.sparse import SparseRows
 from userdp.data.users import UserData
@@ -35,7 +34,7 @@ from userdp.statistics.gradients import (
     square_basis,
     weights_vector,
 )
-from userdp.statistics.rows import weighted
+from userdp.statistics.rows import dense, weighted
 
 _LANE_ENTRIES = 1 << 15  # weights of all groups that take their steps side by side: they fit a cache
 _WINDOW_ROWS, _WINDOW_ENTRIES = 64, 1 << 22  # of each group, copied ahead
@@ -180,10 +179,7 @@ class GatheredRows:
     def __init__(self, data: UserData, basis: np.ndarray | None) -> None:
         self.data, self.n_features, self.dtype = data, data.n_features, data.rows.dtype
         self.basis = None if basis is None else np.ascontiguousarray(basis, data.rows.dtype)
-        rows = data.rows
-        self.held: Any = rows
-        if isinstance(rows, SparseRows):
-            self.held = sp.csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape)
+        self.held: Any = data.rows.csr() if isinstance(data.rows, SparseRows) else data.rows
 
     def visits(self, group: np.ndarray, orders: dict[int, np.ndarray]) -> np.ndarray:
         """The numbers of a group's rows, in the order in which they are visited; `orders` keeps those of each size."""
@@ -200,8 +196,7 @@ class GatheredRows:
         One matrix product for rows of one group, as many as their width and the group's own rows tell: how it rounds
         depends on nothing else.
         """
-        sparse = isinstance(self.data.rows, SparseRows)
-        rows = self.held[numbers].toarray() if sparse else self.held.take(numbers, axis=0)
+        rows = dense(self.held[numbers])
         if self.data.has_intercept:
             rows = np.concatenate([rows, np.ones((len(rows), 1), rows.dtype)], axis=1)
         return rows if self.basis is None else rows @ self.basis, self.data.targets[numbers]

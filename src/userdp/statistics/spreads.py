@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from userdp.statistics.gradients import MeanGradient, PerUser, slopes_of
 from userdp.statistics.moments import UserMean, square_of, triangle
-from userdp.statistics.rows import Rows
+from userdp.statistics.rows import Rows, dense
 
 _EXTREME = 400  # powers of 2 beyond which a trace counts as 0, as in `MomentShape`
 
@@ -104,19 +104,12 @@ class GradientSquare(PerUser):
     share: float
 
     def of_users(self, rows: Rows) -> np.ndarray:
-        gradients = np.asarray(self.gradient.of_users(rows))
-        size = gradients.shape[1]
-        out = np.empty((len(gradients), size * (size + 1) // 2 + 1))
-        with np.errstate(all="ignore"):  # single numbers in a fixed order: the same wherever a user stands
-            trace, position = np.zeros(len(gradients)), 0
-            for a in range(size):
-                trace += gradients[:, a] * gradients[:, a]
-                for b in range(a, size):
-                    out[:, position] = gradients[:, a] * gradients[:, b] * (1.0 if a == b else math.sqrt(2.0))
-                    position += 1
-            out[:, -1] = self.share * trace
-            out[~((trace > 2.0**-_EXTREME) & (trace < 2.0**_EXTREME))] = 0.0
-        return out
+        gradients = dense(self.gradient.of_users(rows))
+        traces = _squares(gradients)
+        usable = (traces > 2.0**-_EXTREME) & (traces < 2.0**_EXTREME)
+        with np.errstate(all="ignore"):
+            found = np.column_stack([triangle(gradients[:, :, None] * gradients[:, None, :]), self.share * traces])
+        return np.where(usable[:, None], found, 0.0)
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         self.gradient.check(n_features, dtype)
