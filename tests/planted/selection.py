@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "search: one person's missing values are everybody's",
-        "row_losses._sound",
+        "row_losses.works_on",
         "todo += [(first, middle), (middle, last)]",
         "pass",
         _OWN_ROWS,
@@ -150,9 +150,9 @@ MUTANTS = [
     ),
     Mutant(
         "search: one person's cell makes everybody's rows missing",
-        "pipelines._sound",
-        "elif len(users) > 1:",
-        "elif False:",
+        "pipelines.transformed",
+        "itertools.compress(by_user, works)",
+        "by_user[:0]",
         _FEATURES,
     ),
     Mutant(

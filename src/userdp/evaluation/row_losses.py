@@ -270,15 +270,15 @@ def isolated(predict: Callable[[Any], Any], rows: Any, shape: tuple[int, ...]) -
     with WARNINGS_OFF, np.errstate(all="ignore"):
         found, sound = attempt(everyone), np.ones(shape[0], dtype=bool)
         if found is None:
-            sound = _sound(attempt, everyone)
+            sound = works_on(attempt, everyone)
             found = attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None
     if found is not None:
         out[sound] = found[sound]
     return out
 
 
-def _sound(attempt: Callable[[np.ndarray], np.ndarray | None], everyone: np.ndarray) -> np.ndarray:
-    """Which rows an attempt does not fail on."""
+def works_on(attempt: Callable[[np.ndarray], Any], everyone: np.ndarray) -> np.ndarray:
+    """Which rows, or users, an attempt does not fail on, found by halves: it gives None if it fails on any of some."""
     sound, todo = np.zeros(everyone.size, dtype=bool), [(0, everyone.size)]
     while todo:
         first, last = todo.pop()

@@ -32,10 +32,9 @@ _RATIO = 1.15  # of neighbouring radii that are tried
 _ENDS = (1e-30, 1e30)  # of radii that may be tried
 _FAILURE_FRACTION = 0.05  # of delta
 _CLEAR = 1.7  # deviations of a test's noise that are outliers' room, at least, for a location, which has little budget
-_TEST_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget
+_PARTS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the Gaussian budget, for tests or for a location
 LOCATION, SIZES, MEAN, SPREAD = "location", "sizes", "mean", "spread"
 DEFAULT_FRACTION = 0.1  # of the budget, for the spread
-_LOCATION_PARTS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # of the budget: the first that will do
 _ASKED = 4000  # users who locate the mean, or 4, 16, ... times as many, as its noise wants: pairs of them are compared
 _OFF = 0.25  # how far, in radii, noise may put the location off
 _SIZES = 0.2  # of the mean's part, for how many are how far
@@ -468,7 +467,7 @@ def located_steps(
     """Steps that cost the budget, the location the least part that will do; None if users are too few."""
     mu_squared = mu_squared_of(budget, _FAILURE_FRACTION * budget.delta)
     sizes = [_ASKED * 4**k for k in range(20) if _ASKED * 4**k < n_users]
-    for part, asked in itertools.product(_LOCATION_PARTS, [*sizes, n_users]):
+    for part, asked in itertools.product(_PARTS, [*sizes, n_users]):
         found = _best(asked, budget, radii, outliers, part, _CLEAR)
         if found is not None and found.noise_std(math.sqrt(n_features), n_features) <= _OFF:
             return MeanSteps.of(n_users, (1 - part) * mu_squared, fraction, found)
@@ -497,7 +496,7 @@ def _best(
     """The same for a part of the Gaussian budget; None if users are too few."""
     failure, probes = _FAILURE_FRACTION * budget.delta, math.ceil(math.log2(len(radii) + 1))
     best, least = None, math.inf
-    for fraction in _TEST_FRACTIONS:
+    for fraction in _PARTS:
         try:
             mu_squared = part * mu_squared_of(budget, failure)
             test_std = math.sqrt(probes / (fraction * mu_squared))

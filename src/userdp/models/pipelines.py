@@ -20,7 +20,8 @@ that nobody's rows fail for anybody else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from sklearn.pipeline import make_pipeline as any_pipeline
 
 from userdp.data.schema import NUMBER, declared
 from userdp.data.sparse import is_sparse
-from userdp.evaluation.row_losses import taken
+from userdp.evaluation.row_losses import taken, works_on
 from userdp.privacy.curator import WARNINGS_OFF
 
 # Transformers of scikit-learn that learn nothing, by their names: those that nobody uses are not loaded.
@@ -139,26 +140,21 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
         except Exception:  # tells of values
             return None
 
+    def rows_of(users: Iterable[np.ndarray]) -> np.ndarray:
+        return np.sort(np.concatenate([everyone[:0], *users]))
+
     everyone = np.arange(len(own))
     with WARNINGS_OFF, np.errstate(all="ignore"):
         found, sound = attempt(everyone), everyone
         if found is None:
             by_user = np.split(np.argsort(own, kind="stable"), np.cumsum(np.unique(own, return_counts=True)[1])[:-1])
-            sound = np.sort(np.concatenate([everyone[:0], *_sound(by_user, attempt)]))
+            works = works_on(lambda some: attempt(rows_of(by_user[k] for k in some)), np.arange(len(by_user)))
+            sound = rows_of(itertools.compress(by_user, works))
             found = attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None
             found = None if found is None else taken(found, sound)
         if found is None:  # nobody's, or steps that do not work row by row
             found, sound = made[:0], everyone[:0]
         return _spread(found, sound, len(own))
-
-
-def _sound(users: list[np.ndarray], attempt: Any) -> Iterator[np.ndarray]:
-    """Rows of those users on which steps do not fail, found by halves."""
-    if attempt(np.sort(np.concatenate(users))) is not None:
-        yield from users
-    elif len(users) > 1:
-        yield from _sound(users[: len(users) // 2], attempt)
-        yield from _sound(users[len(users) // 2 :], attempt)
 
 
 def _spread(found: Any, rows: np.ndarray, n_rows: int) -> Any:
