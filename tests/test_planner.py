@@ -26,7 +26,6 @@ def test_every_solver_and_mode_has_a_row():
             assert option.noise_std > 0
             assert option.n_gradients > 0
             assert option.n_releases > 0
-            assert 0 < option.seconds < 60
         else:
             assert option.enough_users > 5_000
     assert comparison.choice.solver in comparison.why

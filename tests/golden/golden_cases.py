@@ -240,11 +240,10 @@ def own_loss(domain: Any) -> Any:
 
 
 def planned(*sizes: int, epsilon: float = 1.0, delta: float = DELTA, **options: Any) -> Any:
-    """All solvers' plans: what they say, and what each costs; without the seconds, which are the machine's."""
+    """All solvers' plans: what they say, and what each costs."""
     comparison = userdp.plan(*sizes, epsilon, delta, **options)
     record = comparison.to_dict()
     for told, option in zip(record["options"], comparison.options, strict=True):
-        del told["seconds"]
         if option.planned is not None:
             plan = option.planned.certified
             told["costs"] = plan.costs
@@ -308,8 +307,6 @@ def commands() -> Any:
             ("report", model),
         ):
             told = json.loads(command(*arguments, "--json"))
-            for option in told.get("options", ()):
-                del option["seconds"]
             if "privacy" in told:
                 told["privacy"] = sorted(told["privacy"])
             record[f"{len(record)} {arguments[0]}"] = told

@@ -121,14 +121,13 @@ def working(what: str, quiet: bool) -> AbstractContextManager[Any]:
 def options(comparison: Comparison, taken: Option | None) -> None:
     """Every solver's plan side by side, the one that is taken marked."""
     table, notes = Table("", "solver", "mode"), []
-    for name in ("excess", "noise", "gradients", "releases", "seconds"):
+    for name in ("excess", "noise", "gradients", "releases"):
         table.add_column(name, justify="right")
     for option in comparison.options:
         mine = taken is not None and (option.solver, option.mode) == (taken.solver, taken.mode)
-        numbers = ["-"] * 5
+        numbers = ["-"] * 4
         if option.feasible:
-            numbers = [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}"]
-            numbers += [f"{option.n_releases:,}", f"{option.seconds:.2g}"]
+            numbers = [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}", f"{option.n_releases:,}"]
             notes += [beyond(option)] if option.outside else []
         else:
             notes.append(f"{option.solver}, {option.mode}: {needs(option)}.".replace("..", "."))

@@ -43,7 +43,7 @@ from userdp.solvers.base import Found, Releases, Request, Uncertainty
 from userdp.solvers.planner import AUTO, Option
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature
-from userdp.solvers.whitened_clip import Fitted, WhitenedClip
+from userdp.solvers.whitened_clip import Run, State, WhitenedClip, unit_effects
 from userdp.solvers.whitening import block_of
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import symmetric
@@ -125,20 +125,21 @@ class IntervalSteps:
         entries = n_features * (n_features + 1) // 2 + 1
         return self.curvature.noise_std(_WIDE * math.hypot(1, _SHARE) * usual, entries) * math.sqrt(n_features)
 
-    def refine(self, problem: Problem, fitted: Fitted, found: Found) -> Releases[None]:
+    def refine(self, run: Run, state: State, found: Found) -> Releases[None]:
         """Replace what was found by the Newton steps from it, with their uncertainty, unless that cannot be told."""
-        weighing = RowWeights(fitted.coordinates.basis, math.sqrt(problem.n_features) + _ROOM)
-        curved, error, rough = yield from self._curvature(problem, fitted, weighing)
-        basis, told = fitted.coordinates.basis, _told(problem, fitted)
+        problem, coordinates, basis, told = run.problem, run.coordinates, run.coordinates.basis, _told(run)
+        weighing = RowWeights(basis, math.sqrt(problem.n_features) + _ROOM)
+        curved, error, rough = yield from self._curvature(run, state, _at(run, found.weights, weighing))
         penalty = (basis.T * (problem.l2 * problem.penalised(np.ones(problem.n_features)))) @ basis
-        point = fitted.coordinates.from_weights(fitted.weights)
-        start, clip = told(point), self._clip(problem, fitted, weighing.longest)
+        point = before = coordinates.from_weights(found.weights)
+        start, clip = told(point), self._clip(run, state, weighing.longest)
+        longest = weighing.longest * problem.lipschitz / problem.row_norm
         points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
         for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
-            weights = fitted.coordinates.to_weights(point)
-            at = _at(fitted, weights, weighing)
+            weights = coordinates.to_weights(point)
+            at = _at(run, weights, weighing)
             gradient, noise, fraction = yield from _gradient(label, mechanism, problem, at, clip)
-            pull = fitted.coordinates.of_gradient(problem.l2 * problem.penalised(weights))
+            pull = coordinates.of_gradient(problem.l2 * problem.penalised(weights))
             inverse = np.linalg.inv(told(point) / start * curved + penalty)
             step = inverse @ (gradient + pull)
             steps.append(_length(told, point, step) * step)
@@ -149,15 +150,15 @@ class IntervalSteps:
             if len(points) == 1:
                 moved = max(0.0, 1 - noise**2 * float(np.sum(inverse**2)) / float(step @ step))
                 point = point - moved * steps[-1]
-                clip = min(_wider(fraction, noise, clip) * clip, weighing.longest * fitted.largest_slope)
+                clip = min(_wider(fraction, noise, clip) * clip, longest)
         cuts = _cuts(np.array(clips), np.array(beyond), np.array(noises))
         parts = 1 / (np.square(noises) + np.square(cuts))
         parts = parts / parts.sum()
         point, step = parts @ points, parts @ steps
-        weights, change = fitted.coordinates.to_weights(point), told(point) / start
+        weights, change = coordinates.to_weights(point), told(point) / start
         inverse = np.linalg.inv(change * curved + penalty)
         known = float(np.square(parts) @ np.square(noises))  # variance of the mean gradient's noise
-        meat = yield from self._spread(_at(fitted, weights, weighing), clip, curved)
+        meat = yield from self._spread(_at(run, weights, weighing), clip, curved)
         # Of the square of the mean step, what its noise alone adds to that of the distance which errors of H act on.
         mere = (known - 2 * moved * float(np.prod(parts)) * noises[0] ** 2) * float(np.sum(inverse**2))
         length = float(step @ step)
@@ -165,12 +166,12 @@ class IntervalSteps:
         around = known + float(parts @ cuts) ** 2 + wrong * length
         noisy = around * np.eye(len(step)) + wrong * np.outer(step, step)
         uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(basis @ inverse)
-        far = _far(problem, fitted, told, point, inverse @ noisy @ inverse)
+        far = _far(run.axes, told, point, point - before, inverse @ noisy @ inverse)
         if not problem.domain.contains(weights):
-            found.weights = fitted.coordinates.project(problem.domain, weights)
+            found.weights = coordinates.project(problem.domain, weights)
             found.message = found.message or CUT_ADVICE
             return
-        if min(start, told(point)) <= _FLATTEST * fitted.loss.curvature:
+        if min(start, told(point)) <= _FLATTEST * run.loss.curvature:
             found.message = FLAT
         elif rough > _MOST_ROUGH_AFTER:
             found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
@@ -181,24 +182,23 @@ class IntervalSteps:
                 factor = math.exp(max(far))
                 uncertainty = uncertainty.widened(factor)
                 found.message = WIDENED.format(factor, self.spread.n_vectors * _more(*far))
-            found.weight_errors = fitted.unit_effects * np.sqrt(np.diag(uncertainty.noise))
+            units = unit_effects(run, state)
+            found.weight_errors = units * np.sqrt(np.diag(uncertainty.noise))
             hidden = found.weight_errors > RESOLVED
             hidden[len(hidden) - problem.intercept :] = False
-            kept = _expected(weights, uncertainty.noise, fitted.unit_effects, hidden)
-            found.weights = fitted.coordinates.project(problem.domain, kept)
+            kept = _expected(weights, uncertainty.noise, units, hidden)
+            found.weights = coordinates.project(problem.domain, kept)
             found.uncertainty = replace(
                 uncertainty,
-                gradient_noise=known * fitted.coordinates.moment,
+                gradient_noise=known * coordinates.moment,
                 shrunk=weights - found.weights if hidden.any() else None,
             )
 
-    def _curvature(
-        self, problem: Problem, fitted: Fitted, weighing: RowWeights
-    ) -> Releases[tuple[np.ndarray, float, float]]:
+    def _curvature(self, run: Run, state: State, at: MeanGradient) -> Releases[tuple[np.ndarray, float, float]]:
         """The loss's curvature in these coordinates, the std of the error of its entries, and its roughness."""
-        size, usual = problem.n_features, _usual_length(problem.n_features, fitted.inverse_rows)
-        statistic = CurvatureMatrix(_at(fitted, fitted.weights, weighing), _SHARE * usual / size, fitted.step)
-        reference = math.hypot(1, _SHARE) * usual * fitted.curvature
+        size, usual = run.problem.n_features, _usual_length(run.problem.n_features, state.inverse_rows)
+        statistic = CurvatureMatrix(at, _SHARE * usual / size, run.difference)
+        reference = math.hypot(1, _SHARE) * usual * state.curvature
         frequencies = yield Request(SIZE, CurvatureSize(statistic, reference), 1.0)
         seen = frequencies > max(_SEEN * self.size.noise_std(1.0, frequencies.size), _RARE)
         largest = int(np.flatnonzero(seen)[-1]) if seen.any() else int(np.argmax(frequencies))
@@ -206,7 +206,7 @@ class IntervalSteps:
         # At most what noise allows, or the plan counted on: users of a rare column have far longer matrices, and with a
         # larger epsilon more of them are seen. Clipping them costs less than noise of their length.
         unit = self.curvature.noise_std(1.0, size * (size + 1) // 2 + 1)
-        radius = min(radius, max(_MOST_ROUGH * fitted.curvature / (unit * math.sqrt(size)), _WIDE * reference))
+        radius = min(radius, max(_MOST_ROUGH * state.curvature / (unit * math.sqrt(size)), _WIDE * reference))
         released = yield Request(CURVATURE, statistic, radius)
         noise = self.curvature.noise_std(radius, released.size)
         matrix, trace = _with_trace(released, size, statistic.share)
@@ -227,13 +227,13 @@ class IntervalSteps:
         drawn, _ = _drawn(matrix, target, noise, least=1 / (1 + (noise * len(curved) / trace) ** 2))
         return _raised(drawn, 0.0)
 
-    def _clip(self, problem: Problem, fitted: Fitted, longest: float) -> float:
+    def _clip(self, run: Run, state: State, longest: float) -> float:
         """A length that few gradients exceed: fewer than noise lets be counted; none, if slopes are bounded so."""
         multiplier = sum(one.noise_multiplier**-2 for one in self.gradients) ** -0.5
         rare = min(_TAIL * multiplier / self.spread.n_vectors, 0.05)
-        multiple = math.sqrt(2 * math.log(2 / rare)) * (1 + 1 / problem.n_features)
-        likely = max(multiple * fitted.gradient_size, fitted.exceeded_by(rare, longest))
-        return min(likely, longest * fitted.largest_slope)
+        multiple = math.sqrt(2 * math.log(2 / rare)) * (1 + 1 / run.problem.n_features)
+        likely = max(multiple * run.gradient_size(state), run.exceeded_by(state, rare, longest))
+        return min(likely, longest * run.problem.lipschitz / run.problem.row_norm)
 
 
 def _expected(weights: np.ndarray, noise: np.ndarray, unit_effects: np.ndarray, hidden: np.ndarray) -> np.ndarray:
@@ -265,8 +265,8 @@ def _usual_length(n_features: int, inverse_rows: float) -> float:
     return n_features * math.sqrt(1 / n_features + together)
 
 
-def _at(fitted: Fitted, weights: np.ndarray, weighing: RowWeights) -> MeanGradient:
-    return MeanGradient(fitted.loss, weights, fitted.coordinates.basis, row_weights=weighing)
+def _at(run: Run, weights: np.ndarray, weighing: RowWeights) -> MeanGradient:
+    return MeanGradient(run.loss, weights, run.coordinates.basis, row_weights=weighing)
 
 
 def _gradient(
@@ -298,18 +298,18 @@ def _cuts(clips: np.ndarray, beyond: np.ndarray, noises: np.ndarray) -> np.ndarr
     return np.asarray(_SHORT * np.maximum(0.0, beyond - _HIDDEN * unseen) * clips)
 
 
-def _told(problem: Problem, fitted: Fitted) -> Callable[..., float]:
+def _told(run: Run) -> Callable[..., float]:
     """How curved the loss is at a point, but for a factor, as far as the mean and spread of predictions tell.
 
     With a `shift` of all predictions. Never 0, as it is where all counts are beyond the largest.
     """
-    axes, mean = Axes.of(fitted.coordinates, problem.intercept), fitted.loss.mean
+    axes, mean = run.axes, run.loss.mean
     if mean is None or not axes.level:
         return lambda point, shift=0.0: 1.0
 
     def told(point: np.ndarray, shift: float = 0.0) -> float:
         level, square = axes.mean_and_square(point)
-        return max(told_curvature(mean, level + shift, square - level**2), _FLATTEST * fitted.loss.curvature)
+        return max(told_curvature(mean, level + shift, square - level**2), _FLATTEST * run.loss.curvature)
 
     return told
 
@@ -327,17 +327,15 @@ def _length(told: Callable[[np.ndarray], float], point: np.ndarray, step: np.nda
 
 
 def _far(
-    problem: Problem, fitted: Fitted, told: Callable[..., float], point: np.ndarray, noise: np.ndarray
+    axes: Axes, told: Callable[..., float], point: np.ndarray, away: np.ndarray, noise: np.ndarray
 ) -> tuple[float, float]:
     """By how much curvatures change, about, where noise of this covariance, or the steps, move predictions; logarithms.
 
     Root mean square of predictions, as far as rows are known to vary, times how much a shift by 1 changes curvatures.
     """
-    axes = Axes.of(fitted.coordinates, problem.intercept)
-    away = axes.along(point - fitted.coordinates.from_weights(fitted.weights))[0]
-    variances = np.diag(axes.along(axes.along(noise).T))
+    variances, moved = np.diag(axes.along(axes.along(noise).T)), axes.along(away)[0]
     change = max(abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0))
-    return change * math.sqrt(float(axes.known @ variances)), change * math.sqrt(float(axes.known @ away**2))
+    return change * math.sqrt(float(axes.known @ variances)), change * math.sqrt(float(axes.known @ moved**2))
 
 
 def _more(noise: float, steps: float) -> float:

@@ -17,7 +17,6 @@ from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers.base import PROVEN, SOLVERS, SolverPlan, without_delta
 from userdp.solvers.problem import Problem
 
@@ -31,10 +30,6 @@ _NOISE_DOMINATED, _LOOSE = 0.1, 3.5
 _MOST_TIMES = 64  # as much is looked for of what was too little
 _WORTH_SAYING = 0.002  # rarer classes are not spoken of
 
-# Seconds on two cores: a row's gradient, and that a feature; counting a vector's neighbours, and that a weight; a
-# weight's noise; what a release takes by itself.
-_GRADIENT, _FEATURE, _VECTOR, _VECTOR_WEIGHT, _NOISE, _RELEASE = 1.2e-8, 6e-10, 2e-7, 4.5e-8, 2e-5, 2e-3
-
 
 @dataclass(frozen=True)
 class Option:
@@ -43,7 +38,7 @@ class Option:
     bound: on the expected excess risk, for rows, targets and weights within the declared bounds; of solvers whose
     `estimated` is true no bound but what is expected;
     noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
-    n_gradients: at most; n_releases; seconds: of training, about, on two cores;
+    n_gradients: at most; n_releases;
     refusal: the error if there is no plan; enough_users, enough_epsilon: about how many users, or how large an epsilon,
     would then do.
     """
@@ -55,7 +50,6 @@ class Option:
     noise_std: float = math.inf
     n_gradients: int = 0
     n_releases: int = 0
-    seconds: float = math.inf
     refusal: ValueError | None = None
     enough_epsilon: float | None = None
 
@@ -134,7 +128,6 @@ def consider(
         noise_std=plan.phases[-1].noise_ratio * plan.phases[-1].radius,
         n_gradients=plan.n_gradients,
         n_releases=plan.n_releases,
-        seconds=_seconds(problem, plan),
     )
 
 
@@ -203,16 +196,6 @@ def two_digits(count: float) -> int:
     return math.ceil(count / power) * power
 
 
-def _seconds(problem: Problem, plan: SolverPlan) -> float:
-    """About how long training takes on two cores; reading and planning take some seconds more."""
-    seconds = plan.n_gradients * (_GRADIENT + _FEATURE * problem.dimension)
-    for step in plan.certified.steps:
-        clips = isinstance(step.mechanism, Clip)  # all others compare a round's vectors with each other
-        compared = 0.0 if clips else step.n_vectors * (_VECTOR + _VECTOR_WEIGHT * problem.dimension)
-        seconds += step.mechanism.rounds * (_RELEASE + problem.dimension * _NOISE + compared)
-    return float(seconds)
-
-
 @dataclass(frozen=True)
 class Comparison:
     """All solvers for the same public numbers; `choice` is what solver="auto" takes (None if none will do)."""
@@ -268,15 +251,12 @@ class Comparison:
 
     def __str__(self) -> str:
         width = max(12, *(len(option.solver) + 1 for option in self.options))
-        head = (
-            f"{'solver':<{width}}{'mode':<7}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}{'seconds':>9}"
-        )
-        lines = [head]
+        lines = [f"{'solver':<{width}}{'mode':<7}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}"]
         for option in self.options:
             name = f"{option.solver:<{width}}{option.mode:<7}"
             if option.feasible:
                 numbers = f"{excess(option):>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
-                lines.append(f"{name}{numbers}{option.n_releases:>10,}{option.seconds:>9.2g}")
+                lines.append(f"{name}{numbers}{option.n_releases:>10,}")
             else:
                 lines.append(f"{name}  {needs(option)}")
         return "\n".join([*lines, EXCESS_NOTE, *map(beyond, filter(lambda o: o.outside, self.options)), self.why])

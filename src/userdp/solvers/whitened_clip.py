@@ -27,9 +27,9 @@ release of a gradient; those without any row left count as 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -362,7 +362,7 @@ def _zoomed(frequencies: np.ndarray, error: float) -> _Sizes | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _State:
+class State:
     """What changes from step to step, all of it public: computed from releases."""
 
     point: np.ndarray  # in the directions
@@ -389,7 +389,7 @@ class _Average:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class Run:
     """Steps with momentum in some directions (None for all) of whitened coordinates: what stays the same."""
 
     problem: Problem
@@ -425,23 +425,23 @@ class _Run:
         """Of predictions, over which the slope's derivative is told."""
         return 0.05 * min(_slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
 
-    def longest(self, state: _State) -> float:
+    def longest(self, state: State) -> float:
         """What bounds a user's gradient: row weights bound its rows, and few slopes are larger."""
         return self.phase.longest * _slope_scale(self.problem) * state.scale
 
-    def gradient_size(self, state: _State) -> float:
+    def gradient_size(self, state: State) -> float:
         """Root mean square of users' gradients, about, if no row counted less for its length."""
         usual = math.sqrt(self.problem.n_features)
         return state.sizes.rms * self.longest(state) * max(1.0, usual / self.phase.longest)
 
-    def exceeded_by(self, state: _State, fraction: float, longest: float) -> float:
+    def exceeded_by(self, state: State, fraction: float, longest: float) -> float:
         """Norm that about this fraction of users' gradients exceeds, as far as is seen, if rows are this long."""
         return state.sizes.exceeded_by(fraction) * self.longest(state) * max(1.0, longest / self.phase.longest)
 
-    def relative_curvature(self, state: _State) -> float:
+    def relative_curvature(self, state: State) -> float:
         return state.curvature / (_TYPICAL_CURVATURE * self.loss.curvature)
 
-    def is_flat(self, state: _State) -> bool:
+    def is_flat(self, state: State) -> bool:
         return self.relative_curvature(state) < _FLAT
 
     def whitened(self, point: np.ndarray) -> np.ndarray:
@@ -449,11 +449,11 @@ class _Run:
 
     def begin(
         self, point: np.ndarray, curvature: float, scale: float = 1.0, followed: float = 1.0, inverse_rows: float = 0.0
-    ) -> _State:
-        state = _State(point, np.zeros_like(point), curvature, 0.0, _Sizes(), scale, followed, inverse_rows)
+    ) -> State:
+        state = State(point, np.zeros_like(point), curvature, 0.0, _Sizes(), scale, followed, inverse_rows)
         return self.at(replace(state, clip=0.25 * self.longest(state)), point)
 
-    def at(self, state: _State, point: np.ndarray) -> _State:
+    def at(self, state: State, point: np.ndarray) -> State:
         """The state there: its curvature is that of the point, if the loss tells it.
 
         Coordinates tell mean and mean square of rows' predictions.
@@ -465,11 +465,11 @@ class _Run:
             curvature = state.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
         return replace(state, point=point, curvature=curvature)
 
-    def gradient(self, state: _State) -> MeanGradient:
+    def gradient(self, state: State) -> MeanGradient:
         weights = self.coordinates.to_weights(self.whitened(state.point))
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
-    def measure(self, state: _State, ratio: float, label: str) -> Releases[_State]:
+    def measure(self, state: State, ratio: float, label: str) -> Releases[State]:
         """The curvature becomes what is released, as far as that can be told from noise, of userdp's losses."""
         statistic = MeanCurvature(self.gradient(state), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
@@ -485,7 +485,7 @@ class _Run:
         fraction = trust * measured + (1 - trust) * usual
         return replace(state, curvature=self.loss.curvature * min(max(fraction, _LEAST_CURVATURE), 1.0))
 
-    def clipped(self, state: _State) -> float:
+    def clipped(self, state: State) -> float:
         """Where to clip: at a multiple of the root mean square; in a hurry at what few users' gradients exceed.
 
         A flat smooth loss tells of a rare class, whose few long gradients noise may hide: they are the longer the fewer
@@ -499,7 +499,7 @@ class _Run:
         least = _LOPSIDED[phase.label] * lopsided * alone if loss.smooth else 0.0
         return self.longest(state) * min(1.0, max(usual, least))
 
-    def release(self, state: _State, ratio: float, label: str) -> Releases[tuple[_State, np.ndarray, float, float]]:
+    def release(self, state: State, ratio: float, label: str) -> Releases[tuple[State, np.ndarray, float, float]]:
         """What the state is then; a gradient, the std of its noise, and the curvature of the clipped objective."""
         mark = _MARK * state.clip
         statistic = ClippedGradient(self.gradient(state), state.clip, self.longest(state), mark, self.directions)
@@ -533,7 +533,7 @@ class _Run:
         over = blocks / (steep + values) if axes is None else (blocks @ axes / (steep + values)) @ axes.T
         return np.asarray(over.ravel())
 
-    def steps(self, state: _State, n_steps: int, ratio: float, label: str) -> Releases[tuple[_State, _Average]]:
+    def steps(self, state: State, n_steps: int, ratio: float, label: str) -> Releases[tuple[State, _Average]]:
         """So many steps; the average of the points less that of the gradients over the curvature.
 
         Where residuals are found to be far smaller than declared noise falls with them, from step to step: each then
@@ -569,7 +569,7 @@ class _Run:
         noise = float(np.linalg.norm(weights * noises))
         return state, _Average(np.asarray(weights @ corrected), noise, moments[1] - moments[0] ** 2)
 
-    def settled(self, state: _State, average: _Average) -> tuple[_State, _Average]:
+    def settled(self, state: State, average: _Average) -> tuple[State, _Average]:
         """The curvature, and noise, are what the loss's mean tells of predictions there, if that is more curved.
 
         A rare class is rarer where the curvature was measured, and the directions that tell it from the other are more
@@ -593,22 +593,6 @@ def _likely_factor(measured: float, noise: float) -> float:
 
 
 # --- the whole schedule -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What a run found, for standard errors (`inference`); in the coordinates that it whitened."""
-
-    coordinates: Coordinates
-    loss: Loss
-    weights: np.ndarray
-    curvature: float
-    inverse_rows: float
-    gradient_size: float  # root mean square
-    exceeded_by: Callable[[float, float], float]  # norm that a fraction of gradients exceeds, if rows are so long
-    largest_slope: float
-    step: float  # of predictions, to tell the slope's derivative
-    unit_effects: np.ndarray  # effect of one unit of a column if its weight is 1; see `_unit_effects`
 
 
 @dataclass(frozen=True)
@@ -638,7 +622,7 @@ class WhitenedClip:
         if math.isinf(curvature):
             curvature = _TYPICAL_CURVATURE * min(loss.curvature, 4 * problem.typical_curvature)
         start, axes = coordinates.from_weights(problem.start), Axes.of(coordinates, problem.intercept)
-        run = _Run(problem, loss, coordinates, phase, axes)
+        run = Run(problem, loss, coordinates, phase, axes)
         state, average = run.begin(start, min(curvature, loss.curvature)), _Average(start, 0.0)
         for label, (n_steps, ratio) in self.parts.items():
             if label in (EARLY_CURVATURE, CURVATURE):
@@ -676,16 +660,13 @@ class WhitenedClip:
         elif _biased(problem, phase.s, state.inverse_rows, phase.pure) and self.intervals is None:
             found.message = CLIPPED_ADVICE
         if self.intervals is not None:
-            told = (state.curvature, state.inverse_rows, run.gradient_size(state), partial(run.exceeded_by, state))
-            slope = problem.lipschitz / problem.row_norm
-            fitted = Fitted(coordinates, loss, found.weights, *told, slope, run.difference, _unit_effects(run, state))
-            yield from self.intervals.refine(problem, fitted, found)
+            yield from self.intervals.refine(run, state, found)
 
-    def _shrunk(self, run: _Run, state: _State, average: _Average, start: np.ndarray, found: Found) -> np.ndarray:
+    def _shrunk(self, run: Run, state: State, average: _Average, start: np.ndarray, found: Found) -> np.ndarray:
         """The average, its entries along the axes shrunk to what of them is signal; and `found.weight_errors`."""
         axes, walk = run.axes, math.sqrt(state.walk)
         # What a step along each axis (columns) changes of the effect of a unit of each column (rows), or only its own.
-        basis, units = run.coordinates.basis, _unit_effects(run, state)
+        basis, units = run.coordinates.basis, unit_effects(run, state)
         along = np.abs(basis if basis.ndim == 1 or axes.rotation is None else basis @ axes.rotation)
         effects = along * (units if along.ndim == 1 else units[:, None])
         one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
@@ -702,8 +683,8 @@ class WhitenedClip:
 
 
 def _recalibrated(
-    run: _Run, state: _State, before: _Average, phase: ClippedPhase, found: np.ndarray
-) -> Releases[tuple[np.ndarray, _State, float]]:
+    run: Run, state: State, before: _Average, phase: ClippedPhase, found: np.ndarray
+) -> Releases[tuple[np.ndarray, State, float]]:
     """The point moved along itself and along the intercepts, as far as the change stands out of its noise.
 
     What was found is off by noise, by what clipping does, at most a part of typical predictions, and by what was
@@ -717,7 +698,7 @@ def _recalibrated(
     directions, lengths = np.linalg.qr(np.column_stack(columns))
     clear = np.abs(np.diag(lengths)) > 1e-9 * np.linalg.norm(found)  # not where all but the intercept was shrunk to 0
     directions = directions[:, clear | (np.arange(len(clear)) == 0)]
-    start, few = directions.T @ found, _Run(problem, run.loss, coordinates, phase, run.axes, directions)
+    start, few = directions.T @ found, Run(problem, run.loss, coordinates, phase, run.axes, directions)
     last = few.begin(start, state.curvature, state.scale, state.followed, state.inverse_rows)
     burn_in = phase.n_steps // 4
     last, _ = yield from few.steps(last, burn_in, phase.noise_ratio, RECALIBRATION)
@@ -731,7 +712,7 @@ def _recalibrated(
 # --- what is reported of a run ----------------------------------------------------------------------------------------
 
 
-def _in_range(run: _Run, state: _State, point: np.ndarray) -> tuple[np.ndarray, float]:
+def _in_range(run: Run, state: State, point: np.ndarray) -> tuple[np.ndarray, float]:
     """The point, all predictions moved to where their mean is one that targets can have; and `target_fraction`.
 
     That is which part of their declared range nearly all targets lie within: three times residuals and predictions'
@@ -758,7 +739,7 @@ def _total_error(loss: Loss, axes: Axes, point: np.ndarray, noise: float) -> flo
     return told_curvature(loss.mean, level, variance) * noise * axes.level / mean if mean > 0 else math.nan
 
 
-def _unit_effects(run: _Run, state: _State) -> np.ndarray:
+def unit_effects(run: Run, state: State) -> np.ndarray:
     """The effect of one unit of each column, if its weight is 1.
 
     A unit is the column's scale, which most users who have it share, or of a column that lies far from 0 its spread;
