@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from userdp.data.users import RemoteUsers
+from userdp.data.users import RemoteUsers, UserData
 from userdp.engines.local import Contribution, EngineLost, LocalEngine, Scattered
 
 __all__ = ["Contribution", "EngineLost", "LocalEngine", "Scattered", "engine_of"]
@@ -21,7 +21,8 @@ def __getattr__(name: str) -> Any:
 
 def engine_of(data: Any, engine: Any) -> Any:
     """The engine that is meant: by itself or by its name, and by None the one that holds the data, or this process."""
-    if isinstance(data, RemoteUsers) and (engine is None or engine == "ray"):
+    elsewhere = not isinstance(data, UserData) and isinstance(data, RemoteUsers)  # asks UserData for nothing
+    if elsewhere and (engine is None or engine == "ray"):
         return data.engine
     if engine is None or engine == "local":
         return LocalEngine()
