@@ -72,7 +72,7 @@ def test_groups_are_those_of_a_dictionary(container, contiguous):
         else:
             column = column.take(order)
     members = members_of(column)
-    groups = Groups.make(column, 3000, None, None)
+    groups = Groups.make(column, 3000)
     assert (groups.order is None) == contiguous
     order = np.arange(3000) if groups.order is None else groups.order
     np.testing.assert_array_equal(order, np.concatenate(members))
@@ -160,3 +160,17 @@ def test_missing_text_ids_of_parquet(tmp_path):
     pq.write_table(pa.table({"user": ["a", None, "b"], "x": [1.0, 2.0, 3.0]}), path)
     with pytest.raises(ValueError, match="user id in every row"):
         UserData.from_parquet(path, user="user", features=["x"])
+
+
+def test_a_cell_that_refuses_to_be_compared_is_no_label():
+    """Though it is hashable, and its hash is that of a label."""
+
+    class Refusing:
+        def __hash__(self):
+            return hash("yes")
+
+        def __eq__(self, other):
+            raise RuntimeError
+
+    found = positions("labels", ["yes", Refusing(), "no"], ["no", "yes"])
+    np.testing.assert_array_equal(found, [1, np.nan, 0])

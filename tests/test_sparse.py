@@ -309,11 +309,6 @@ def test_other_users_cost_one_gather(cap):
         assert np.allclose(sparse.rows_of(user)[0], dense.rows_of(user)[0])
 
 
-def test_large_gathers_are_made_in_parts(monkeypatch):
-    monkeypatch.setattr("userdp.data.sparse._GATHER_ENTRIES", 3)
-    test_other_users_cost_one_gather(None)
-
-
 def test_all_forms_and_types_are_read_alike():
     X = made(ROWS, D, repeated=False)
     expected = X.toarray()

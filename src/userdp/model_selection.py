@@ -416,7 +416,7 @@ def _prepared(unfitted: Any, X: Any, codes: Users) -> Any:
 
 def _codes(held: Any, n_rows: int) -> Users:
     """The number of the user who owns each row."""
-    groups = Groups.make(held, n_rows, None, None)
+    groups = Groups.make(held, n_rows)
     codes = np.empty(n_rows, dtype=np.int64)
     order = slice(None) if groups.order is None else groups.order
     codes[order] = np.repeat(np.arange(len(groups.offsets) - 1), np.diff(groups.offsets))

@@ -201,4 +201,4 @@ def test_ids_beyond_a_columns_dictionary_are_refused():
     for place in (2, -1):
         ids = pa.DictionaryArray.from_arrays(pa.array([0, 1, place]), pa.array(["a", "b"]), safe=False)
         with pytest.raises(ValueError, match="the table is damaged"):
-            Groups.make(ids, 3, None, None)
+            Groups.make(ids, 3)

@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         "labels: one that cannot be looked up raises",
-        "_position",
+        "schema._code",
         "Exception",
         "KeyError",
         _TYPES + "test_labels",

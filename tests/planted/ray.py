@@ -16,7 +16,7 @@ _SCATTERED = " ".join(
 MUTANTS = [
     Mutant(
         "a user may be asked twice",
-        "Asked.lists",
+        "ray_calls.lists_of",
         "np.count_nonzero(chosen) != len(users)",
         "False",
         "engines/test_ray.py::test_each_user_is_asked_once",

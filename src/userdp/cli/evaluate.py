@@ -175,7 +175,7 @@ def _levels(by: str, table: Any) -> tuple[str, list[Any]]:
 
 def _weights(owners: Any, given: np.ndarray) -> np.ndarray:
     """Each row's part of what its user's rows count together; 0 of users whose rows do not count."""
-    groups = Groups.make(owners, len(owners), None, None)
+    groups = Groups.make(owners, len(owners))
     order = slice(None) if groups.order is None else groups.order
     counts = np.diff(groups.offsets)
     user = np.repeat(np.arange(len(counts)), counts)

@@ -476,7 +476,7 @@ def _ledger(path: Path | None, lifetime: str | None) -> Callable[[Budget], Ledge
 def _n_users(table: TableFile, user_column: str) -> int:
     """How many users there are, which is public."""
     owners = ids(table[user_column])
-    return len(Groups.make(owners, len(owners), None, None).offsets) - 1
+    return len(Groups.make(owners, len(owners)).offsets) - 1
 
 
 def _dry_run(model: LinearModel, n_users: int, schema: Schema, classes: str | None, json: Path | None) -> None:

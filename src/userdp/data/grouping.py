@@ -26,28 +26,16 @@ _THREADING_PAYS = 1 << 20  # entries below which starting threads costs more tha
 class Groups:
     """Which input row goes where: output row i is input row order[i], or input row i without an order.
 
-    affected: which users lost rows that cannot be used, None for nobody; firsts: an input row of each user, from whom
-    all rows may be gone.
+    affected: which users lost rows that cannot be used, None for nobody.
     """
 
     offsets: np.ndarray
     order: np.ndarray | None
-    n_input: int
     affected: np.ndarray | None = None
-    firsts: np.ndarray | None = None
 
     @classmethod
-    def make(
-        cls,
-        users: Any,
-        n_rows: int,
-        cap: int | None,
-        insecure_seed: int | None,
-        key: bytes | None = None,
-        usable: np.ndarray | None = None,
-    ) -> Groups:
-        """Rows of each user next to each other: those that are `usable` (all without a mask), and of them `cap`."""
-        check_seed(insecure_seed)
+    def make(cls, users: Any, n_rows: int) -> Groups:
+        """All rows of each user next to each other; users are numbered by first appearance."""
         starts, codes = _runs(users, n_rows)
         n_users = int(codes.max()) + 1
         check_users(n_users)
@@ -55,30 +43,28 @@ class Groups:
         if n_users < len(starts):  # else each user's rows are next to each other
             narrow = codes.astype(np.int32 if n_rows < 2**31 - 1 else np.int64)
             order, counts = _counting_sort(np.repeat(narrow, counts), n_users)
-        check_cap(cap)
-        return cls(running_total(counts), order, n_rows).kept(usable, cap, insecure_seed, key)
-
-    def crowded(self, cap: int | None) -> bool:
-        """Whether somebody has more rows than that."""
-        return cap is not None and bool(np.diff(self.offsets).max() > cap)
+        return cls(running_total(counts), order)
 
     def kept(
-        self, usable: np.ndarray | None, cap: int | None, insecure_seed: int | None, key: bytes | None = None
+        self,
+        usable: np.ndarray,
+        cap: int | None = None,
+        insecure_seed: int | None = None,
+        key: bytes | None = None,
     ) -> Groups:
         """The same users without input rows that are not usable, and then with at most `cap` rows each.
 
         Guarantee: which rows of a user are dropped for not being usable is a function of the mask at that user's rows.
         """
         groups = self
-        if usable is not None and not usable.all():
+        if not usable.all():
             mine = usable if self.order is None else usable[self.order]
             offsets = running_total(mine)[self.offsets]
             order = np.flatnonzero(mine) if self.order is None else self.order[mine]
-            affected = np.diff(offsets) < np.diff(self.offsets)
-            groups = Groups(offsets, order, self.n_input, affected, self._firsts())
-        if cap is None or not groups.crowded(cap):
-            return groups
+            groups = Groups(offsets, order, np.diff(offsets) < np.diff(self.offsets))
         counts = np.diff(groups.offsets)
+        if cap is None or counts.max() <= cap:
+            return groups
         owner = np.repeat(np.arange(len(counts)), counts)
         crowded = np.flatnonzero(counts[owner] > cap)
         # A uniform choice of `cap` rows: give every row a random key and keep the `cap` smallest of each user.
@@ -91,12 +77,6 @@ class Groups:
     @property
     def n_rows(self) -> int:
         return int(self.offsets[-1])
-
-    def _firsts(self) -> np.ndarray:
-        """An input row of each user."""
-        if self.firsts is not None:
-            return self.firsts
-        return self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
 
     def gather(self, source: np.ndarray, out: np.ndarray) -> None:
         """Fill `out` with the source's rows in order, a slab at a time, without warnings about their values.
@@ -128,8 +108,8 @@ class Groups:
         return targets
 
     def ids(self, users: Any) -> tuple[Hashable, ...]:
-        """Identifier of each user, in the users' order."""
-        firsts = self._firsts()
+        """Identifier of each user, in the users' order, before any row is left out."""
+        firsts = self.offsets[:-1] if self.order is None else self.order[self.offsets[:-1]]
         if isinstance(users, (pa.Array, pa.ChunkedArray)):
             users = decoded(users)
             users = users.cast(pa.large_string()) if declared(users) == TEXT else users  # not all text can be taken

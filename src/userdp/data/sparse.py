@@ -19,7 +19,6 @@ import scipy.sparse
 from userdp.data.grouping import Groups
 from userdp.data.schema import NUMBER, declared
 
-_GATHER_ENTRIES = 1 << 20  # moved at a time, about: their places take as much memory again
 _MALFORMED = (
     "Expected {what} to be a well-formed sparse matrix: row pointers that rise from 0 to the number of entries, and "
     "column indices from 0 to the number of columns less 1. Its parts do not fit together: build it again."
@@ -111,19 +110,9 @@ class SparseRows:
         with np.errstate(all="ignore"):
             if groups.order is None:
                 return replace(self, values=self.values.astype(dtype, copy=False))
-            lengths = (self.indptr[1:] - self.indptr[:-1])[groups.order]
-            indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            indices, values = np.empty(indptr[-1], self.indices.dtype), np.empty(indptr[-1], dtype)
-            first = 0
-            while first < len(lengths):
-                last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + _GATHER_ENTRIES, side="right")) - 1)
-                last = min(last, len(lengths))
-                moved = self.indptr[groups.order[first:last]] - indptr[first:last]
-                here = slice(indptr[first], indptr[last])
-                places = np.repeat(moved, lengths[first:last]) + np.arange(here.start, here.stop)
-                indices[here], values[here] = self.indices[places], self.values[places]
-                first = last
-        return SparseRows(indptr, indices, values, self.n_columns)
+            found = self.csr()[groups.order]
+            values = found.data.astype(dtype, copy=False)
+        return SparseRows(found.indptr.astype(np.int64), found.indices, values, self.n_columns)
 
     def __getitem__(self, some: slice) -> SparseRows:
         """Rows next to each other, without a copy of their entries."""

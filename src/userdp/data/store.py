@@ -70,10 +70,6 @@ class _Replaced(Exception):
     """Why a store cannot be used."""
 
 
-class _LimitTooSmall(ValueError):
-    """A limit that is too small for what is held of every user."""
-
-
 @dataclass(frozen=True)
 class Request:
     """What a store is made for, all of it public; another request needs another store."""
@@ -202,6 +198,12 @@ def open_store(
             tell(f"The store {place} {error}: it is made anew.")
     if store is None:
         store = _made(table, request, place, limit, progress)
+    need = _BYTES_PER_USER * len(store.user_ids or ())
+    if need > limit:  # the number of users is public
+        raise ValueError(
+            f"Expected memory_limit >= {in_bytes(need)} for {need // _BYTES_PER_USER} users, whose orders are held in "
+            "memory: raise it. Nothing was spent."
+        )
     # Room for what is computed of each row: before anything is charged, not in the midst.
     if shutil.disk_usage(place.parent).free < _SCRATCH_BYTES * len(store.array("rows")):
         raise ValueError(_no_room(place.parent) + " Nothing was spent.")
@@ -242,16 +244,15 @@ def _opened(place: Path, table: TableFile, request: Request, limit: int) -> Stor
 
     All files are of one folder, even if another one takes its place meanwhile.
     """
-    damage = (OSError, pa.ArrowException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
     try:
         folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         try:
             return _checked(folder, place, table, request, limit)
         finally:
             os.close(folder)
-    except (_Replaced, _LimitTooSmall):
+    except (_Replaced, MemoryError):
         raise
-    except (*damage, RecursionError):
+    except Exception:  # whatever a file that was changed leads to
         raise _Replaced(_DAMAGED) from None
 
 
@@ -283,11 +284,6 @@ def _checked(folder: int, place: Path, table: TableFile, request: Request, limit
     if n_users < 2 or offsets[0] != 0 or offsets[-1] != n_rows or np.any(offsets[1:] < offsets[:-1]):
         raise _Replaced(_DAMAGED)
     if request.user_ids:
-        if n_users * _BYTES_PER_USER > limit:  # the number of users is public
-            raise _LimitTooSmall(
-                f"Expected memory_limit >= {in_bytes(n_users * _BYTES_PER_USER)} for {n_users} users, whose orders are "
-                "held in memory: raise it. Nothing was spent."
-            )
         with _file(folder, IDS) as file:
             _mapped(file, made["arrays"]["ids"]["checksum"]).close()
             found = pa.ipc.open_file(file).read_all().column(0).combine_chunks()
@@ -587,22 +583,21 @@ class _Writer:
     """
 
     def __init__(self, folder: Path, request: Request, ids: pa.DataType) -> None:
-        self._folder, self._request, self._files = folder, request, contextlib.ExitStack()
-        self._ids = pa.schema([("id", ids)])
+        self._request, self._files, self._ids = request, contextlib.ExitStack(), pa.schema([("id", ids)])
         self._last: Any = None  # the last row's user
         # Of each user that came: how many rows can be used, and whether others cannot. The last one may go on.
         self._counts, self._affected = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
         self._n_users = 0
         self._held: list[np.ndarray] = []  # rows, targets, numbers and users that are not written yet
-
-    def __enter__(self) -> _Writer:
-        self._arrays = {n: self._files.enter_context(_new(self._folder / f"{n}.npy")) for n in ARRAYS}
+        self._arrays = {n: self._files.enter_context(_new(folder / f"{n}.npy")) for n in ARRAYS}
         for name in ("rows", "targets"):  # whose headers are written again in the end
             shape = _shapes(0, 0, self._request)[name]
             self._arrays[name].write(_header(_kind(name, self._request), shape))
         if self._request.user_ids:
-            file = self._files.enter_context(_new(self._folder / IDS))
+            file = self._files.enter_context(_new(folder / IDS))
             self._owners = self._files.enter_context(pa.ipc.new_file(file, self._ids))
+
+    def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -30,7 +30,7 @@ from userdp.data.grouping import Groups, check_cap, check_seed, running_total
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
-from userdp.data.store import Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
+from userdp.data.store import ARRAYS, Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
 from userdp.data.tables import TableFile, open_parquet
 
 _COLUMNS = 8  # that are read at a time
@@ -165,7 +165,7 @@ class UserData:
         order = np.repeat(self.offsets[users] - offsets[:-1], lengths) + np.arange(offsets[-1])
         missing = max(0, 2 - len(users))
         affected = np.append(self.affected[users], np.zeros(missing, dtype=bool))
-        of_rows = self._gathered(Groups(offsets, order, self.n_rows), np.empty)
+        of_rows = self._gathered(Groups(offsets, order), np.empty)
         offsets = np.append(offsets, np.full(missing, offsets[-1]))
         return replace(self, offsets=offsets, affected=affected, user_ids=None, **of_rows)
 
@@ -186,7 +186,7 @@ class UserData:
         `affected`, too.
         """
         cap, seed, key = (getattr(options, name, None) for name in ("max_rows_per_user", "insecure_seed", "choice_key"))
-        groups = Groups(self.offsets, None, self.n_rows).kept(usable, cap, seed, key)
+        groups = Groups(self.offsets, None).kept(usable, cap, seed, key)
         if groups.order is None:
             return self
         affected = self.affected if groups.affected is None else self.affected | groups.affected
@@ -195,20 +195,14 @@ class UserData:
     @staticmethod
     def joined(parts: Sequence[UserData]) -> UserData:
         """The users of several parts, one part after the other."""
-        ends = np.cumsum([0, *(part.n_rows for part in parts)])
-        offsets = [part.offsets[:-1] + end for part, end in zip(parts, ends, strict=False)]
-        matrices = [part.rows for part in parts]
-        rows = SparseRows.joined(matrices) if isinstance(matrices[0], SparseRows) else np.concatenate(matrices)
-        targets = np.concatenate([part.targets for part in parts])
-        return replace(
-            parts[0],
-            rows=rows,
-            targets=targets,
-            weights=None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
-            offsets=np.concatenate([*offsets, ends[-1:]]),
-            affected=np.concatenate([part.affected for part in parts]),
-            user_ids=None,
-        )
+        found: dict[str, Any] = {"offsets": running_total(np.concatenate([np.diff(part.offsets) for part in parts]))}
+        for name in ("rows", "targets", "weights", "affected"):
+            held = [getattr(part, name) for part in parts]
+            if isinstance(held[0], SparseRows):
+                found[name] = SparseRows.joined(held)
+            elif held[0] is not None:
+                found[name] = np.concatenate(held)
+        return replace(parts[0], user_ids=None, **found)
 
     def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and targets of one user, read-only, as `dense` has them."""
@@ -275,16 +269,22 @@ class UserData:
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         usable = _usable_rows(X, targets, options, kept_type)
-        groups = Groups.make(users, len(X), max_rows_per_user, insecure_seed, usable=usable)
+        check_seed(insecure_seed)
+        groups = Groups.make(users, len(X))
+        check_cap(max_rows_per_user)
+        user_ids = groups.ids(users) if keep_user_ids else None
+        groups = groups.kept(usable, max_rows_per_user, insecure_seed)
+        rows: Any
         if isinstance(X, SparseRows):
-            return cls._grouped(X.grouped(groups, kept_type), targets, groups, users, options, True, weights)
-        if groups.order is None:
+            rows = X.grouped(groups, kept_type)
+        elif groups.order is None:
             with np.errstate(all="ignore"):
                 rows = np.ascontiguousarray(X, dtype=kept_type)
         else:
             rows = np.empty((groups.n_rows, X.shape[1]), dtype=kept_type)
             groups.gather(X, rows)
-        return cls._grouped(rows, targets, groups, users, options, np.may_share_memory(rows, X), weights)
+        borrowed = isinstance(rows, np.ndarray) and np.may_share_memory(rows, X)
+        return cls._grouped(rows, targets, groups, user_ids, options, borrowed, weights)
 
     @classmethod
     def from_table(
@@ -381,7 +381,8 @@ class UserData:
             table.prefetch_text(schema.columns)
         kept_type = kept.float_type(np.dtype(np.float64))
         owners = ids(table[schema.user])
-        groups = Groups.make(owners, len(owners), None, kept.insecure_seed)
+        check_seed(kept.insecure_seed)
+        groups = Groups.make(owners, len(owners))
         check_cap(kept.max_rows_per_user)
 
         def read(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
@@ -400,7 +401,8 @@ class UserData:
             found = [read(name, columns[name], partial(numbers, f"column {name!r}")) for name in names]
             groups.gather(np.column_stack(found), rows[:, first : first + len(names)])
             del columns, found
-        made = cls._grouped(rows, targets, groups, owners, kept, borrowed=False)
+        user_ids = groups.ids(owners) if kept.keep_user_ids else None
+        made = cls._grouped(rows, targets, groups, user_ids, kept, borrowed=False)
         usable = _usable_rows(made.rows, made.targets if made.has_targets else None, kept, kept_type)
         return made.without(usable, kept)
 
@@ -415,17 +417,9 @@ class UserData:
                 check(schema.target, targets[start : start + _FILL_ROWS])
             for position, name in enumerate(schema.features):
                 check(name, rows[start : start + _FILL_ROWS, position])
-        return cls(
-            rows,
-            targets,
-            store.array("offsets"),
-            store.user_ids,
-            options.insecure_seed,
-            affected=store.array("affected"),
-            has_targets=schema.target is not None,
-            has_intercept=bool(options.fit_intercept),
-            store=store,
-        )
+        facts: dict[str, Any] = {name: store.array(name) for name in ARRAYS} | {"store": store}
+        facts |= {"has_targets": schema.target is not None, "has_intercept": bool(options.fit_intercept)}
+        return cls(user_ids=store.user_ids, insecure_seed=options.insecure_seed, **facts)
 
     @classmethod
     def _grouped(
@@ -433,7 +427,7 @@ class UserData:
         rows: np.ndarray | SparseRows,
         targets: np.ndarray | None,
         groups: Groups,
-        users: Any,
+        user_ids: tuple[Hashable, ...] | None,
         options: Options,
         borrowed: bool,
         weights: np.ndarray | None = None,
@@ -441,11 +435,10 @@ class UserData:
         if options.fill_missing is not None:
             value = options.fill_missing
             rows = rows.filled(value) if isinstance(rows, SparseRows) else _filled(rows, value, borrowed)
-        kept_ids = groups.ids(users) if options.keep_user_ids else None
         facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
         facts["affected"] = groups.affected
         facts["weights"] = None if weights is None else groups.targets(weights)
-        return cls(rows, groups.targets(targets), groups.offsets, kept_ids, options.insecure_seed, **facts)
+        return cls(rows, groups.targets(targets), groups.offsets, user_ids, options.insecure_seed, **facts)
 
 
 def _stored(

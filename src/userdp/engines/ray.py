@@ -35,7 +35,7 @@ from userdp.data.store import ARRAYS
 from userdp.data.tables import open_parquet
 from userdp.data.users import Options, RemoteUsers, UserData
 from userdp.engines.local import Contribution, LocalEngine
-from userdp.engines.ray_calls import Asked, Call, RayUsers, Request, Traffic, answers_to, same_memory
+from userdp.engines.ray_calls import Call, RayUsers, Request, Traffic, answers_to, lists_of
 from userdp.engines.ray_loaders import (
     Loader,
     ParquetUsers,
@@ -87,7 +87,7 @@ class RayEngine:
     def place(self, data: UserData | RemoteUsers) -> RayUsers:
         """The users in partitions, before anything is charged; those that are there already stay."""
         if isinstance(data, RayUsers):
-            return replace(data, traffic=Traffic(), asked=Asked())
+            return replace(data, traffic=Traffic())
         if not isinstance(data, UserData):
             raise TypeError(f"Expected UserData, got {type(data).__name__}: it is another engine's.")
         local = connect(self.address, self.n_partitions)
@@ -97,7 +97,7 @@ class RayEngine:
         bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
         source: Any = None
         mapped = store is not None and data.weights is None  # which no store holds
-        if mapped and all(same_memory(getattr(data, name), store.array(name)) for name in ARRAYS):
+        if mapped and all(_same_memory(getattr(data, name), store.array(name)) for name in ARRAYS):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
             source = StoredUsers(os.fspath(store.path), facts)
         elif local:
@@ -216,7 +216,7 @@ class RayEngine:
     def total(self, statistic: Statistic, contribution: Contribution, data: RayUsers, users: np.ndarray) -> np.ndarray:
         """What the users' vectors contribute, added up; each partition adds up its own users'."""
         request = Request(data, statistic, contribution)
-        lists = data.asked.lists(users, data.bounds)
+        lists = lists_of(users, data.bounds)
         calls = [Call(part, "total", tuple(pieces(own)), request) for part, own in lists.items()]
         answers = answers_to(data, calls)
         if len({len(answer) for answer in answers}) > 1:
@@ -263,7 +263,7 @@ class RayVectors:
 
     def __init__(self, statistic: Statistic, data: RayUsers, users: np.ndarray) -> None:
         self._statistic, self._data, self._users = statistic, data, users
-        self._request, self._lists = Request(data, statistic), data.asked.lists(users, data.bounds)
+        self._request, self._lists = Request(data, statistic), lists_of(users, data.bounds)
         self._order = np.sort(users)
         self.starts = np.searchsorted(self._order, data.bounds[list(self._lists)])
         self._gathered: np.ndarray | None = None
@@ -294,6 +294,10 @@ class RayVectors:
         if self._gathered is None:
             self._gathered = _of_users(self._statistic, self._data, self._users)[0]
         return self._gathered
+
+
+def _same_memory(one: Any, other: np.ndarray) -> bool:
+    return isinstance(one, np.ndarray) and (one.ctypes.data, one.nbytes) == (other.ctypes.data, other.nbytes)
 
 
 def _senders(data: RayUsers, asked: int, users: np.ndarray) -> list[Sender]:

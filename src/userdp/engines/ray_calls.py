@@ -42,29 +42,14 @@ class Traffic:
         self.n_bytes += n_bytes + n_partitions * sum(matrix.nbytes for matrix in new.values())
 
 
-@dataclass(eq=False)
-class Asked:
-    """Who takes part, by partition; kept while the same users are asked again, as in steps of everyone."""
-
-    _users: np.ndarray | None = None
-    _lists: dict[int, bytes | None] = field(default_factory=dict)
-
-    def lists(self, users: np.ndarray, bounds: np.ndarray) -> dict[int, bytes | None]:
-        """Lists of those partitions that have any of the users; refuses users who are named twice."""
-        if self._users is None or not same_memory(users, self._users):
-            chosen = np.zeros(int(bounds[-1]), dtype=bool)
-            chosen[users] = True
-            if np.count_nonzero(chosen) != len(users):
-                raise ValueError("Expected each user once.")
-            own = {part: chosen[first:last] for part, (first, last) in enumerate(pairwise(bounds))}
-            self._lists = {part: list_of(mask) for part, mask in own.items() if mask.any() or not (part or len(users))}
-            self._users = None if users.flags.writeable else users  # held: its place in memory stays its own
-        return self._lists
-
-
-def same_memory(one: Any, other: np.ndarray) -> bool:
-    """Whether an array is the other one, as it is."""
-    return isinstance(one, np.ndarray) and (one.ctypes.data, one.nbytes) == (other.ctypes.data, other.nbytes)
+def lists_of(users: np.ndarray, bounds: np.ndarray) -> dict[int, bytes | None]:
+    """Who takes part, by partition, of those that have any of the users; refuses users who are named twice."""
+    chosen = np.zeros(int(bounds[-1]), dtype=bool)
+    chosen[users] = True
+    if np.count_nonzero(chosen) != len(users):
+        raise ValueError("Expected each user once.")
+    own = {part: chosen[first:last] for part, (first, last) in enumerate(pairwise(bounds))}
+    return {part: list_of(mask) for part, mask in own.items() if mask.any() or not (part or len(users))}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,7 +64,6 @@ class RayUsers(RemoteUsers):
     marks: tuple[bytes, ...]
     transforms: tuple[Transform, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
-    asked: Asked = field(default_factory=Asked)
     known: list[set[bytes]] = field(default_factory=list)  # matrices that each partition was sent
     keeps: Any = None  # what must live as long as the partitions may load
     mapped_by_all: bool = False  # whether every partition maps the rows of all users
@@ -99,7 +83,7 @@ class RayUsers(RemoteUsers):
 
     def mapped(self, change: Transform) -> RayUsers:
         """The same users, changed where they are by a picklable function of public numbers, user by user."""
-        return replace(self, transforms=(*self.transforms, change), traffic=Traffic(), asked=Asked())
+        return replace(self, transforms=(*self.transforms, change), traffic=Traffic())
 
 
 class Request:

@@ -191,7 +191,7 @@ def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_par
     """The rows of one of near-equal ranges of users, who are numbered by first appearance, in the file's order."""
     table = open_parquet(path)
     owners = ids(table[schema.user])
-    groups = Groups.make(owners, len(owners), None, None)
+    groups = Groups.make(owners, len(owners))
     first, last = ranges(len(groups.offsets) - 1, n_parts)[part : part + 2]
     if last - first < 2:
         raise ValueError(f"Expected at least 2 users in each of {n_parts} partitions: use fewer of them.")
