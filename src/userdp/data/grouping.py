@@ -83,14 +83,17 @@ class Groups:
 
         On all processors: most of the time is spent waiting for rows that lie anywhere.
         """
-        # `take` is quickest, but would copy all of a source in another order.
-        direct = out.flags.c_contiguous and source.flags.c_contiguous and out.dtype == source.dtype
+        taken = self.order is not None and source.flags.c_contiguous  # `take` is quickest, but would copy others whole
+        direct = out.flags.c_contiguous and out.dtype == source.dtype
 
         def move(start: int) -> None:
             slab = slice(start, min(start + _GATHER_ROWS, self.n_rows))
             with np.errstate(all="ignore"):
-                if self.order is not None and direct:
-                    source.take(self.order[slab], axis=0, out=out[slab], mode="clip")
+                if taken and self.order is not None:
+                    if direct:
+                        source.take(self.order[slab], axis=0, out=out[slab], mode="clip")
+                    else:
+                        out[slab] = source.take(self.order[slab], axis=0)
                 else:
                     out[slab] = source[slab if self.order is None else self.order[slab]]
 

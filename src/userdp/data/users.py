@@ -33,7 +33,7 @@ from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
 from userdp.data.store import ARRAYS, Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
 from userdp.data.tables import TableFile, open_parquet
 
-_COLUMNS = 8  # that are read at a time
+_COLUMNS, _CELLS = 16, 1 << 24  # that are read at a time: so many columns, or more if cells are no more than these
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
 _ALL = slice(None)
 
@@ -395,8 +395,9 @@ class UserData:
 
         targets = None if schema.target is None else read(schema.target, table[schema.target], schema.targets)
         rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
-        for first in range(0, len(schema.features), _COLUMNS):
-            names = list(schema.features[first : first + _COLUMNS])
+        n_together = max(_COLUMNS, _CELLS // len(owners))
+        for first in range(0, len(schema.features), n_together):
+            names = list(schema.features[first : first + n_together])
             columns = table.columns(names) if in_file else {name: table[name] for name in names}
             found = [read(name, columns[name], partial(numbers, f"column {name!r}")) for name in names]
             groups.gather(np.column_stack(found), rows[:, first : first + len(names)])
