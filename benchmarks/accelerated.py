@@ -30,10 +30,10 @@ from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, 
 from userdp.engines.local import LocalEngine
 from userdp.models.fitting import minimize
 from userdp.paper import accelerated_paper as paper
+from userdp.paper import concentration
 from userdp.paper import paper_outlier_removal as printed
 from userdp.paper.accelerated import plan_accelerated
 from userdp.paper.descent import Nesterov
-from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 from userdp.statistics.smoothing import BallSmoothing

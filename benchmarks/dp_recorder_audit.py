@@ -31,7 +31,7 @@ from dp_recorder.auditing import Auditor, audit_spec, ensure_equality
 from userdp import LinearRegression, LogisticRegression, PrivateStandardScaler, private_mean
 from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.noise import SecureNoise
 
 N_USERS, VICTIM, ROWS = 400, 137, 3

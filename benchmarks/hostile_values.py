@@ -20,7 +20,7 @@ import numpy as np
 from common import run_parts
 
 from userdp import UserData, losses
-from userdp.privacy.mechanisms.clip import clipped_sum
+from userdp.privacy.clip import clipped_sum
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.moments import SecondMoment
 from userdp.statistics.rows import limit_threads

@@ -35,7 +35,7 @@ from userdp import Budget, Clip, Curator, Ledger, Plan, Step, UserData, UserMean
 from userdp import plan as compare
 from userdp.auditing.trainings import edge_features, releases, training
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.guarantee import tradeoff
+from userdp.privacy.statement import tradeoff
 from userdp.statistics.moments import MomentShape
 
 

@@ -1,6 +1,6 @@
 """Time exact neighbour counts against brute force.
 
-Ours: `userdp.privacy.mechanisms.neighbours.neighbour_counts`, exact to the last tie.
+Ours: `userdp.paper.neighbours.neighbour_counts`, exact to the last tie.
 Brute force: blocked numpy, float64: |x|^2 + |y|^2 - 2 x.y by one GEMM for each block of 512 rows, updated in
 place, compared and summed. It is not exact: pairs near the radius may be miscounted.
 Limit: one `vectors.sum()`, a single pass over memory, which no method can beat.
@@ -35,8 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 from userdp import MeanGradient, UserData, losses
-from userdp.privacy.mechanisms.capped_counts import capped_counts
-from userdp.privacy.mechanisms.neighbours import neighbour_counts
+from userdp.paper.capped_counts import capped_counts
+from userdp.paper.neighbours import neighbour_counts
 from userdp_research.bench.generated import generate
 
 Floats = NDArray[np.float64]

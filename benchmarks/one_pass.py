@@ -21,9 +21,9 @@ from rich.table import Table
 from userdp.data.users import UserData
 from userdp.losses import logistic
 from userdp.privacy.accounting import Budget
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape, SecondMomentShape

@@ -32,7 +32,7 @@ from userdp.data.store import Store
 from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
 from userdp.losses import logistic
-from userdp.privacy.mechanisms.clip import ClippedTotal
+from userdp.privacy.clip import ClippedTotal
 from userdp.statistics.gradients import MeanGradient
 
 ROWS_PER_USER, FEATURES = 20, 20

@@ -27,7 +27,7 @@ from rich.table import Table
 from userdp import Ball, UserData, losses, minimize
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray import RayEngine
-from userdp.privacy.mechanisms.clip import ClippedTotal
+from userdp.privacy.clip import ClippedTotal
 from userdp.statistics.gradients import MeanGradient
 
 ROWS_PER_USER, FEATURES = 20, 20

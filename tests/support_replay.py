@@ -20,7 +20,7 @@ import numpy as np
 from support_hostile import observed
 
 from userdp import Budget, Ledger
-from userdp.privacy.mechanisms import vocabulary
+from userdp.privacy import vocabulary
 from userdp.privacy.noise import SecureNoise
 
 _ROUNDING = 1e-9  # of sums of floats, relative to a sensitivity

@@ -34,8 +34,8 @@ from userdp.evaluation.row_losses import Predictions, Scale, as_table, isolated,
 from userdp.evaluation.scores import Score, Scores
 from userdp.models import evaluating
 from userdp.privacy.accounting import fits
-from userdp.privacy.guarantee import covered
 from userdp.privacy.plan import Plan
+from userdp.privacy.statement import covered
 from userdp.statistics.scores import split_at
 
 N, ROWS = 3000, 3

@@ -24,8 +24,8 @@ from userdp.data import store as stores
 from userdp.engines import LocalEngine
 from userdp.models.files import load_model, model_of, save_model
 from userdp.models.sklearn_compat import UtilityWarning
-from userdp.privacy.guarantee import Statement
-from userdp.privacy.mechanisms.clip import ClippedTotal
+from userdp.privacy.clip import ClippedTotal
+from userdp.privacy.statement import Statement
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanGradient
 
 ROWS = np.array([[1.0, 2.0], [math.nan, 4.0], [5.0, 6.0], [7.0, -math.inf], [9.0, 10.0], [11.0, 12.0]])

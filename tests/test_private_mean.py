@@ -33,8 +33,8 @@ from userdp.models.means import (
     private_mean,
     usual_radius,
 )
+from userdp.paper.outlier_removal import radius_grid
 from userdp.privacy.accounting import fits
-from userdp.privacy.mechanisms.outlier_removal import radius_grid
 
 USERS = np.repeat(np.arange(2000), 5)
 

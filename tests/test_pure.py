@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import userdp
 from userdp import Budget, BudgetExceeded, Ledger, load_model, save_model
 from userdp.cli import app
-from userdp.privacy.guarantee import Statement
+from userdp.privacy.statement import Statement
 from userdp.report import report_html
 
 

@@ -26,7 +26,7 @@ from report_records import (
 )
 from report_records import SEEDED as SEEDED_RECORD
 
-from userdp.privacy.guarantee import right_guess
+from userdp.privacy.statement import right_guess
 from userdp.report import report_facts, report_html, write_report
 from userdp.report.page import table
 from userdp.report.record import number, power, shorten

@@ -12,7 +12,7 @@ from test_sampled_clip import RADII, Coins, numbers
 
 from userdp import Budget
 from userdp.privacy.accounting import Cost, gaussian_multiplier, subsampled_multiplier
-from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip
+from userdp.privacy.clip import SHARED_ROUNDING, Clip
 from userdp.privacy.noise import SeededNoise
 from userdp_research.mechanisms.clip_with_fraction import ClipWithFraction
 

@@ -9,7 +9,7 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Box, Budget, Curator, Ledger, losses, minimize, plan
 from userdp.privacy.accounting import BudgetExceeded
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
 from userdp_research.disjoint_batches import plan_disjoint_batches

@@ -9,9 +9,9 @@ from support_curator import BUDGET, SIZE, Explosive, Given, make_data
 
 from userdp import Ball, OnePassSGD, losses
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp_research.mechanisms.perturbation import Perturbation

@@ -32,23 +32,23 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.pipelines import make_pipeline as make_pipeline
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
     from userdp.models.sklearn_compat import PrivacyWarning, UtilityWarning
+    from userdp.paper.mean_plans import plan_means as plan_means
+    from userdp.paper.outlier_removal import OutlierRemoval as OutlierRemoval
+    from userdp.paper.outlier_removal import RadiusSearch as RadiusSearch
+    from userdp.paper.outlier_removal import SampledOutlierRemoval as SampledOutlierRemoval
+    from userdp.paper.outlier_removal import radius_grid as radius_grid
     from userdp.privacy.accounting import Budget, BudgetExceeded
     from userdp.privacy.accounting import Cost as Cost
     from userdp.privacy.accounting import gaussian_multiplier as gaussian_multiplier
     from userdp.privacy.accounting import subsampled_multiplier as subsampled_multiplier
+    from userdp.privacy.clip import Clip as Clip
     from userdp.privacy.curator import Curator as Curator
     from userdp.privacy.ledger import Ledger
-    from userdp.privacy.mechanisms.base import Aborted
-    from userdp.privacy.mechanisms.clip import Clip as Clip
-    from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval as OutlierRemoval
-    from userdp.privacy.mechanisms.outlier_removal import RadiusSearch as RadiusSearch
-    from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval as SampledOutlierRemoval
-    from userdp.privacy.mechanisms.outlier_removal import radius_grid as radius_grid
+    from userdp.privacy.mechanism import Aborted
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
     from userdp.solvers.base import Result
     from userdp.solvers.base import register as register
-    from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.planner import plan
     from userdp.solvers.problem import Problem as Problem
     from userdp.statistics.gradients import MeanGradient as MeanGradient
@@ -78,13 +78,13 @@ _PUBLIC = {
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),
-    "privacy.mechanisms.base": ("Aborted",),
-    "privacy.mechanisms.clip": ("Clip",),
-    "privacy.mechanisms.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
+    "privacy.mechanism": ("Aborted",),
+    "privacy.clip": ("Clip",),
+    "paper.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
     "solvers.base": ("Result", "register"),
     "solvers.planner": ("plan",),
-    "solvers.mean_plans": ("plan_means",),
+    "paper.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
     "statistics.gradients": ("MeanGradient", "UserGradients"),
     "statistics.moments": ("SecondMoment", "UserMean"),

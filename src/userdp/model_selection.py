@@ -38,9 +38,8 @@ from userdp.models.linear import LinearModel
 from userdp.models.pipelines import check_steps, fit_on_nobody, transformed
 from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_targets
 from userdp.privacy.accounting import BudgetExceeded, budget_for
-from userdp.privacy.guarantee import COVERS_SEARCH, statement
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Users, Vectors
+from userdp.privacy.mechanism import Users, Vectors
 from userdp.privacy.selection import (
     Drafted,
     Selected,
@@ -49,6 +48,7 @@ from userdp.privacy.selection import (
     plan_selection,
     select,
 )
+from userdp.privacy.statement import COVERS_SEARCH, statement
 
 # What candidates have in common: what scores are of, and in which units, and whose fits they are.
 _IN_COMMON = (

@@ -8,10 +8,9 @@ import pytest
 
 from userdp.auditing import pairs
 from userdp.auditing.trainings import PlantedEngine, audit_canaries, audit_edges, audit_membership, training
-from userdp.privacy import noise
+from userdp.privacy import clip, noise
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms import clip
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.noise import SeededNoise
 from userdp.statistics.moments import MomentShape
 

@@ -22,7 +22,7 @@ from userdp.cli import app
 from userdp.data.schema import Schema
 from userdp.engines import EngineLost, LocalEngine, engine_of
 from userdp.engines.local import ComputedAnew
-from userdp.privacy.mechanisms.clip import ClippedTotal
+from userdp.privacy.clip import ClippedTotal
 from userdp.privacy.noise import noise_source
 from userdp.solvers.base import SOLVERS
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, UserGradients

@@ -18,8 +18,8 @@ import time
 import numpy as np
 
 from userdp import BudgetExceeded, Curator, Ledger, UserData
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.paper.outlier_removal import OutlierRemoval
+from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.moments import UserMean
 

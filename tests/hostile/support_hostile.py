@@ -15,7 +15,7 @@ import numpy as np
 from userdp import Curator, UserData
 from userdp.engines.local import LocalEngine
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SeededNoise
 
 SUBNORMAL = 5e-324

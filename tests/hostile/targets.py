@@ -29,8 +29,8 @@ from userdp.data.schema import Schema, ids, numbers
 from userdp.data.tables import open_table, write_table
 from userdp.models.means import private_mean
 from userdp.models.sklearn_compat import UtilityWarning
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.plan import Plan, Step
 from userdp.report import write_report
 from userdp.statistics.moments import UserMean

@@ -15,7 +15,7 @@ from support_solvers import make_users
 
 from userdp import Ball, Budget, Ledger, losses
 from userdp.engines import local
-from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
+from userdp.privacy.clip import Clip, ClippedTotal
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers import base
 from userdp.solvers.base import SOLVERS, Phase, Request, SolverPlan

@@ -9,9 +9,9 @@ from support_algorithms import BUDGET, CASES, D, L, M, N, plan, problem
 
 from userdp import Aborted, Ball, Box, Curator, Ledger, UserData, losses
 from userdp.paper import accelerated_paper as paper
+from userdp.paper import concentration
 from userdp.paper import paper_outlier_removal as printed
 from userdp.paper.descent import ACSA
-from userdp.privacy.mechanisms import concentration
 from userdp.solvers.base import run
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.smoothing import BallSmoothing

@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     Mutant(
         "adding a user is told to cost nothing without delta",
-        "guarantee._added_epsilon",
+        "statement._added_epsilon",
         "Cost(ratio**2 * cost.gaussian, pure, cost.subsampled)",
         "Cost(ratio**2 * cost.gaussian, (), cost.subsampled)",
         _SAID,

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.paper.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanism import Aborted
 
 
 def gaussian_removal(n_vectors, noise_multiplier, test_std, failure, false_abort=1e-3, rounds=1, outliers=0):

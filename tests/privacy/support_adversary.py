@@ -19,7 +19,7 @@ from scipy.special import expit, log_ndtr
 
 from userdp.privacy.accounting import BudgetExceeded, Cost, Subsampled
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Mechanism
+from userdp.privacy.mechanism import Mechanism
 from userdp.privacy.plan import Plan, Step
 
 

@@ -4,10 +4,10 @@ import numpy as np
 from support import gaussian_removal, searched_removal
 
 from userdp.data.users import UserData
+from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
+from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
 
 BUDGET = Budget(4.0, 1e-5)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 BUDGET = Budget(1.0, 1e-5)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, Cost, Subsampled
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
+from userdp.privacy.clip import Clip
 
 # --- closed forms ---------------------------------------------------------------------------------------------------
 

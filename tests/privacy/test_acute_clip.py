@@ -13,11 +13,11 @@ from support_acute import all_of, inner, neighbouring_users, users_of
 from support_audit import audited_gaussian_epsilon
 from support_curator import BUDGET, RecordingEngine
 
+from userdp.privacy import clip
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms import clip
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.gradients import RowWeights

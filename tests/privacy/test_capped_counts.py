@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from userdp.paper import capped_counts as capped
+from userdp.paper import concentration as c
+from userdp.paper.neighbours import neighbour_counts
+from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.accounting import AddedUserMultiplier
-from userdp.privacy.mechanisms import capped_counts as capped
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.neighbours import neighbour_counts
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.noise import SeededNoise
 
 

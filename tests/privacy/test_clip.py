@@ -11,7 +11,7 @@ from support import SilentNoise, climb
 from support_audit import audited_gaussian_epsilon
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip, clipped_total, grid_bits
+from userdp.privacy.clip import SHARED_ROUNDING, Clip, clipped_total, grid_bits
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

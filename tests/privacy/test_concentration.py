@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import brute_counts
 
+from userdp.paper import concentration as c
 from userdp.paper import paper_outlier_removal as printed
-from userdp.privacy.mechanisms import concentration as c
+from userdp.privacy.mechanism import check_radius
 
 # --- h-index, score and deficit ------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ def test_two_vectors_within_the_score_radius_of_a_third_are_within_the_radius_as
 @pytest.mark.parametrize("radius", [0.0, -1.0, 1e-200, 1e200, 10**400, math.inf, math.nan])
 def test_radii_that_could_overflow_are_refused(radius):
     with pytest.raises(ValueError, match="radius"):
-        c.check_radius(radius)
+        check_radius(radius)
 
 
 @pytest.mark.parametrize("radius", [2.0**-500, 2.0**-400, 2.0**400, 2.0**500])
@@ -158,11 +159,11 @@ def test_means_at_extreme_radii_are_finite_and_within_their_bound(radius):
 
 def test_radii_that_are_no_numbers_are_refused():
     with pytest.raises(TypeError, match="radius to be a number, got str"):
-        c.check_radius("4")
+        check_radius("4")
 
 
 def test_check_radius_gives_a_plain_float():
-    assert type(c.check_radius(np.float32(0.5))) is float
+    assert type(check_radius(np.float32(0.5))) is float
 
 
 # --- factors of a search ----------------------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.engines import EngineLost
 from userdp.losses import logistic
+from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval, radius_grid
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval, radius_grid
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.moments import UserMean

@@ -12,13 +12,13 @@ from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.engines.local import LocalEngine
 from userdp.losses import logistic
+from userdp.paper.outlier_removal import RadiusSearch
 from userdp.privacy import curator as module
 from userdp.privacy.accounting import Budget
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.moments import UserMean

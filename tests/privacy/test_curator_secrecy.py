@@ -17,12 +17,12 @@ from support_curator import (
     plan_of,
 )
 
+from userdp.paper.outlier_removal import RadiusSearch
 from userdp.privacy.accounting import Budget
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
+from userdp.privacy.mechanism import Aborted
 from userdp.statistics.moments import UserMean
 
 WRONG = [ValueError, SystemExit, np.zeros((3 * SIZE, 1)), np.zeros(SIZE), np.zeros((SIZE, 0)), "nonsense"]

@@ -15,7 +15,7 @@ from test_mechanism import mechanism_classes
 from userdp import Budget, Ledger, load_model, save_model
 from userdp.cli.ledgers import show_ledger
 from userdp.privacy.accounting import BudgetExceeded, Cost, epsilon_at
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.report import wording
 from userdp.report.page import report_html

@@ -5,7 +5,7 @@ import pytest
 from support import SilentNoise, laplace_mass
 from support_audit import audited_epsilon
 
-from userdp.privacy.mechanisms import concentration as gates
+from userdp.paper import concentration as gates
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 

@@ -9,10 +9,10 @@ from scipy.stats import binomtest, kstest, norm
 from support import SilentNoise, brute_counts, climb, gaussian_removal, passes, with_h_index
 from support_audit import audited_gaussian_epsilon
 
+from userdp.paper import concentration as c
+from userdp.paper import concentration as gates
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms import concentration as gates
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise, gaussian_std
 from userdp.privacy.plan import Plan, Step
 

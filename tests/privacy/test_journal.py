@@ -13,11 +13,11 @@ from support_curator import BUDGET, SIZE, make_data, mean, plan_of
 
 from userdp import Budget, Curator, Ledger, LogisticRegression, UserData
 from userdp.engines.local import LocalEngine
+from userdp.paper.outlier_removal import SampledOutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
+from userdp.privacy.clip import Clip
 from userdp.privacy.journal import Journal, OpenJournal
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanism import Aborted
 from userdp.statistics.moments import UserMean
 
 DATA = make_data()

@@ -16,11 +16,11 @@ from test_clip import RADII, neighbours, numbers
 from test_sparse_clip import WIDTH, any_vector, held, sound_vector
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
-from userdp.privacy.guarantee import statement
+from userdp.privacy.clip import SHARED_ROUNDING, Clip, clipped_total
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip, clipped_total
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.statement import statement
 
 ENTRIES = st.one_of(any_vector, sound_vector)
 

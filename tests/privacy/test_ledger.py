@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from support_ledger import BUDGET, charge_until_refused, plan
 
+from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy import accounting, ledger
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost
+from userdp.privacy.clip import Clip
 from userdp.privacy.domination import Dominating, Filter, dominating
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 

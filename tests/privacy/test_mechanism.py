@@ -8,11 +8,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from userdp import paper
-from userdp.privacy import mechanisms
-from userdp.privacy.mechanisms.base import Aborted, Mechanism, check_counts, check_record, described
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
+from userdp import paper, privacy
+from userdp.paper.outlier_removal import RadiusSearch
+from userdp.privacy.clip import Clip
+from userdp.privacy.mechanism import Aborted, Mechanism, check_counts, check_record, described
 from userdp.privacy.noise import noise_source
 from userdp.statistics.moments import UserMean
 
@@ -125,7 +124,7 @@ def test_a_session_on_all_vectors_takes_no_blocks():
         session.add(np.zeros((3, 1)), 1.0)
 
 
-def mechanism_classes(packages=(mechanisms, paper)):
+def mechanism_classes(packages=(privacy, paper)):
     """All records of the packages."""
     for package in packages:
         for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.privacy.mechanisms import neighbours
-from userdp.privacy.mechanisms.neighbours import _Blocks, _counts, neighbour_counts
+from userdp.paper import neighbours
+from userdp.paper.neighbours import _Blocks, _counts, neighbour_counts
 
 examples = settings(deadline=None)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support import SilentNoise
 
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
+from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
+from userdp.privacy.clip import Clip
 
 MECHANISMS = [
     Clip(1000, 5.0),

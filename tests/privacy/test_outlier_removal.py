@@ -6,11 +6,11 @@ from scipy.stats import binomtest, kstest, norm
 from support import SilentNoise, passes, with_h_index
 from support_audit import audited_gaussian_epsilon
 
+from userdp.paper import concentration as c
+from userdp.paper import concentration as gates
+from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.privacy import accounting
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms import concentration as gates
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = OutlierRemoval(n_vectors=200, noise_multiplier=5.0, test_epsilon=0.5, failure=1e-4, false_abort=1e-8)

@@ -9,9 +9,9 @@ from scipy.stats import binomtest
 from support import SilentNoise, brute_counts, passes
 from support_paper import Choosing, paper
 
+from userdp.paper import concentration as c
 from userdp.paper import paper_outlier_removal as printed
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SeededNoise
 
 # --- the test ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from support_audit import audited_gaussian_epsilon
 from support_paper import Choosing, coins_that_change, paper
 
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, calibrate, epsilon_at
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

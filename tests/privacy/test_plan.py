@@ -1,7 +1,7 @@
 import pytest
 
+from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 
 

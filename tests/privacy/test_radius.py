@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import SilentNoise
 
-from userdp.privacy.mechanisms.outlier_removal import RadiusSearch, radius_grid
+from userdp.paper.outlier_removal import RadiusSearch, radius_grid
 from userdp.privacy.noise import SecureNoise
 
 

@@ -13,7 +13,7 @@ from support_audit import audited_epsilon
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
 from userdp.privacy.accounting import Cost, Subsampled, delta_at, subsampled_multiplier
-from userdp.privacy.mechanisms.clip import SHARED_ROUNDING, Clip
+from userdp.privacy.clip import SHARED_ROUNDING, Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 

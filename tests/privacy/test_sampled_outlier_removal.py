@@ -7,10 +7,10 @@ from scipy.stats import binom, kstest, norm
 from support import SilentNoise, with_h_index
 from support_audit import audited_epsilon
 
+from userdp.paper import concentration as c
+from userdp.paper.outlier_removal import SampledOutlierRemoval
 from userdp.privacy import accounting
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted
-from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 RECORD = SampledOutlierRemoval(

@@ -16,7 +16,7 @@ from userdp.auditing import priced
 from userdp.auditing.pairs import play_mechanism
 from userdp.paper import paper_outlier_removal as printed
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise
 
 GRID = 2**16

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from userdp import Budget, Curator, Ledger, OutlierRemoval, Plan, RadiusSearch, Step, UserData
 from userdp.engines.local import ComputedAnew, LocalEngine
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms import scattered as s
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.paper import concentration as c
+from userdp.paper import scattered as s
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import noise_source
 from userdp.statistics.moments import UserMean
 

@@ -14,9 +14,9 @@ from support_curator import BUDGET
 
 from userdp.evaluation.histogram import N_BINS
 from userdp.privacy.accounting import Budget, gaussian_multiplier
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.noise import SeededNoise
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.moments import symmetric

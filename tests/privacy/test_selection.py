@@ -18,10 +18,10 @@ from userdp.privacy.accounting import (
     gaussian_delta,
     gaussian_multiplier,
 )
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Allotment
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanism import Allotment
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.selection import PartLedger, plan_selection, select

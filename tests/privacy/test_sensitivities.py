@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 from support import brute_counts, climb
 
+from userdp.paper import concentration as c
 from userdp.paper import paper_outlier_removal as printed
-from userdp.privacy.mechanisms import concentration as c
 
 # --- sensitivities: no neighbour beats the bound --------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from support_acute import neighbouring_users
 from userdp import UserData, losses
 from userdp.data.sparse import SparseRows
 from userdp.engines import LocalEngine
-from userdp.privacy.mechanisms import clip
-from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
+from userdp.privacy import clip
+from userdp.privacy.clip import Clip, ClippedTotal
 from userdp.privacy.noise import SecureNoise
 from userdp.statistics import gradients, moments, rows, totals
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanGradient, RowWeights

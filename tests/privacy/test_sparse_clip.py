@@ -11,7 +11,7 @@ from support_statistics import assert_same_totals
 
 from userdp import UserData, losses
 from userdp.engines.local import LocalEngine
-from userdp.privacy.mechanisms.clip import Clip, clipped_total
+from userdp.privacy.clip import Clip, clipped_total
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape
 

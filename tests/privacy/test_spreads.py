@@ -13,9 +13,9 @@ from support_statistics import N_FEATURES, data_of, weights_of
 
 from userdp import losses
 from userdp.auditing import pairs
+from userdp.privacy import clip
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms import clip
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.noise import SeededNoise
 from userdp.statistics.gradients import MeanGradient, RowWeights
 from userdp.statistics.moments import symmetric

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import gaussian_removal
 
+from userdp.paper.outlier_removal import RadiusSearch
 from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_multiplier, rounded_up
-from userdp.privacy.guarantee import IN_PARALLEL, AffectedUsers, Statement, apart, statement
+from userdp.privacy.clip import Clip
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import RadiusSearch
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.statement import IN_PARALLEL, AffectedUsers, Statement, apart, statement
 
 
 def charged(plan, budget, seed=None):

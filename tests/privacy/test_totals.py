@@ -13,7 +13,7 @@ from support_statistics import N_FEATURES, ROWS_OF_USERS, assert_same_totals, da
 
 from userdp import losses
 from userdp.engines import LocalEngine
-from userdp.privacy.mechanisms.clip import Clip, ClippedTotal
+from userdp.privacy.clip import Clip, ClippedTotal
 from userdp.privacy.noise import SeededNoise
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import MomentShape, UserMean

@@ -9,6 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import expit, log_ndtr, ndtr, ndtri
 from support import gaussian_removal
 
+from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch
 from userdp.privacy.accounting import (
     Budget,
     Cost,
@@ -21,11 +22,10 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
+from userdp.privacy.clip import Clip
 from userdp.privacy.domination import least_mu
-from userdp.privacy.guarantee import Tradeoff, right_guess, tradeoff
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.statement import Tradeoff, right_guess, tradeoff
 
 
 def whole(*mechanisms):

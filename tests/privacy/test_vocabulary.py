@@ -14,9 +14,9 @@ from userdp.auditing.pairs import mechanism_pairs
 from userdp.data.users import UserData
 from userdp.engines import LocalEngine
 from userdp.privacy import noise as noise_module
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.vocabulary import Vocabulary
+from userdp.privacy.clip import Clip
 from userdp.privacy.noise import noise_source, threshold_noise
+from userdp.privacy.vocabulary import Vocabulary
 from userdp.statistics.columns import Histograms, OwnLevels
 
 words = st.one_of(

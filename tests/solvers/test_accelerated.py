@@ -12,9 +12,9 @@ from userdp.models.fitting import minimize
 from userdp.paper import accelerated
 from userdp.paper.accelerated import GradientPhase, GradientSteps, plan_accelerated
 from userdp.paper.accelerated_paper import acsa
+from userdp.paper.outlier_removal import SampledOutlierRemoval
 from userdp.paper.preconditioning import Preconditioner
 from userdp.privacy.accounting import epsilon_at
-from userdp.privacy.mechanisms.outlier_removal import SampledOutlierRemoval
 from userdp.solvers.base import SolverPlan, run
 from userdp.solvers.problem import Problem
 

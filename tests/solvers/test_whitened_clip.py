@@ -18,7 +18,7 @@ from userdp.engines import LocalEngine
 from userdp.models.fitting import minimize
 from userdp.privacy import curator as curators
 from userdp.privacy.accounting import Cost, fits
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.solvers import whitened_clip
 from userdp.solvers.base import carry_out
 from userdp.solvers.planner import choose

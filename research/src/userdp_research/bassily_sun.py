@@ -34,6 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
+from userdp.paper.mean_plans import sampled_multiplier
 from userdp.privacy.accounting import (
     Budget,
     BudgetExceeded,
@@ -53,7 +54,6 @@ from userdp.solvers.base import (
     check_sizes,
     gradients_of_samples,
 )
-from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.mechanisms.winsorized import Winsorized

@@ -25,8 +25,8 @@ import numpy as np
 
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem

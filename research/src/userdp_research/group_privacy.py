@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem

@@ -23,11 +23,11 @@ from userdp.auditing import priced
 from userdp.auditing.bounds import Finding, attacked
 from userdp.data.users import UserData
 from userdp.domains import Ball
+from userdp.paper.concentration import AboveThreshold, AboveThresholdOnce, GaussianTest
+from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
-from userdp.privacy.mechanisms.base import Aborted, Mechanism, Vectors
-from userdp.privacy.mechanisms.concentration import AboveThreshold, AboveThresholdOnce, GaussianTest
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanism import Aborted, Mechanism, Vectors
 from userdp.privacy.noise import Noise
 from userdp.solvers.problem import Problem
 from userdp.solvers.quantiles import Counts

@@ -20,12 +20,12 @@ from userdp.evaluation.coordinates import ScoreLayout
 from userdp.evaluation.release import evaluation_steps
 from userdp.evaluation.row_losses import Scale
 from userdp.models.means import DEFAULT_FRACTION, MeanSteps, mu_squared_of, plan_intervals, plan_mean, plan_plain
+from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.privacy.accounting import Budget
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Users, Vectors
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
+from userdp.privacy.mechanism import Users, Vectors
 from userdp.privacy.noise import Noise
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.selection import plan_selection, select

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
@@ -19,9 +20,8 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
-from userdp.privacy.mechanisms.vocabulary import Vocabulary
+from userdp.privacy.clip import Clip
+from userdp.privacy.vocabulary import Vocabulary
 
 _Tested = TypeVar("_Tested", OutlierRemoval, SampledOutlierRemoval)
 _Published = TypeVar("_Published", PaperOutlierRemoval, SampledPaperOutlierRemoval)

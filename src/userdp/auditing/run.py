@@ -14,7 +14,7 @@ from userdp.auditing.pairs import Pair, mechanism_pairs
 from userdp.auditing.plans import plan_pairs
 from userdp.auditing.trainings import VARIANTS, audit_canaries, audit_edges, audit_membership
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.noise import noise_source
 from userdp.solvers.base import ATTACKS, SOLVERS
 from userdp.solvers.planner import AUTO

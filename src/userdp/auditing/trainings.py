@@ -33,10 +33,10 @@ from userdp.domains import Ball
 from userdp.engines.local import Contribution
 from userdp.losses import logistic
 from userdp.privacy.accounting import Budget, Cost, epsilon_at
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Integers, Mechanism, Users, Vectors
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanism import Integers, Mechanism, Users, Vectors
 from userdp.privacy.plan import Step
 from userdp.solvers.base import SOLVERS, SolverPlan
 from userdp.solvers.base import run as solve

@@ -21,7 +21,7 @@ import typer
 import userdp
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.sqlite_file import Refused
 
 WRONG, ABORTED, STOPPED = 1, 3, 130

@@ -13,9 +13,9 @@ from userdp.cli import show
 from userdp.cli.errors import expect, guarded
 from userdp.privacy.accounting import budget_for, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
-from userdp.privacy.guarantee import IN_PARALLEL, apart
 from userdp.privacy.ledger import ODOMETER, Ledger
-from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanism import check_counts
+from userdp.privacy.statement import IN_PARALLEL, apart
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 

@@ -17,7 +17,7 @@ from userdp.cli.errors import expect
 from userdp.data.tables import check_place, whole_file
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import Statement, in_percent, right_guess
+from userdp.privacy.statement import Statement, in_percent, right_guess
 from userdp.solvers.planner import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
 
 _STDOUT = Path("-")

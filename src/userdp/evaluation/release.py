@@ -30,8 +30,8 @@ from userdp.evaluation.coordinates import (
 from userdp.evaluation.histogram import INFLUENCES, KNOTS, N_BINS, Histogram, Influences, Ranking, curve, left_over
 from userdp.evaluation.scores import Score, Scores
 from userdp.privacy.accounting import Budget, BudgetExceeded, gaussian_multiplier
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.moments import symmetric
 from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares

@@ -19,10 +19,10 @@ from userdp.evaluation.scores import Score, Scores
 from userdp.models.sklearn_compat import documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
-from userdp.privacy.guarantee import COVERS_EVALUATION, Statement
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan
+from userdp.privacy.statement import COVERS_EVALUATION, Statement
 from userdp.solvers.planner import check_delta
 
 _DEFAULT = {"binary": ("log_loss", "auc", "calibration"), "classes": ("log_loss", "accuracy")}

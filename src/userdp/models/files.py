@@ -37,7 +37,7 @@ from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
 from userdp.privacy.accounting import Budget
-from userdp.privacy.guarantee import AffectedUsers, Statement
+from userdp.privacy.statement import AffectedUsers, Statement
 from userdp.solvers.base import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file

@@ -28,7 +28,7 @@ from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanism import check_counts
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
 from userdp.solvers.inference import with_intervals

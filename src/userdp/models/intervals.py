@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from userdp.privacy.guarantee import Statement
+from userdp.privacy.statement import Statement
 from userdp.solvers.base import Uncertainty
 from userdp.solvers.inference import DEFAULT_FRACTION, RESOLVED
 from userdp.solvers.planner import two_digits

@@ -20,10 +20,10 @@ from userdp.data.columns import PRIVATE, Category, Column, Columns, Number, pack
 from userdp.data.sparse import is_sparse, sparse_rows
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.vocabulary import Vocabulary
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.vocabulary import Vocabulary
 from userdp.solvers.planner import Option
 from userdp.statistics.columns import Histograms, OwnLevels
 

@@ -57,10 +57,10 @@ from userdp.models.sklearn_compat import (
 )
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
-from userdp.privacy.guarantee import Statement
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import check_counts
+from userdp.privacy.mechanism import check_counts
+from userdp.privacy.statement import Statement
 from userdp.solvers.base import Result
 from userdp.solvers.planner import default_radius
 from userdp.solvers.problem import loss_at_zero

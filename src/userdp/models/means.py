@@ -17,13 +17,13 @@ from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.intervals import Summary, fraction_of, title_of
 from userdp.models.sklearn_compat import UtilityWarning, documented
+from userdp.paper.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier, least_enough
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator, Engine
-from userdp.privacy.guarantee import Statement
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.clip import Clip
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.statement import Statement
 from userdp.solvers.planner import check_delta
 from userdp.statistics.moments import UserMean
 from userdp.statistics.spreads import CentredMean, CentredSize, CentredSquares

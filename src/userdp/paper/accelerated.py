@@ -45,7 +45,19 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.losses import Loss, smoothed
+from userdp.paper.concentration import added_user_sensitivity
 from userdp.paper.descent import Descent, Nesterov, steadied
+from userdp.paper.mean_plans import (
+    FAILURE_FRACTION,
+    left_outside,
+    means_noise,
+    plan_means,
+    plan_search,
+    sampled_multiplier,
+    search_grid,
+    searched_users,
+)
+from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
@@ -55,8 +67,6 @@ from userdp.privacy.accounting import (
     gaussian_multiplier,
     subsampled_multiplier,
 )
-from userdp.privacy.mechanisms.concentration import added_user_sensitivity
-from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import (
     Found,
@@ -67,16 +77,6 @@ from userdp.solvers.base import (
     cheapest_plan,
     check_sizes,
     gradients_of_samples,
-)
-from userdp.solvers.mean_plans import (
-    FAILURE_FRACTION,
-    left_outside,
-    means_noise,
-    plan_means,
-    plan_search,
-    sampled_multiplier,
-    search_grid,
-    searched_users,
 )
 from userdp.solvers.problem import Problem
 from userdp.solvers.whitening import MOST_FEATURES

@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 import scipy  # whose parts load when they are used
 
+from userdp.paper import concentration as c
+from userdp.paper.concentration import AboveThreshold, AboveThresholdOnce, Test, laplace_tail
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Users, Vectors, check_record
-from userdp.privacy.mechanisms.concentration import AboveThreshold, AboveThresholdOnce, Test, laplace_tail
+from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from userdp.domains import Ball, Domain
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem

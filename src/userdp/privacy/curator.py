@@ -19,13 +19,12 @@ from userdp.data.store import in_bytes
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines import Contribution, EngineLost, Scattered, engine_of
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.privacy.guarantee import Statement, statement
 from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Aborted, Integers, Session, Users, Vectors
-from userdp.privacy.mechanisms.concentration import check_radius
+from userdp.privacy.mechanism import Aborted, Integers, Session, Users, Vectors, check_radius
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.statement import Statement, statement
 from userdp.statistics.columns import Histograms
 from userdp.statistics.gradients import Statistic
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale

@@ -28,7 +28,7 @@ import numpy as np
 
 from userdp.data.users import RemoteUsers, UserData
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanisms.base import Aborted, Users, Vectors, described
+from userdp.privacy.mechanism import Aborted, Users, Vectors, described
 from userdp.privacy.plan import Plan
 from userdp.privacy.sqlite_file import Refused, connect, create, undamaged
 

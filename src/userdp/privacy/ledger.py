@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from userdp.privacy.accounting import SMALLEST_MU, Budget, BudgetExceeded, Cost, bisect, certify, epsilon_at
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
-from userdp.privacy.mechanisms.base import described
+from userdp.privacy.mechanism import described
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 from userdp.privacy.sqlite_file import connect, create, transaction, undamaged

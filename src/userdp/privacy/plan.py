@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget, Cost, certify
-from userdp.privacy.mechanisms.base import Mechanism, check_record
+from userdp.privacy.mechanism import Mechanism, check_record
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from userdp.privacy.accounting import (
     epsilon_at,
     gaussian_multiplier,
 )
+from userdp.privacy.clip import Clip
 from userdp.privacy.curator import WARNINGS_OFF, Curator
 from userdp.privacy.domination import Dominating, is_gaussian
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanisms.base import Allotment, Mechanism, Users, Vectors, check_counts
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.mechanism import Allotment, Mechanism, Users, Vectors, check_counts
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.moments import UserMean

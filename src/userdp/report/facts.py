@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from userdp.privacy.guarantee import covered
+from userdp.privacy.statement import covered
 from userdp.report import wording
 from userdp.report.record import checked
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from userdp.data.columns import Columns
 from userdp.data.tables import check_place, whole_file
-from userdp.privacy.guarantee import covered as covers
+from userdp.privacy.statement import covered as covers
 from userdp.report import plots, wording
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import AffectedUsers, Tradeoff, right_guess
+from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.base import PROVEN
 
 FORMAT = "userdp model 1"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from userdp.privacy.accounting import rounded_up
-from userdp.privacy.guarantee import NOT_COVERED
 from userdp.privacy.ledger import kind_of_class
+from userdp.privacy.statement import NOT_COVERED
 from userdp.report.record import clean, number, positive, power, real
 from userdp.solvers.base import WORDS
 

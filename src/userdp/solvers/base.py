@@ -18,9 +18,9 @@ from scipy.special import bdtrik
 
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
-from userdp.privacy.guarantee import AffectedUsers, Statement
-from userdp.privacy.mechanisms.base import Aborted, check_counts
+from userdp.privacy.mechanism import Aborted, check_counts
 from userdp.privacy.plan import Plan
+from userdp.privacy.statement import AffectedUsers, Statement
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import Statistic
 

@@ -37,7 +37,7 @@ import numpy as np
 
 from userdp.losses import known
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier, least_enough
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Releases, Request, Uncertainty
 from userdp.solvers.planner import AUTO, Option

@@ -36,10 +36,10 @@ import numpy as np
 
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
-from userdp.privacy.guarantee import AffectedUsers
-from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
+from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
+from userdp.privacy.statement import AffectedUsers
 from userdp.solvers.base import (
     Found,
     Phase,

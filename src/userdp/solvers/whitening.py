@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.domains import Domain
-from userdp.privacy.mechanisms.clip import Clip
+from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers.base import Releases, Request
 from userdp.statistics.gradients import RowWeights

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from userdp.privacy import clip
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms import clip
-from userdp.privacy.mechanisms.base import Integers, Vectors, check_record
+from userdp.privacy.mechanism import Integers, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 

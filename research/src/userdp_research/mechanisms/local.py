@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 from userdp_research.mechanisms.winsorized import bins_of
 

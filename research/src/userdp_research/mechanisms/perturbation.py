@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import Mechanism, Session, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Vectors, check_record
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import Statistic
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
-from userdp.privacy.mechanisms.clip import clipped_total, grid_bits, mean_of
+from userdp.privacy.clip import clipped_total, grid_bits, mean_of
+from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import Statistic
 from userdp_research.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, replace_one_delta

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms.base import Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Integers, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 _ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0

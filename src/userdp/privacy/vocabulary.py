@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanisms.base import Integers, Mechanism, Session, Vectors, check_record
-from userdp.privacy.mechanisms.clip import grid_bits
+from userdp.privacy.clip import grid_bits
+from userdp.privacy.mechanism import Integers, Mechanism, Session, Vectors, check_record
 from userdp.privacy.noise import Noise, threshold_noise
 
 _WORD = 2.0**48  # a word is a whole number below

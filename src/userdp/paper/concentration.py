@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from userdp.privacy.mechanisms.capped_counts import capped_counts, least_deficit
-from userdp.privacy.mechanisms.neighbours import neighbour_counts as neighbour_counts
+from userdp.paper.capped_counts import capped_counts, least_deficit
+from userdp.paper.neighbours import neighbour_counts as neighbour_counts
 from userdp.privacy.noise import Noise, gaussian_std
 
 Vectors = NDArray[np.float64]
@@ -41,8 +41,7 @@ _LARGEST_COORDINATE = 2.0**20
 _BLOCK = 4096  # vectors that are weighted at a time
 _FEW = 4000  # vectors of which all pairs are looked at: performance only
 
-# Radii given by a caller, and factors that a search multiplies them by: products stay within 2^-500 .. 2^500.
-_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-400, 2.0**400
+# Factors that a search multiplies radii by: products with radii of `check_radius` stay within 2^-500 .. 2^500.
 SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-100, 2.0**100
 
 _LARGEST_EXCESS = 2**40  # that a threshold's margin is looked for up to
@@ -158,23 +157,6 @@ def weighted_mean(vectors: Vectors, weights: Vectors) -> Vectors:
         some = kept[first : first + _BLOCK]
         total += weights[some] @ (vectors[some] - pivot)
     return np.asarray(pivot + total / weights[kept].sum())
-
-
-def check_radius(radius: float) -> float:
-    """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
-    if not isinstance(radius, (int, float, np.floating, np.integer)):
-        raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
-    try:
-        number = float(radius)
-    except OverflowError:  # a whole number beyond all floats
-        number = math.inf
-    if not number > 0:
-        raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
-    if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:
-        raise ValueError(
-            f"Expected {_SMALLEST_RADIUS:g} <= radius={number} <= {_LARGEST_RADIUS:g}: rescale the features."
-        )
-    return number
 
 
 def check_factors(factors: tuple[float, ...]) -> tuple[float, ...]:

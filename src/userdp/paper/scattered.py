@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 
 from userdp.engines.local import ComputedAnew, Scattered
-from userdp.privacy.mechanisms import capped_counts as bounds
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms import neighbours as exact
-from userdp.privacy.mechanisms.base import Integers, Vectors
-from userdp.privacy.mechanisms.clip import ClippedTotal, grid_bits, mean_of
+from userdp.paper import capped_counts as bounds
+from userdp.paper import concentration as c
+from userdp.paper import neighbours as exact
+from userdp.privacy.clip import ClippedTotal, grid_bits, mean_of
+from userdp.privacy.mechanism import Integers, Vectors
 
 # Performance only.
 _BINS = 512  # shells up to a radius from the pivot; the last one is what is beyond

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.privacy.mechanisms import neighbours as exact
-from userdp.privacy.mechanisms.neighbours import Counts, Floats
+from userdp.paper import neighbours as exact
+from userdp.paper.neighbours import Counts, Floats
 
 Singles = NDArray[np.float32]
 

@@ -17,10 +17,10 @@ import scipy  # whose parts load when they are used
 from scipy.special import ndtri
 
 from userdp.engines.local import Scattered
+from userdp.paper import concentration as c
+from userdp.paper.scattered import Concentrated, concentrated
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanisms import concentration as c
-from userdp.privacy.mechanisms.base import Aborted, Mechanism, Session, Users, Vectors, check_record
-from userdp.privacy.mechanisms.scattered import Concentrated, concentrated
+from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
 
 _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / epsilon values

@@ -33,7 +33,7 @@ from userdp.privacy.accounting import (
 )
 from userdp.privacy.domination import is_gaussian, least_mu
 from userdp.privacy.ledger import ODOMETER, Ledger, kind_of_class
-from userdp.privacy.mechanisms.base import described
+from userdp.privacy.mechanism import described
 from userdp.privacy.plan import Plan
 
 COVERS = "this fit alone, with its hyperparameters taken as public"
@@ -370,7 +370,7 @@ def statement(
 def tradeoff(plan: Plan, delta: float) -> Tradeoff:
     """What a plan that was made for this delta allows, for the users who pay most.
 
-    >>> from userdp.privacy.mechanisms.clip import Clip
+    >>> from userdp.privacy.clip import Clip
     >>> from userdp.privacy.plan import Step
     >>> found = tradeoff(Plan(10, (Step("mean", 0, 10, Clip(10, 4.225)),)), 1e-6)
     >>> round(found.right_guess, 3), round(found.mu, 4), round(found.added_epsilon, 3)

@@ -27,6 +27,7 @@ Integers = NDArray[np.int64]
 
 # Failures may be tiny; noise that no budget asks for could not be drawn.
 _SMALLEST, _LARGEST = 1e-150, 1e12
+_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-400, 2.0**400
 
 _NOT_CONCENTRATED = (
     "The private test failed: too many users' vectors are far from the others. Likely causes: users with missing "
@@ -86,6 +87,23 @@ def check_record(
     for name in counts:
         (count,) = check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
         object.__setattr__(record, name, count)
+
+
+def check_radius(radius: float) -> float:
+    """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
+    if not isinstance(radius, (int, float, np.floating, np.integer)):
+        raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
+    try:
+        number = float(radius)
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
+    if not number > 0:
+        raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
+    if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:
+        raise ValueError(
+            f"Expected {_SMALLEST_RADIUS:g} <= radius={number} <= {_LARGEST_RADIUS:g}: rescale the features."
+        )
+    return number
 
 
 class DrawnOnce(Protocol):
