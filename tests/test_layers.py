@@ -41,7 +41,7 @@ WITHIN = {
         ["neighbours"],
         ["capped_counts"],
         ["concentration"],
-        ["scattered", "outlier_removal", "paper_outlier_removal"],
+        ["outlier_removal", "paper_outlier_removal"],
         ["mean_plans"],
         ["descent", "paper_theorems", "preconditioning"],
         ["accelerated", "phased_sgd"],

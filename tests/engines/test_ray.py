@@ -21,16 +21,14 @@ from userdp import Ball, Budget, Clip, Curator, Ledger, Plan, Step, UserData, mi
 from userdp.cli import app
 from userdp.data.schema import Schema
 from userdp.engines import EngineLost, LocalEngine, engine_of
-from userdp.engines.local import ComputedAnew
 from userdp.privacy.clip import ClippedTotal
-from userdp.privacy.noise import noise_source
 from userdp.solvers.base import SOLVERS
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, UserGradients
 from userdp.statistics.moments import UserMean
 from userdp.statistics.sgd import OnePassSGD
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
-from userdp.engines.ray import RayEngine, RayVectors  # noqa: E402 - needs Ray
+from userdp.engines.ray import RayEngine  # noqa: E402 - needs Ray
 from userdp.engines.ray_loaders import ParquetUsers  # noqa: E402
 from userdp.engines.ray_partition import completed  # noqa: E402
 
@@ -207,55 +205,6 @@ def test_what_travels_does_not_grow_with_the_users():
             ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, np.arange(n_users))
         bytes_per_release.append(placed.bytes_per_release)
     assert bytes_per_release[0] == bytes_per_release[1] < 2 * 2000
-
-
-def test_outlier_removal_gathers_few_vectors_and_finds_the_same(monkeypatch):
-    """Two rounds of a concentrated batch by reductions, whose bytes do not grow with the users."""
-    gathered, bytes_per_release = [], []
-    some = RayVectors.some
-    monkeypatch.setattr(RayVectors, "gathered", lambda _: pytest.fail("all vectors were gathered"))
-    monkeypatch.setattr(RayVectors, "some", lambda self, numbers: gathered.append(len(numbers)) or some(self, numbers))
-    for n_users in (2000, 6000):
-        X, y, owners = people(n_users, rows=4)
-        X[owners < 3] *= 50  # outliers
-        data = UserData.from_arrays(X, y, owners)
-        placed, users = ENGINE.place(data), np.random.default_rng(1).permutation(n_users)
-        record, found = userdp.OutlierRemoval(n_users, 5.0, 1.0, 1e-4, rounds=2, outliers=n_users // 20), []
-        vectors = LocalEngine().vectors(UserMean(), data, users, n_users)
-        for given in (vectors, ENGINE.scattered(UserMean(), placed, users)):
-            session = record.start(noise_source(1))
-            found.append([session.release(given, 4.0) for _ in range(2)])
-        np.testing.assert_allclose(*found, rtol=1e-9)
-        bytes_per_release.append(placed.bytes_per_release)
-    assert bytes_per_release[0] == bytes_per_release[1]
-    assert gathered
-    assert max(gathered) <= 10
-
-
-def test_answers_about_vectors_that_were_computed_anew_are_not_mixed(monkeypatch):
-    """On another processor, or by code that was compiled anew, they may differ in their last digits."""
-    X, y, owners = people(2000, rows=4)
-    data = UserData.from_arrays(X, y, owners)
-    users, record, gathered = np.arange(2000), userdp.OutlierRemoval(2000, 5.0, 1.0, 1e-4, outliers=100), []
-    vectors = ENGINE.scattered(UserMean(), ENGINE.place(data), users)
-    placed, mapped, whole = vectors._data, RayVectors.mapped, RayVectors.gathered
-    first = vectors.mapped(ClippedTotal(1.0, 40, 100))
-    start_anew(placed.actors[1])
-    with pytest.raises(ComputedAnew):
-        vectors.some(np.array([1999]))
-    assert all(map(np.array_equal, vectors.mapped(ClippedTotal(1.0, 40, 100)), first)), "a round of its own"
-
-    def and_killed(self, reduction):
-        answers = mapped(self, reduction)
-        if not gathered and type(reduction).__name__ == "Distances":
-            start_anew(placed.actors[1])
-        return answers
-
-    monkeypatch.setattr(RayVectors, "mapped", and_killed)
-    monkeypatch.setattr(RayVectors, "gathered", lambda self: gathered.append(1) or whole(self))
-    given = (LocalEngine().vectors(UserMean(), data, users, 2000), vectors)
-    np.testing.assert_allclose(*(record.start(noise_source(1)).release(each, 4.0) for each in given), rtol=1e-9)
-    assert gathered == [1]
 
 
 def test_rows_of_groups_go_from_partition_to_partition_and_not_through_the_object_store(tmp_path):

@@ -146,8 +146,8 @@ MUTANTS = [
     Mutant(
         "gaussian: neighbours counted at twice the radius",
         "outlier_removal._counted",
-        "known, radius",
-        "known, 2 * radius",
+        "rows, radius",
+        "rows, 2 * radius",
         "privacy/test_gaussian_outlier_removal.py::test_vectors_one_and_a_half_radii_apart_are_not_neighbours",
     ),
     Mutant(

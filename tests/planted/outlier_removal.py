@@ -69,15 +69,15 @@ MUTANTS = [
     Mutant(
         "neighbours counted at twice the radius",
         "outlier_removal._counted",
-        "known, radius",
-        "known, 2 * radius",
+        "rows, radius",
+        "rows, 2 * radius",
         "privacy/test_outlier_removal.py::test_vectors_one_and_a_half_radii_apart_are_not_neighbours",
     ),
     Mutant(
         "neighbours of a sample counted at twice the radius",
         "outlier_removal._counted",
-        "known, radius",
-        "known, 2 * radius",
+        "rows, radius",
+        "rows, 2 * radius",
         "privacy/test_sampled_outlier_removal.py::test_vectors_one_and_a_half_radii_apart_are_not_neighbours",
     ),
     Mutant(

@@ -2,17 +2,6 @@
 
 from planted.mutant import Mutant
 
-_SCATTERED = " ".join(
-    f"privacy/test_scattered.py::{test}"
-    for test in (
-        "test_the_same_as_of_gathered_vectors",
-        "test_never_anything_else_for_any_vectors",
-        "test_bounds_from_moments_hold_where_they_are_tight",
-        "test_a_session_releases_the_same",
-        "test_vectors_too_long_for_their_radius_are_like_no_other",
-    )
-)
-
 MUTANTS = [
     Mutant(
         "a user may be asked twice",
@@ -41,47 +30,5 @@ MUTANTS = [
         "len({said.sources for said in facts}) > 1",
         "False",
         "engines/test_ray.py::test_partitions_that_find_different_files_are_refused",
-    ),
-    Mutant(
-        "sums over vectors that were computed anew are mixed with others",
-        "ray_calls.answers_to",
-        "raise ComputedAnew",
-        "pass",
-        "engines/test_ray.py::test_answers_about_vectors_that_were_computed_anew_are_not_mixed",
-    ),
-    Mutant(
-        "vectors that no bound shows to have enough neighbours count as if",
-        "scattered.Settled.__call__",
-        "np.count_nonzero(distant <= size - enough)",
-        "np.count_nonzero(distant <= size - min(whole, enough))",
-        _SCATTERED,
-    ),
-    Mutant(
-        "ambiguous vectors get weight 1",
-        "Concentrated.mean",
-        "ramp.weights(self.counts)",
-        "np.ones(len(self.counts))",
-        _SCATTERED,
-    ),
-    Mutant(
-        "vectors that are like no other are counted",
-        "scattered._measured",
-        "c.comparable(vectors, radius)",
-        "np.ascontiguousarray(vectors)",
-        _SCATTERED,
-    ),
-    Mutant(
-        "a shell is taken to end before its vectors do",
-        "scattered.Settled._distant",
-        "squares, tops = measured.upper**2, self.marks",
-        "squares, tops = measured.upper**2, np.append(0, self.marks[:-1])",
-        _SCATTERED,
-    ),
-    Mutant(
-        "ambiguous vectors are counted in one part only",
-        "scattered._about",
-        "np.sum(vectors.mapped(asked), axis=0)",
-        "vectors.mapped(asked)[0]",
-        _SCATTERED,
     ),
 ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from userdp.data.users import RemoteUsers, UserData
-from userdp.engines.local import Contribution, EngineLost, LocalEngine, Scattered
+from userdp.engines.local import Contribution, EngineLost, LocalEngine
 
-__all__ = ["Contribution", "EngineLost", "LocalEngine", "Scattered", "engine_of"]
+__all__ = ["Contribution", "EngineLost", "LocalEngine", "engine_of"]
 
 
 def __getattr__(name: str) -> Any:

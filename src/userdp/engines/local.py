@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,10 +38,6 @@ class EngineLost(RuntimeError):
         )
 
 
-class ComputedAnew(Exception):
-    """Vectors that are elsewhere were computed anew, where their last digits may differ, after other answers."""
-
-
 class Contribution(Protocol):
     """What vectors add to a mechanism's total, wherever they are computed: picklable, of public numbers."""
 
@@ -56,27 +51,6 @@ class Contribution(Protocol):
 
     def __call__(self, vectors: np.ndarray | scipy.sparse.csr_array) -> np.ndarray:
         """Whole numbers that add up: a row's part is a function of this row alone."""
-
-
-class Scattered(Protocol):
-    """One vector of each of some users, where they are: in parts, each in the order of storage.
-
-    What `mapped` and `some` answer is of the same vectors, to the last bit; or else they raise `ComputedAnew`, and what
-    was answered before must not be used with what is answered later.
-    """
-
-    starts: np.ndarray  # the number of each part's first vector, of all of them
-
-    def __len__(self) -> int: ...
-
-    def mapped(self, reduction: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-        """What a picklable function makes of each part's vectors: something small."""
-
-    def some(self, numbers: np.ndarray) -> np.ndarray:
-        """The vectors with these numbers."""
-
-    def gathered(self) -> np.ndarray:
-        """All vectors, in the order in which users were asked for."""
 
 
 @dataclass(frozen=True)

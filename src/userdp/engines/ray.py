@@ -9,12 +9,11 @@ by Ray, loads the same rows, or says that it cannot, and gives the same answer, 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,6 @@ import numpy as np
 
 try:
     import ray
-    from ray import cloudpickle
 except ImportError:
     raise ImportError("Expected Ray to be installed: pip install 'userdp[ray]'. Nothing was spent.") from None
 
@@ -49,7 +47,6 @@ from userdp.engines.ray_loaders import (
 from userdp.engines.ray_partition import INLINE, SENDING, Facts, Partition, Sender, pieces
 from userdp.statistics.gradients import Statistic, generated_data
 
-_REDUCTIONS, _REDUCTION_BYTES = 3, 3 * 4096  # that a concentrated batch takes, and what is in them beside vectors
 _GATHERED_USERS = 4096  # of groups, whose rows a partition brings together at a time
 _STORE_BYTES = 2**29  # of a local Ray's object store, which long arguments alone go through
 _CONNECTION = 10.0  # seconds to reach a cluster in
@@ -234,10 +231,6 @@ class RayEngine:
         data.traffic.count(everyone, request, data.n_partitions)
         return found
 
-    def scattered(self, statistic: Statistic, data: RayUsers, users: np.ndarray) -> RayVectors:
-        """One vector per user, which stay in their partitions; a mechanism asks for what it needs of them."""
-        return RayVectors(statistic, data, users)
-
     def _of_groups(self, statistic: Statistic, data: RayUsers, users: np.ndarray, n_groups: int) -> np.ndarray:
         """Partitions take groups in turns, some at a time; rows that they do not map other partitions send them.
 
@@ -256,44 +249,6 @@ class RayEngine:
             found += answers_to(data, calls[first : first + data.n_partitions])
         data.traffic.count(len(calls) * request.n_bytes + sum(map(len, found)), request, data.n_partitions)
         return np.frombuffer(b"".join(found)).reshape(n_groups, -1)
-
-
-class RayVectors:
-    """One vector of each of some users, in their partitions, which keep them until others are asked for."""
-
-    def __init__(self, statistic: Statistic, data: RayUsers, users: np.ndarray) -> None:
-        self._statistic, self._data, self._users = statistic, data, users
-        self._request, self._lists = Request(data, statistic), lists_of(users, data.bounds)
-        self._order = np.sort(users)
-        self.starts = np.searchsorted(self._order, data.bounds[list(self._lists)])
-        self._gathered: np.ndarray | None = None
-        self._incarnations: dict[int, str] = {}
-        width = _width(statistic, data)
-        # Counted is what concentrated vectors take: what more travels depends on them.
-        reductions = _REDUCTIONS * (self._request.n_bytes + 16 * width) + _REDUCTION_BYTES
-        data.traffic.count(data.n_partitions * reductions)
-
-    def __len__(self) -> int:
-        return len(self._users)
-
-    def mapped(self, reduction: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-        """What a picklable function makes of each partition's vectors: something that travels by itself."""
-        asked, calls = pieces(cloudpickle.dumps(reduction)), []
-        for part, own in self._lists.items():
-            users = pieces(own)
-            calls.append(Call(part, "reduced", (len(users), *users, *asked), self._request))
-        answers = answers_to(self._data, calls, self._incarnations)
-        return [np.load(io.BytesIO(answer), allow_pickle=False) for answer in answers]
-
-    def some(self, numbers: np.ndarray) -> np.ndarray:
-        """The vectors with these numbers, in order of storage."""
-        return _of_users(self._statistic, self._data, self._order[numbers], self._incarnations)[0]
-
-    def gathered(self) -> np.ndarray:
-        """All vectors, in the order in which users were asked for."""
-        if self._gathered is None:
-            self._gathered = _of_users(self._statistic, self._data, self._users)[0]
-        return self._gathered
 
 
 def _same_memory(one: Any, other: np.ndarray) -> bool:
@@ -316,9 +271,7 @@ def _width(statistic: Any, data: RayUsers) -> int:
     return int(LocalEngine().vectors(statistic, generated, np.arange(generated.n_users), generated.n_users).shape[1])
 
 
-def _of_users(
-    statistic: Statistic, data: RayUsers, users: np.ndarray, incarnations: dict[int, str] | None = None
-) -> tuple[np.ndarray, int, Request]:
+def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[np.ndarray, int, Request]:
     """Vectors in answers that are small enough to travel by themselves; what bytes everyone's would take; a request."""
     width, request = _width(statistic, data), Request(data, statistic)
     parts = np.searchsorted(data.bounds, users, side="right") - 1
@@ -330,7 +283,7 @@ def _of_users(
             places.append(some)
             calls.append(Call(part, "vectors", ((users[some] - data.bounds[part]).astype("<u4"),), request))
     out = np.empty((len(users), width))
-    for some, answer in zip(places, answers_to(data, calls, incarnations), strict=True):
+    for some, answer in zip(places, answers_to(data, calls), strict=True):
         out[some] = np.frombuffer(answer).reshape(len(some), width)
     return out, 8 * width * data.n_users + -(-data.n_users // block) * request.n_bytes, request
 

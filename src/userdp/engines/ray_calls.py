@@ -14,7 +14,7 @@ import ray
 from ray import cloudpickle
 
 from userdp.data.users import RemoteUsers, UserData
-from userdp.engines.local import ComputedAnew, EngineLost
+from userdp.engines.local import EngineLost
 from userdp.engines.ray_loaders import MARK_BYTES
 from userdp.engines.ray_partition import CHANGED, DONE, FAILED, LOST, Answer, RequestPickler, completed, list_of
 
@@ -74,11 +74,7 @@ class RayUsers(RemoteUsers):
 
     @property
     def bytes_per_release(self) -> float:
-        """Mean bytes to and from all partitions; vectors of samples are counted as if of everyone.
-
-        Where vectors are compared, the fixed number of reductions alone is counted: how many vectors are gathered
-        beside, up to all of them, is secret.
-        """
+        """Mean bytes to and from all partitions; vectors of samples are counted as if of everyone."""
         return self.traffic.n_bytes / max(1, self.traffic.n_releases)
 
     def mapped(self, change: Transform) -> RayUsers:
@@ -115,11 +111,8 @@ class Call:
         return method.remote(data.marks[self.part], self.request.body, sent, *self.arguments)
 
 
-def answers_to(data: RayUsers, calls: Sequence[Call], incarnations: dict[int, str] | None = None) -> list[bytes]:
-    """What partitions answer, in order. What was lost is asked again: nothing in it is drawn, so nothing changes.
-
-    incarnations: of partitions that gave earlier answers, which others must not continue.
-    """
+def answers_to(data: RayUsers, calls: Sequence[Call]) -> list[bytes]:
+    """What partitions answer, in order. What was lost is asked again: nothing in it is drawn, so nothing changes."""
     answers: dict[int, bytes] = {}
     lost = 0
     pending = {number: call.submit(data) for number, call in enumerate(calls)}
@@ -142,9 +135,6 @@ def answers_to(data: RayUsers, calls: Sequence[Call], incarnations: dict[int, st
                 lost += first.code in (LOST, DONE)  # not of one that asks for matrices
                 continue
             answers[number] = whole
-            if incarnations is not None and incarnations.setdefault(part, first.incarnation) != first.incarnation:
-                incarnations.clear()
-                raise ComputedAnew
         if lost > _ATTEMPTS * len(calls):
             raise EngineLost
         if again and lost:

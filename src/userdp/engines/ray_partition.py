@@ -98,7 +98,6 @@ class Partition:
         self._held: tuple[Loaded, bytes] | None = None
         self._changed: dict[bytes, UserData] = {}
         self._matrices: dict[bytes, np.ndarray] = {}
-        self._vectors: dict[bytes, np.ndarray] = {}  # of the last reduction
         self._incarnation, self._numbers = ray.get_runtime_context().get_worker_id(), count()
         self._unsent: dict[int, tuple[float, bytes]] = {}  # answers with later pages, by number, and since when
 
@@ -117,7 +116,6 @@ class Partition:
         """What these users' vectors contribute: none for all, else pieces of a `list_of` numbers."""
 
         def compute(transforms: bytes, statistic: Any, contribution: Any) -> bytes:
-            self._vectors = {}
             data = self._transformed(transforms)
             total = LocalEngine().total(statistic, contribution, data, self._numbers_of(b"".join(users)))
             if total.dtype != np.int64 or total.ndim != 1:
@@ -131,27 +129,6 @@ class Partition:
 
         def compute(transforms: bytes, statistic: Any) -> bytes:
             return self._vectors_of(transforms, statistic, users.astype(np.int64)).tobytes()
-
-        return self._answer(mark, request, matrices, compute)
-
-    def reduced(
-        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], n_users: int, *pieces: bytes
-    ) -> Answer:
-        """What a function makes of these users' vectors, which are kept until others are asked for.
-
-        pieces: as many of the list of users as `n_users` says, then of the function. A partition that was started anew
-        may be on another processor, or have other machine code: its vectors may differ in their last digits from those
-        that earlier answers are of. Answers tell which one it is.
-        """
-        users, reduction = b"".join(pieces[:n_users]), b"".join(pieces[n_users:])
-        wanted = hashlib.sha256(request + users).digest()
-
-        def compute(transforms: bytes, statistic: Any) -> bytes:
-            if wanted not in self._vectors:
-                self._vectors = {wanted: self._vectors_of(transforms, statistic, self._numbers_of(users))}
-            file = io.BytesIO()
-            np.save(file, cloudpickle.loads(reduction)(self._vectors[wanted]), allow_pickle=False)
-            return file.getvalue()
 
         return self._answer(mark, request, matrices, compute)
 

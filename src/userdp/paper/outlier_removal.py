@@ -16,9 +16,7 @@ import numpy as np
 import scipy  # whose parts load when they are used
 from scipy.special import ndtri
 
-from userdp.engines.local import Scattered
 from userdp.paper import concentration as c
-from userdp.paper.scattered import Concentrated, concentrated
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors, check_record
 from userdp.privacy.noise import Noise
@@ -171,8 +169,6 @@ class OutlierRemoval(Mechanism):
 class _Session(Session):
     """Rounds of a test and, behind it, a mean; the test says when there are no more."""
 
-    takes_scattered = True
-
     def __init__(self, record: OutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._test = record.test(noise) if record.radii is None else None
@@ -180,7 +176,7 @@ class _Session(Session):
         self._searched = False
         self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
-    def release(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
+    def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._searched:
             raise RuntimeError("This search was made and paid for once.")
         self._searched = self._test is None
@@ -194,13 +190,13 @@ class _Session(Session):
         self._last = self._mean(counted, radius)
         return self._last
 
-    def _search(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
+    def _search(self, vectors: Vectors, radius: float) -> Vectors:
         """Mean and radius, in one vector."""
         record = self._record
         assert record.radii is not None
         assert record.test_std is not None
         radii, std = [radius * factor for factor in record.radii], record.test_std
-        passed: list[tuple[_Counted | Concentrated, float]] = []
+        passed: list[tuple[_Counted, float]] = []
 
         def passes(number: int) -> bool:
             counted = _counted(vectors, radii[number], record.enough, record.whole)
@@ -214,7 +210,7 @@ class _Session(Session):
             raise Aborted
         return np.append(self._mean(*passed[0]), passed[0][1])
 
-    def _mean(self, counted: _Counted | Concentrated, radius: float) -> Vectors:
+    def _mean(self, counted: _Counted, radius: float) -> Vectors:
         """The filtered mean of vectors whose test has passed at this radius, with its noise."""
         record = self._record
         mean = counted.mean(c.tight_ramp(record.n_vectors, record.slack))
@@ -235,24 +231,10 @@ class _Counted(NamedTuple):
         return c.filtered_mean(self.rows, self.counts, ramp)
 
 
-def _counted(
-    vectors: Vectors | Scattered, radius: float, enough: int, whole: int, pivot: Vectors | None = None
-) -> _Counted | Concentrated:
+def _counted(vectors: Vectors, radius: float, enough: int, whole: int, pivot: Vectors | None = None) -> _Counted:
     """What is known of the vectors: an h-index that is exact up to `enough`, weights of numbers up to `whole`."""
-    known = _known(vectors, radius, enough, whole, pivot)
-    if isinstance(known, Concentrated):
-        return known
-    return _Counted(known, c.counts_up_to(enough, known, radius, pivot, whole))
-
-
-def _known(
-    vectors: Vectors | Scattered, radius: float, enough: int, whole: int, pivot: Vectors | None = None
-) -> Vectors | Concentrated:
-    """Of vectors that are elsewhere what reductions tell, if they do; else all, those like no other as NaN."""
-    if isinstance(vectors, np.ndarray):
-        return c.comparable(vectors, radius)
-    found = concentrated(vectors, radius, enough, whole, pivot)
-    return c.comparable(vectors.gathered(), radius) if found is None else found
+    rows = c.comparable(vectors, radius)
+    return _Counted(rows, c.counts_up_to(enough, rows, radius, pivot, whole))
 
 
 def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
@@ -363,8 +345,6 @@ class SampledOutlierRemoval(Mechanism):
 
 
 class _SampledSession(Session):
-    takes_scattered = True
-
     def __init__(self, record: SampledOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
@@ -374,7 +354,7 @@ class _SampledSession(Session):
         taking_part = self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))
         return users[taking_part]
 
-    def release(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
+    def release(self, vectors: Vectors, radius: float) -> Vectors:
         if not self._open:
             raise RuntimeError("This session has aborted and releases nothing more.")
         self._open = False
@@ -456,13 +436,11 @@ class RadiusSearch(Mechanism):
 
 
 class _SearchSession(Session):
-    takes_scattered = True
-
     def __init__(self, record: RadiusSearch, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
 
-    def release(self, vectors: Vectors | Scattered, radius: float) -> Vectors:
+    def release(self, vectors: Vectors, radius: float) -> Vectors:
         """The found radius, as a vector of length 1; once."""
         if not self._open:
             raise RuntimeError("This search was made and paid for once.")
@@ -472,11 +450,8 @@ class _SearchSession(Session):
             raise ValueError(f"Expected {record.n_vectors} vectors, as was priced.")
 
         def passes(number: int) -> bool:
-            known = _known(vectors, radii[number], record.enough, 1)
-            if isinstance(known, Concentrated):
-                reached = known.h_index
-            else:
-                reached = c.clamped_h_index(record.few, record.enough, known, radii[number])
+            rows = c.comparable(vectors, radii[number])
+            reached = c.clamped_h_index(record.few, record.enough, rows, radii[number])
             return c.noisy(reached, record.noise_std, self._noise) >= record.target
 
         return np.array([radii[first_passing(len(radii) - 1, passes)]])

@@ -17,7 +17,7 @@ import numpy as np
 
 from userdp.data.store import in_bytes
 from userdp.data.users import RemoteUsers, UserData
-from userdp.engines import Contribution, EngineLost, Scattered, engine_of
+from userdp.engines import Contribution, EngineLost, engine_of
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
@@ -57,8 +57,7 @@ class Engine(Protocol):
     """Maps a statistic over users; knows no algorithm and draws nothing at random.
 
     One that computes elsewhere also has `place(data)`, which brings the data there before anything is charged, and
-    gives what the other methods then get as their data. It may have `scattered(statistic, data, users)`, too: one
-    vector per user, as `Scattered` says.
+    gives what the other methods then get as their data.
     """
 
     def vectors(self, statistic: Statistic, data: Any, users: Users, n_groups: int) -> Vectors:
@@ -289,14 +288,8 @@ class Curator:
             raise ValueError("Expected a total of whole numbers.")
         return session.release_total(made, radius)
 
-    def _all_vectors(
-        self, step: Step, session: Session, statistic: Statistic, users: Users, radius: float
-    ) -> Vectors | Scattered:
-        """All vectors of a round, here or elsewhere, or the last block, after the session has taken in the others."""
-        scattered = getattr(self._engine, "scattered", None)
-        if scattered is not None and session.takes_scattered and step.n_groups is None:
-            vectors: Scattered = scattered(statistic, self._data, users)  # which stay where the data is
-            return vectors
+    def _all_vectors(self, step: Step, session: Session, statistic: Statistic, users: Users, radius: float) -> Vectors:
+        """All vectors of a round, or the last block, after the session has taken in the others."""
         n_groups = len(users) if step.n_groups is None else step.n_groups
         block = step.mechanism.block or n_groups
         if step.n_groups is not None or block >= n_groups:

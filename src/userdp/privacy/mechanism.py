@@ -115,7 +115,6 @@ class DrawnOnce(Protocol):
 class Session(ABC):
     """One run of a mechanism. By default everyone takes part, and all vectors of a round come at once."""
 
-    takes_scattered: ClassVar[bool] = False  # whether `release` also takes vectors that are elsewhere
     drawn_once: DrawnOnce | None = None  # what all rounds share, if anything; a run that goes on needs it
 
     def choose(self, users: Users) -> Users:
