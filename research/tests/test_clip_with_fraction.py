@@ -23,18 +23,14 @@ def record(**change):
     return ClipWithFraction(**(BASE | change))
 
 
-def released(vectors, kept, radii, block=None, **change):
+def released(vectors, kept, radii, **change):
     """All rounds of a session without noise: rows of vectors for the users that the coins keep."""
     made = record(n_vectors=len(vectors), rounds=len(kept), **change)
     session, out = made.start(Coins(kept)), []
     for radius in radii:
         chosen = session.choose(np.arange(len(vectors)))
-        size, last = block or len(chosen), 0
         with np.errstate(all="ignore"):
-            for first in range(0, len(chosen) - size, size):
-                session.add(vectors[chosen[first : first + size]], radius)
-                last = first + size
-            out.append(session.release(vectors[chosen[last:]], radius))
+            out.append(session.release(vectors[chosen], radius))
     return made, out
 
 
@@ -58,8 +54,8 @@ def test_an_empty_sample_is_noise_alone_and_tells_that_it_knows_nothing():
 
 
 @settings(max_examples=400, deadline=None)
-@given(data=st.data(), block=st.integers(1, 6))
-def test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_every_round(data, block):
+@given(data=st.data())
+def test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_every_round(data):
     """Whole sessions: for all coins, with a user's first data, with its second, and without it (its coin down)."""
     size, width, rounds = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     row = st.lists(numbers, min_size=width, max_size=width)
@@ -68,9 +64,9 @@ def test_one_user_moves_mean_and_fraction_by_at_most_their_sensitivities_in_ever
     radii = data.draw(st.lists(st.sampled_from(RADII), min_size=rounds, max_size=rounds))
     user, replaced, without = data.draw(st.integers(0, size - 1)), vectors.copy(), kept.copy()
     replaced[user], without[:, user] = data.draw(row), False
-    made, base = released(vectors, without, radii, block)
+    made, base = released(vectors, without, radii)
     for rows in (vectors, replaced):
-        for now, then, coins, radius in zip(released(rows, kept, radii, block)[1], base, kept, radii, strict=True):
+        for now, then, coins, radius in zip(released(rows, kept, radii)[1], base, kept, radii, strict=True):
             moved = (now[:width] - then[:width]) / radius
             assert math.hypot(*moved) <= coins[user] * made.sensitivity(1.0, width) / 2
             assert abs(now[-1] - then[-1]) <= coins[user] * made.fraction_sensitivity / 2

@@ -138,7 +138,7 @@ def test_rounding_to_a_coarse_grid_is_paid_for():
     cosines = []
     for seed in range(100):
         right, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(20, 2)))
-        one, other = (record.contribution(v[None], 1.0)[:-1] * 2.0**-11 for v in right.T)
+        one, other = (clip.clipped_total(v[None], 1.0, record.bits)[:-1] * 2.0**-11 for v in right.T)
         cosines.append(one @ other)
     assert 0 > min(cosines) >= -charged / 2
 

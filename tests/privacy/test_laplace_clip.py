@@ -31,7 +31,7 @@ def of(n_vectors, multiplier=5.0, rounds=1):
 
 def total(record, vectors, radius):
     with np.errstate(all="ignore"):
-        return record.contribution(vectors, radius)
+        return clipped_total(vectors, radius, record.bits, laplace=True)
 
 
 def distance(first, second):

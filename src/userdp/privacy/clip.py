@@ -31,7 +31,7 @@ class Clip(Mechanism):
     """`rounds` releases of the mean of `n_vectors` vectors, each clipped to length r (the radius at release time).
 
     (1/K) sum of min(1, r/|x_j|) x_j + N(0, (noise_multiplier * 2r/K)^2 I), K = `n_vectors`. A vector that is not finite
-    counts as 0. Vectors come in `block` at a time, which is about memory only. There is no test, so nothing ever
+    counts as 0. `block` vectors are held at a time, which is about memory only. There is no test, so nothing ever
     aborts; where vectors are long compared with how far they are apart, `OutlierRemoval` adds less noise.
 
     acute: the noise is noise_multiplier * sqrt(2) r/K: two vectors of length at most r whose angle is at most 90
@@ -110,10 +110,6 @@ class Clip(Mechanism):
         """The radius that clips no vector of this length (2-norm) with at most so many entries that are not 0."""
         return length * math.sqrt(entries) if self.laplace else length
 
-    def contribution(self, vectors: Vectors, radius: float) -> Integers:
-        """What vectors add to a round's total, wherever they are: see `clipped_total`."""
-        return ClippedTotal(radius, self.bits, self.block, self.laplace)(vectors)
-
     def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
         """The noisy mean of a round's total."""
         mean = mean_of(total, radius, self.bits, self.expected)
@@ -126,74 +122,52 @@ class Clip(Mechanism):
 
 
 class _Session(Session):
+    """Rounds of totals: of everyone, or of a sample that serves one round."""
+
     def __init__(self, record: Clip, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._rounds_left = record.rounds
-        self._begin(0 if record.samples_users else record.n_vectors)
-
-    def _begin(self, asked: int, counted: bool = True) -> None:
-        """A new total, of so many vectors."""
-        self._left, self._counted, self._radius = asked, counted, math.nan
-        self._total: Integers | None = None
+        self._asked = 0 if record.samples_users else record.n_vectors  # how many vectors the round has
+        self._counted, self._radius = True, math.nan
 
     def choose(self, users: Users) -> Users:
         """Everyone, or a sample. From an empty one nothing could be computed: then one is asked and not counted."""
         record = self._record
         if not record.samples_users:
-            self._begin(record.n_vectors)
             return users
         if len(users) != record.n_vectors:
             raise ValueError(f"Expected {record.n_vectors} users, as was priced.")
         chosen = users[self._noise.poisson_mask(np.full(len(users), record.sampling_probability))]
-        self._begin(max(1, len(chosen)), counted=len(chosen) > 0)
+        self._asked, self._counted = max(1, len(chosen)), len(chosen) > 0
         return chosen if self._counted else users[:1]
-
-    def add(self, vectors: Vectors, radius: float) -> None:
-        """Add what a block of vectors contributes."""
-        if self._total is None:
-            self._total, self._radius = np.zeros(vectors.shape[1] + 1, dtype=np.int64), radius
-        if radius != self._radius:
-            raise ValueError("Expected one radius for all blocks of a round.")
-        if vectors.shape[1] + 1 != self._total.size:
-            raise ValueError("Expected vectors of one length in all blocks of a round.")
-        self._left -= len(vectors)
-        if self._counted:
-            self._total = self._total + self._record.contribution(vectors, radius)
-
-    def release(self, vectors: Vectors, radius: float) -> Vectors:
-        self._check_rounds()
-        self.add(vectors, radius)
-        return self._released(radius)
 
     def contribution(self, radius: float) -> ClippedTotal:
         self._radius = radius
         record = self._record
         return ClippedTotal(radius, record.bits, record.block, record.laplace, record.samples_users)
 
+    def release(self, vectors: Vectors, radius: float) -> Vectors:
+        if len(vectors) != self._asked:
+            raise ValueError(
+                f"Expected {self._record.n_vectors} vectors, as was priced, or one for each user of the sample."
+            )
+        return self.release_total(self.contribution(radius)(vectors), radius)
+
     def release_total(self, total: Integers, radius: float) -> Vectors:
         """The same of a total of all of a round's vectors, as `contribution` adds them up."""
-        self._check_rounds()
+        if self._rounds_left == 0:
+            raise RuntimeError("These means were released and paid for.")
         if radius != self._radius:
             raise ValueError("Expected the radius that vectors were clipped to.")
         # Every vector adds 1 or -1 to the last number, and at most a radius to the others: what no engine that adds
         # each user once can give is refused. (Two users too many cannot be told by that.)
-        count, longest = int(total[-1]), self._left * 2.0**self._record.bits * (1 + SHARED_ROUNDING)
-        if abs(count) > self._left or (count - self._left) % 2 or np.linalg.norm(total[:-1].astype(float)) > longest:
+        count, longest = int(total[-1]), self._asked * 2.0**self._record.bits * (1 + SHARED_ROUNDING)
+        if abs(count) > self._asked or (count - self._asked) % 2 or np.linalg.norm(total[:-1].astype(float)) > longest:
             raise ValueError("Expected the total of one vector for each user of the round.")
-        self._left, self._total = 0, total if self._counted else np.zeros_like(total)
-        return self._released(radius)
-
-    def _check_rounds(self) -> None:
-        if self._rounds_left == 0:
-            raise RuntimeError("These means were released and paid for.")
-
-    def _released(self, radius: float) -> Vectors:
-        record, left, total = self._record, self._left, self._total
-        self._begin(0 if record.samples_users else record.n_vectors)
-        if left != 0 or total is None:
-            raise ValueError(f"Expected {record.n_vectors} vectors, as was priced, or one for each user of the sample.")
         self._rounds_left -= 1
-        return record.released(total, radius, self._noise)
+        if self._record.samples_users:
+            self._asked = 0
+        return self._record.released(total if self._counted else np.zeros_like(total), radius, self._noise)
 
 
 @dataclass(frozen=True)
