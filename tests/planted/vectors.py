@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         "records take what is no number",
-        "check_record",
+        "check_number",
         "not isinstance(value, (int, float, np.floating, np.integer))",
         "False",
         "privacy/test_mechanism.py::test_what_could_change_or_is_no_number_is_refused_as_a_real",
@@ -76,10 +76,8 @@ MUTANTS = [
     Mutant(
         "records take what is not positive",
         "check_record",
-        "if not (math.isfinite(number) and number > 0):\n"
-        '            raise ValueError(f"Expected {name}={number} to be finite and > 0.")\n'
-        "        if not _SMALLEST <= number <= _LARGEST:",
-        "if False:",
+        "(number,) = check_positive(**{name: getattr(record, name)})\n        if not _SMALLEST <= number <= _LARGEST:",
+        "number = check_number(name, getattr(record, name))\nif False:",
         "privacy/test_mechanism.py::test_reals_are_finite_and_positive",
     ),
     Mutant(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import brute_counts
 
+from userdp._validate import check_radius
 from userdp.paper import concentration as c
 from userdp.paper import paper_outlier_removal as printed
-from userdp.privacy.mechanism import check_radius
 
 # --- h-index, score and deficit ------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from userdp import paper, privacy
+from userdp._validate import check_counts, check_record
 from userdp.paper.outlier_removal import RadiusSearch
 from userdp.privacy.clip import Clip
-from userdp.privacy.mechanism import Aborted, Mechanism, check_counts, check_record, described
+from userdp.privacy.mechanism import Aborted, Mechanism, described
 from userdp.privacy.noise import noise_source
 from userdp.statistics.moments import UserMean
 

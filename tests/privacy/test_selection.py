@@ -21,10 +21,9 @@ from userdp.privacy.accounting import (
 from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import Allotment
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.selection import PartLedger, plan_selection, select
+from userdp.privacy.selection import Allotment, PartLedger, plan_selection, select
 from userdp.statistics.moments import UserMean
 
 BUDGET = Budget(1.0, 1e-6)

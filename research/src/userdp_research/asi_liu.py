@@ -24,12 +24,12 @@ import math
 
 import numpy as np
 
+from userdp._validate import check_counts
 from userdp.domains import Domain
 from userdp.paper.accelerated import OUTLIERS, RADII, GradientPhase, GradientSteps
 from userdp.paper.mean_plans import means_noise, plan_means
 from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanism import check_counts
 from userdp.solvers.base import SolverPlan, check_sizes
 from userdp.solvers.problem import Problem
 from userdp_research.descent import AveragedSGD, sgd_excess, sgd_step

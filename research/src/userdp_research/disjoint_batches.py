@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from userdp._validate import check_counts
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
 from userdp.privacy.clip import Clip
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from userdp._validate import check_counts
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem

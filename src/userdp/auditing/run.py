@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from userdp._validate import check_counts
 from userdp.auditing.bounds import Finding
 from userdp.auditing.pairs import Pair, mechanism_pairs
 from userdp.auditing.plans import plan_pairs
 from userdp.auditing.trainings import VARIANTS, audit_canaries, audit_edges, audit_membership
 from userdp.privacy.accounting import Budget
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.noise import noise_source
 from userdp.solvers.base import ATTACKS, SOLVERS
 from userdp.solvers.planner import AUTO

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from userdp._validate import check_counts
 from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import expect, guarded
 from userdp.privacy.accounting import budget_for, rounded_up
 from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.ledger import ODOMETER, Ledger
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.statement import IN_PARALLEL, apart
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")

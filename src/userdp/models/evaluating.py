@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from userdp._validate import check_counts
 from userdp.data.schema import positions
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
@@ -20,7 +21,6 @@ from userdp.models.sklearn_compat import documented, owners, read_targets, read_
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan
 from userdp.privacy.statement import COVERS_EVALUATION, Statement
 from userdp.solvers.planner import check_delta

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
+from userdp._validate import check_counts
 from userdp.data.schema import matrix
 from userdp.data.source import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
@@ -28,7 +29,6 @@ from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import check_counts
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
 from userdp.solvers.inference import with_intervals

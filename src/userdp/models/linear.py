@@ -25,6 +25,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from userdp import losses
+from userdp._validate import check_counts
 from userdp.data.columns import PRIVATE, Columns
 from userdp.data.schema import numbers
 from userdp.data.source import SHARED, Source, check_purpose, shares_memory
@@ -59,7 +60,6 @@ from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.statement import Statement
 from userdp.solvers.base import Result
 from userdp.solvers.planner import default_radius

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from userdp._validate import check_counts
 from userdp.paper.concentration import sensitivity
 from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch, radius_grid
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 
 # Fractions of epsilon that AboveThreshold may get, of the rounds' budget that Gaussian tests may get, and of the

@@ -16,9 +16,10 @@ import numpy as np
 import scipy  # whose parts load when they are used
 from scipy.special import ndtri
 
+from userdp._validate import check_record
 from userdp.paper import concentration as c
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 
 _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / epsilon values

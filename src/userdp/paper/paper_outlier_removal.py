@@ -11,10 +11,11 @@ from typing import ClassVar
 import numpy as np
 import scipy  # whose parts load when they are used
 
+from userdp._validate import check_record
 from userdp.paper import concentration as c
 from userdp.paper.concentration import AboveThreshold, AboveThresholdOnce, Test, laplace_tail
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 
 

@@ -36,13 +36,13 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
+from userdp._validate import check_counts
 from userdp.domains import Ball, Domain
 from userdp.paper import concentration
 from userdp.paper.mean_plans import FAILURE_FRACTION
 from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.problem import Problem

@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from userdp._validate import check_kind, check_number
+
 if TYPE_CHECKING:  # loaded where they are needed, which takes a second
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -74,9 +76,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
-            if not isinstance(getattr(self, name), (int, float, np.floating)):
-                raise TypeError(f"Expected {name} to be a number, got {type(getattr(self, name)).__name__}.")
-            object.__setattr__(self, name, float(getattr(self, name)))
+            object.__setattr__(self, name, check_number(name, getattr(self, name)))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise ValueError(f"Expected epsilon={self.epsilon} to be finite and > 0; 1.0 is a common choice.")
         if not 0 <= self.delta < 1:
@@ -310,8 +310,7 @@ def gaussian_multiplier(budget: Budget, releases: int = 1, other: Cost | None = 
     >>> round(gaussian_multiplier(Budget(1.0, 1e-6)), 3)
     4.225
     """
-    if not isinstance(budget, Budget):
-        raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
+    check_kind(Budget, budget=budget)
     if releases < 1:
         raise ValueError(f"Expected releases={releases} >= 1.")
     spent = other or Cost()

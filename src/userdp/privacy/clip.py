@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanism import Integers, Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Integers, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 
 _ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0

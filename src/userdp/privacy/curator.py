@@ -15,13 +15,14 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
+from userdp._validate import check_kind, check_radius
 from userdp.data.store import in_bytes
 from userdp.data.users import RemoteUsers, UserData
 from userdp.engines import Contribution, EngineLost, engine_of
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.journal import Journal, OpenJournal, as_journal, recorded, run_facts
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import Aborted, Integers, Session, Users, Vectors, check_radius
+from userdp.privacy.mechanism import Aborted, Integers, Session, Users, Vectors
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import Statement, statement
@@ -100,15 +101,13 @@ class Curator:
         checkpoint: Journal | str | os.PathLike[str] | None = None,
         unit: str = "user",
     ) -> None:
-        for name, value, kind in (("plan", plan, Plan), ("ledger", ledger, Ledger)):
-            if not isinstance(value, kind):
-                raise TypeError(f"Expected {name} to be {kind.__name__}, got {type(value).__name__}.")
+        check_kind(Plan, plan=plan)
+        check_kind(Ledger, ledger=ledger)
         if not isinstance(data, UserData | RemoteUsers):
             raise TypeError(f"Expected data to be UserData, got {type(data).__name__}.")
-        if not isinstance(budget, Budget | None):
-            raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
         noise = noise_source(insecure_seed)
         self.budget = ledger.budget if budget is None else budget
+        check_kind(Budget, budget=self.budget)
         plan.certify(self.budget)
         if data.n_users != plan.n_users:
             raise ValueError(

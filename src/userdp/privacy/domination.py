@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri_exp
 
+from userdp._validate import check_number
 from userdp.privacy import accounting as a
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, Numbers, Subsampled
 
@@ -174,14 +175,12 @@ class Filter:
     failure_fraction: float = FAILURE_FRACTION
 
     def __post_init__(self) -> None:
-        if isinstance(self.failure_fraction, bool) or not isinstance(self.failure_fraction, (int, float, np.floating)):
-            raise TypeError(f"Expected failure_fraction to be a number, got {type(self.failure_fraction).__name__}.")
+        object.__setattr__(self, "failure_fraction", check_number("failure_fraction", self.failure_fraction))
         if not 0 <= self.failure_fraction < 1:
             raise ValueError(
                 f"Expected 0 <= failure_fraction={self.failure_fraction} < 1: the part of delta for failures; "
                 f"{FAILURE_FRACTION} is usual, 0 leaves all of delta to Gaussian noise."
             )
-        object.__setattr__(self, "failure_fraction", float(self.failure_fraction))
 
     @property
     def most_failure(self) -> float:

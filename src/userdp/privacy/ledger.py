@@ -25,10 +25,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from userdp._validate import check_kind, check_seed
 from userdp.privacy.accounting import SMALLEST_MU, Budget, BudgetExceeded, Cost, bisect, certify, epsilon_at
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
 from userdp.privacy.mechanism import described
-from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan
 from userdp.privacy.sqlite_file import connect, create, transaction, undamaged
 
@@ -138,8 +138,7 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget, path: str | Path | None = None, failure_fraction: float | None = None) -> None:
-        if not isinstance(budget, Budget):
-            raise TypeError(f"Expected budget to be a Budget(epsilon, delta), got {type(budget).__name__}.")
+        check_kind(Budget, budget=budget)
         wanted = Filter(budget, FAILURE_FRACTION if failure_fraction is None else failure_fraction)
         if path is not None:
             create(Path(path).resolve(), "ledger", lambda db, _: _write_tables(db, wanted))
@@ -216,7 +215,7 @@ class Ledger:
         `token` is a name of the run, in a journal: a run that goes on after it was killed is not charged again.
         `unit`: whether the plan's users are users, or single rows; another one than before raises `ValueError`.
         """
-        noise_source(insecure_seed)  # a seed that cannot be one is refused before it is written down
+        insecure_seed = check_seed(insecure_seed)  # what is none is refused before it is written down
         if unit not in UNITS:
             raise ValueError(f'unit must be "user" or "row", got {unit!r}. Nothing was charged.')
         with self._transaction() as db:
@@ -234,7 +233,7 @@ class Ledger:
                 return
             before = [charge.dominating for charge in _charges(db, self.path)]
             new = self._accepted(plan.costs, before)
-            seed = None if insecure_seed is None else str(int(insecure_seed))
+            seed = None if insecure_seed is None else str(insecure_seed)
             today = datetime.now(UTC).date().isoformat()
             run = db.execute(
                 "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating, mark) "

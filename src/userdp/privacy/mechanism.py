@@ -7,10 +7,9 @@ from public inputs and earlier releases, because the noise is proportional to it
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NoReturn, Protocol
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +24,6 @@ Vectors = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Failures may be tiny; noise that no budget asks for could not be drawn.
-_SMALLEST, _LARGEST = 1e-150, 1e12
-_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-400, 2.0**400
-
 _NOT_CONCENTRATED = (
     "The private test failed: too many users' vectors are far from the others. Likely causes: users with missing "
     "values or targets (fill them first), a radius that is too small (search for it privately), or more outliers than "
@@ -42,68 +37,6 @@ class Aborted(RuntimeError):
     def __init__(self, reason: str = _NOT_CONCENTRATED) -> None:
         self.reason = reason
         super().__init__(f"{reason} What was released before stands; the budget of this step is spent.")
-
-
-def check_counts(at_least: int = 1, **numbers: object) -> tuple[int, ...]:
-    """The numbers as plain ints, in order: products of a few bits' integers would wrap around.
-
-    Refuses anything but large enough whole numbers: half a round would be charged as half and released as one.
-    """
-    counts = []
-    for name, number in numbers.items():
-        if not (isinstance(number, (int, np.integer)) and number >= at_least):
-            raise ValueError(f"Expected {name}={number!r} to be a whole number >= {at_least}.")
-        counts.append(int(number))
-    return tuple(counts)
-
-
-def check_record(
-    record: object,
-    reals: tuple[str, ...] = (),
-    counts: tuple[str, ...] = (),
-    from_zero: str = "",
-    chances: tuple[str, ...] = (),
-) -> None:
-    """Check a frozen record's numbers and store them as plain floats and ints.
-
-    What was priced must not change afterwards, as an array could, nor be priced in the precision of a narrow float.
-    `from_zero` names the count that may be 0; `chances` are reals below 1.
-    """
-    for name in reals + chances:
-        value = getattr(record, name)
-        if not isinstance(value, (int, float, np.floating, np.integer)):
-            raise TypeError(f"Expected {name} to be a number, got {type(value).__name__}.")
-        try:
-            number = float(value)
-        except OverflowError:  # a whole number beyond all floats
-            number = math.inf
-        if not (math.isfinite(number) and number > 0):
-            raise ValueError(f"Expected {name}={number} to be finite and > 0.")
-        if not _SMALLEST <= number <= _LARGEST:
-            raise ValueError(f"Expected {_SMALLEST:g} <= {name}={number} <= {_LARGEST:g}.")
-        if name in chances and not number < 1:
-            raise ValueError(f"Expected 0 < {name}={number} < 1.")
-        object.__setattr__(record, name, number)
-    for name in counts:
-        (count,) = check_counts(at_least=0 if name == from_zero else 1, **{name: getattr(record, name)})
-        object.__setattr__(record, name, count)
-
-
-def check_radius(radius: float) -> float:
-    """The radius as a float, if it is one whose squares, and sums of K vectors of 2^20 radii, cannot overflow."""
-    if not isinstance(radius, (int, float, np.floating, np.integer)):
-        raise TypeError(f"Expected radius to be a number, got {type(radius).__name__}.")
-    try:
-        number = float(radius)
-    except OverflowError:  # a whole number beyond all floats
-        number = math.inf
-    if not number > 0:
-        raise ValueError(f"Expected radius={number} > 0: how far apart two users' vectors may be to count as close.")
-    if not _SMALLEST_RADIUS <= number <= _LARGEST_RADIUS:
-        raise ValueError(
-            f"Expected {_SMALLEST_RADIUS:g} <= radius={number} <= {_LARGEST_RADIUS:g}: rescale the features."
-        )
-    return number
 
 
 class DrawnOnce(Protocol):
@@ -191,29 +124,3 @@ def described(mechanism: Mechanism) -> dict[str, Any]:
     # Every kind is a dataclass, which its base class alone does not tell.
     numbers = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}  # type: ignore[arg-type]
     return {"kind": mechanism.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}
-
-
-@dataclass(frozen=True)
-class Allotment(Mechanism):
-    """`rounds` fits on the same `n_vectors` users, each of Gaussian releases whose mu^2 add up to `mu_squared` at most.
-
-    Priced and charged like any mechanism; `privacy.selection` carries it out, fit by fit, each on a ledger of its part.
-
-    Guarantee: rounds * mu_squared (Gaussian), however fits are chosen by what was released before. Proof:
-    docs/proofs.md, section 32.
-    """
-
-    kind: ClassVar[str] = "allotment"
-    n_vectors: int
-    mu_squared: float
-    rounds: int = 1
-
-    def __post_init__(self) -> None:
-        check_record(self, ("mu_squared",), ("n_vectors", "rounds"))
-
-    @property
-    def cost(self) -> Cost:
-        return Cost(gaussian=math.nextafter(self.rounds * self.mu_squared, math.inf))
-
-    def start(self, noise: Noise) -> NoReturn:
-        raise RuntimeError("Expected fits, each on a ledger of its part (privacy.selection): this releases no vectors.")

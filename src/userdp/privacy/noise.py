@@ -24,6 +24,8 @@ from opendp.measurements import make_gaussian, make_gaussian_threshold, make_lap
 from opendp.metrics import absolute_distance, l02inf_distance, l1_distance, l2_distance
 from opendp.mod import Domain, Measurement, Metric, enable_features  # the prelude would load pandas and scikit-learn
 
+from userdp._validate import check_positive, check_seed
+
 enable_features("contrib")
 
 Vector = NDArray[np.float64]
@@ -156,11 +158,8 @@ class SeededNoise:
 
 def noise_source(insecure_seed: int | None = None) -> Noise:
     """The private source, or a reproducible one that is NOT PRIVATE if `insecure_seed` is given."""
-    if insecure_seed is None:
-        return SecureNoise()
-    if isinstance(insecure_seed, bool) or not isinstance(insecure_seed, (int, np.integer)) or insecure_seed < 0:
-        raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {type(insecure_seed).__name__}.")
-    return SeededNoise(int(insecure_seed))
+    seed = check_seed(insecure_seed)
+    return SecureNoise() if seed is None else SeededNoise(seed)
 
 
 def gaussian_std(sensitivity: float, multiplier: float, dimension: int) -> float:
@@ -169,8 +168,7 @@ def gaussian_std(sensitivity: float, multiplier: float, dimension: int) -> float
     >>> 5.0 < gaussian_std(1.0, 5.0, 1000) < 5.0 * (1 + 1e-8)
     True
     """
-    _check_positive(sensitivity=sensitivity, multiplier=multiplier)
-    sensitivity, multiplier = float(sensitivity), float(multiplier)
+    sensitivity, multiplier = check_positive(sensitivity=sensitivity, multiplier=multiplier)
     return _certified_scale("gaussian", sensitivity * multiplier, sensitivity, 1 / (2 * multiplier**2), dimension)
 
 
@@ -180,7 +178,7 @@ def laplace_scale(sensitivity: float, epsilon: float, dimension: int) -> float:
     >>> 2.0 < laplace_scale(1.0, 0.5, 10) < 2.0 * (1 + 1e-8)
     True
     """
-    _check_positive(sensitivity=sensitivity, epsilon=epsilon)
+    sensitivity, epsilon = check_positive(sensitivity=sensitivity, epsilon=epsilon)
     return _certified_scale("laplace", sensitivity / epsilon, sensitivity, epsilon, dimension)
 
 
@@ -210,7 +208,7 @@ def threshold_noise(multiplier: float, failure: float, keys: int, moved: int, la
     >>> 1e4 <= std < 1.0001e4, 5.6 * std < threshold < 6 * std
     (True, True)
     """
-    _check_positive(multiplier=multiplier, failure=failure)
+    check_positive(multiplier=multiplier, failure=failure)
     std, extra = multiplier * moved, 2.0**-48
     while not _threshold_measurement(std, largest).map((keys, moved, largest))[0] <= 1 / (2 * multiplier**2):
         std, extra = multiplier * moved * (1 + extra), 2 * extra
@@ -268,12 +266,6 @@ def _space(kind: str, dimension: int) -> tuple[Any, Domain, Metric]:
     if kind == "gaussian":
         return make_gaussian, domain, l2_distance(T=float)
     return make_laplace, domain, l1_distance(T=float)
-
-
-def _check_positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not (math.isfinite(number) and number > 0):
-            raise ValueError(f"Expected {name}={number} to be finite and > 0.")
 
 
 def _random_words(n: int) -> NDArray[np.uint64]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import Budget, Cost, certify
-from userdp.privacy.mechanism import Mechanism, check_record
+from userdp.privacy.mechanism import Mechanism
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
+from userdp._validate import check_counts, check_record
 from userdp.data.users import UserData
 from userdp.privacy.accounting import (
     DELTA_RESERVE,
@@ -33,8 +34,8 @@ from userdp.privacy.clip import Clip
 from userdp.privacy.curator import WARNINGS_OFF, Curator
 from userdp.privacy.domination import Dominating, is_gaussian
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.mechanism import Allotment, Mechanism, Users, Vectors, check_counts
-from userdp.privacy.noise import noise_source
+from userdp.privacy.mechanism import Mechanism, Users, Vectors
+from userdp.privacy.noise import Noise, noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.statistics.moments import UserMean
 
@@ -54,6 +55,32 @@ Fit: TypeAlias = Callable[[int, Users, Ledger, int | None], T]
 # How bad models are for each of these users: (users, models) numbers, a row made of its user's data alone.
 Losses: TypeAlias = Callable[[list[T], Users], Vectors]
 Tell: TypeAlias = Callable[[str, int, int], None]  # which step begins, how many are done, of how many
+
+
+@dataclass(frozen=True)
+class Allotment(Mechanism):
+    """`rounds` fits on the same `n_vectors` users, each of Gaussian releases whose mu^2 add up to `mu_squared` at most.
+
+    Priced and charged like any mechanism; `select` carries it out, fit by fit, each on a ledger of its part.
+
+    Guarantee: rounds * mu_squared (Gaussian), however fits are chosen by what was released before. Proof:
+    docs/proofs.md, section 32.
+    """
+
+    kind: ClassVar[str] = "allotment"
+    n_vectors: int
+    mu_squared: float
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        check_record(self, ("mu_squared",), ("n_vectors", "rounds"))
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(gaussian=math.nextafter(self.rounds * self.mu_squared, math.inf))
+
+    def start(self, noise: Noise) -> NoReturn:
+        raise RuntimeError("Expected fits, each on a ledger of its part (privacy.selection): this releases no vectors.")
 
 
 class PartLedger(Ledger):

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import Cost
 from userdp.privacy.clip import grid_bits
-from userdp.privacy.mechanism import Integers, Mechanism, Session, Vectors, check_record
+from userdp.privacy.mechanism import Integers, Mechanism, Session, Vectors
 from userdp.privacy.noise import Noise, threshold_noise
 
 _WORD = 2.0**48  # a word is a whole number below

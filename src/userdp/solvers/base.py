@@ -16,9 +16,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from scipy.special import bdtrik
 
+from userdp._validate import check_counts
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.curator import Curator
-from userdp.privacy.mechanism import Aborted, check_counts
+from userdp.privacy.mechanism import Aborted
 from userdp.privacy.plan import Plan
 from userdp.privacy.statement import AffectedUsers, Statement
 from userdp.solvers.problem import Problem

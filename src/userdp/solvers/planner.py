@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from userdp._validate import check_counts
 from userdp.domains import Ball
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
-from userdp.privacy.mechanism import check_counts
 from userdp.solvers.base import PROVEN, SOLVERS, SolverPlan, without_delta
 from userdp.solvers.problem import Problem
 

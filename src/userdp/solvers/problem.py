@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
+from userdp._validate import check_record
 from userdp.domains import Domain
 from userdp.losses import Loss
-from userdp.privacy.mechanism import check_record
 
 # Typical logits: 3 is a probability of 95%. Too large costs a little noise, too small a slow start.
 _TYPICAL_LOGIT = 3.0

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from userdp._validate import check_counts
 from userdp.losses import Loss, smoothed
 from userdp.privacy.accounting import Budget, Cost, calibrate, gaussian_multiplier
 from userdp.privacy.clip import Clip
-from userdp.privacy.mechanism import check_counts
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import AffectedUsers
 from userdp.solvers.base import (

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from userdp._validate import check_record
 from userdp.privacy import clip
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Integers, Vectors, check_record
+from userdp.privacy.mechanism import Integers, Vectors
 from userdp.privacy.noise import Noise
 
 

@@ -16,8 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 from userdp_research.mechanisms.winsorized import bins_of
 

@@ -8,8 +8,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import Cost
-from userdp.privacy.mechanism import Mechanism, Session, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Vectors
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import Statistic
 

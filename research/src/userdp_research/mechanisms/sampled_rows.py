@@ -10,9 +10,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import Cost
 from userdp.privacy.clip import clipped_total, grid_bits, mean_of
-from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import Statistic
 from userdp_research.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, replace_one_delta

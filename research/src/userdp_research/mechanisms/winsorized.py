@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from userdp._validate import check_record
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
-from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors, check_record
+from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 
 
