@@ -3,6 +3,7 @@
 import pytest
 
 from userdp.paper.outlier_removal import OutlierRemoval
+from userdp.privacy import ledger
 from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.privacy.plan import Plan, Step
 
@@ -20,3 +21,8 @@ def charge_until_refused(book):
         except BudgetExceeded:
             return accepted
     pytest.fail("the ledger never refuses")
+
+
+def spent(book):
+    """What was spent in all, as charged between runs, by each way of being in the plans' sets of users."""
+    return ledger._totals(charge.dominating for charge in book.charges())

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from support_ledger import BUDGET, charge_until_refused, plan
+from support_ledger import BUDGET, charge_until_refused, plan, spent
 
 from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy import accounting, ledger
@@ -28,7 +28,7 @@ def test_charges_are_written_down_and_composed(book):
     book.charge(plan(20.0), "second", insecure_seed=2**70)
     first, second = book.charges()
     assert (first.costs, second.costs) == (plan().costs, plan(20.0).costs)
-    assert book.spent() == (first.dominating[0] + second.dominating[0],)
+    assert spent(book) == (first.dominating[0] + second.dominating[0],)
     assert first.dominating == (dominating(plan().costs[0]),)
     assert (first.purpose, second.purpose) == ("first", "second")
     assert first.private
@@ -45,7 +45,7 @@ def test_what_was_spent_is_told_at_any_delta(book):
     assert book.spent_epsilon() == accounting.epsilon_at(plan().costs[0], 1e-5)
     assert book.spent_epsilon(1e-3) < book.spent_epsilon() < 1
     book.charge(plan())
-    (total,) = book.spent()
+    (total,) = spent(book)
     charged = Cost(gaussian=total.mu_squared, failure=total.failure)
     assert book.spent_epsilon() == accounting.epsilon_at(charged, 1e-5)
     assert book.spent_epsilon(1e-3) == accounting.epsilon_at(charged, 1e-3)
@@ -114,7 +114,7 @@ def test_users_who_paid_less_in_one_plan_do_not_hide_those_who_paid_more(book):
     book.charge(mixed)
     book.charge(mixed)
     cheap, dear, last = (dominating(cost) for cost in (mixed.cost_of(0), mixed.cost_of(1500), plan(8.0).costs[0]))
-    assert book.spent() == (dear + dear,)
+    assert spent(book) == (dear + dear,)
     assert Filter(BUDGET).fits(cheap + cheap + last)
     with pytest.raises(BudgetExceeded):
         book.charge(plan(8.0))
@@ -132,7 +132,7 @@ def test_users_who_paid_in_different_ways_are_all_remembered(book):
     book.charge(two_ways)
     book.charge(two_ways)
     noise, failure = (dominating(two_ways.cost_of(k)) for k in (0, 1500))
-    assert set(book.spent()) == {noise + noise, noise + failure, failure + failure}
+    assert set(spent(book)) == {noise + noise, noise + failure, failure + failure}
     with pytest.raises(BudgetExceeded, match=r"failure probabilities add up to 3e-06, expected <= 2.5e-06"):
         book.charge(two_ways)
     with pytest.raises(BudgetExceeded, match=r"the plan needs epsilon=1\..* at delta=7.5e-06"):

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support_adversary import Gaussian, plan
+from support_ledger import spent
 
 from userdp.privacy import ledger
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, Subsampled, epsilon_at
@@ -109,7 +110,7 @@ def test_many_open_an_old_file_at_once(tmp_path):
     path = old_file(tmp_path / "old.db")
     with ThreadPoolExecutor(4) as pool:
         books = list(pool.map(Ledger.open, [path] * 8))
-    assert len({book.spent() for book in books}) == 1
+    assert len({spent(book) for book in books}) == 1
     assert len(books[0].charges()) == 3
 
 

@@ -214,28 +214,23 @@ class _Session(Session):
     def _mean(self, counted: _Counted, radius: float) -> Vectors:
         """The filtered mean of vectors whose test has passed at this radius, with its noise."""
         record = self._record
-        mean = counted.mean(c.tight_ramp(record.n_vectors, record.slack))
+        mean = c.filtered_mean(counted.rows, counted.counts, c.tight_ramp(record.n_vectors, record.slack))
         return self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.noise_multiplier)
 
 
 class _Counted(NamedTuple):
-    """The vectors, with NaN for those that are like no other, and how many neighbours each has, up to a cap."""
+    """The vectors, NaN where they are like no other, how many neighbours each has, up to a cap, and their h-index."""
 
     rows: Vectors
     counts: c.Counts
-
-    @property
-    def h_index(self) -> int:
-        return c.h_index(self.counts)
-
-    def mean(self, ramp: c.Ramp) -> Vectors:
-        return c.filtered_mean(self.rows, self.counts, ramp)
+    h_index: int
 
 
 def _counted(vectors: Vectors, radius: float, enough: int, whole: int, pivot: Vectors | None = None) -> _Counted:
     """What is known of the vectors: an h-index that is exact up to `enough`, weights of numbers up to `whole`."""
     rows = c.comparable(vectors, radius)
-    return _Counted(rows, c.counts_up_to(enough, rows, radius, pivot, whole))
+    counts = c.counts_up_to(enough, rows, radius, pivot, whole)
+    return _Counted(rows, counts, c.h_index(counts))
 
 
 def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
@@ -369,7 +364,8 @@ class _SampledSession(Session):
         if c.noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
             raise Aborted
         self._open = True
-        mean = counted.mean(c.minibatch_ramp(batch, record.slack, record.fraction))
+        ramp = c.minibatch_ramp(batch, record.slack, record.fraction)
+        mean = c.filtered_mean(counted.rows, counted.counts, ramp)
         self._last = self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.added_user_multiplier)
         return self._last
 

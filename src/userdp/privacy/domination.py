@@ -196,13 +196,10 @@ class Filter:
         return max(0.0, self.most_failure - spent - own) * _SAMPLED_PART
 
     def fits(self, total: Dominating) -> bool:
+        most_pure = self.budget.epsilon if self.budget.delta == 0 else a.reserved(self.budget.epsilon)
         if total.failure > self.most_failure:
             return False
-        return a.fits(Cost(gaussian=total.mu_squared), self.gaussian) or total.pure <= self._most_pure
-
-    @property
-    def _most_pure(self) -> float:
-        return self.budget.epsilon if self.budget.delta == 0 else a.reserved(self.budget.epsilon)
+        return a.fits(Cost(gaussian=total.mu_squared), self.gaussian) or total.pure <= most_pure
 
     def certify(self, total: Dominating) -> None:
         """Raise `BudgetExceeded` with the figures and the remedy unless the total fits."""

@@ -271,13 +271,6 @@ class Ledger:
         """The random name of a ledger with a file; None in memory."""
         return None if self.path is None else self._identity
 
-    def spent(self) -> tuple[Dominating, ...]:
-        """What was spent in all, as charged between runs, by each way of being in the plans' sets of users.
-
-        It counts a seeded run as if its noise were private, which it is not: `spent_epsilon` is then infinite.
-        """
-        return _totals(charge.dominating for charge in self.charges())
-
     def spent_epsilon(self, delta: float | None = None) -> float:
         """The epsilon that everything charged so far amounts to, at `delta` or at the budget's own: a running total.
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,42 +38,6 @@ _LEAST_DRAWN = 200  # coordinates for which a thread of their own pays
 _FARTHEST = 12
 
 
-class Noise(Protocol):
-    """What mechanisms may draw."""
-
-    @property
-    def seed(self) -> int | None:
-        """None if the draws are private; otherwise the seed that makes them NOT PRIVATE."""
-
-    @property
-    def state(self) -> Any:
-        """Where a seeded source stands, in numbers and words; None of the private one, which has no state."""
-
-    @state.setter
-    def state(self, stands: Any) -> None: ...
-
-    def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
-        """query + N(0, (multiplier * sensitivity)^2 I), rounded towards privacy."""
-
-    def laplace(self, query: Vector, sensitivity: float, epsilon: float) -> Vector:
-        """query + Laplace(sensitivity / epsilon) in each coordinate, rounded towards privacy; l1-sensitivity."""
-
-    def integer_laplace(self, query: int, scale: float) -> int:
-        """query + discrete Laplace: P(k) proportional to exp(-|k|/scale)."""
-
-    def thresholded(self, counts: Mapping[str, int], std: float, threshold: int) -> dict[str, int]:
-        """Counts with discrete Gaussian noise, of those keys only for which they are then at least the threshold."""
-
-    def permutation(self, n: int) -> NDArray[np.int64]:
-        """A uniformly random order of 0..n-1."""
-
-    def poisson_mask(self, probabilities: Vector) -> NDArray[np.bool_]:
-        """A Poisson mask: independent booleans, true with these probabilities (rounded down to multiples of 2^-53)."""
-
-    def integers(self, n: int, high: int) -> NDArray[np.int64]:
-        """n independent whole numbers from 0 to high - 1, each equally likely."""
-
-
 class SecureNoise:
     """The only private source: OpenDP's samplers and the operating system's random bytes.
 
@@ -81,32 +45,39 @@ class SecureNoise:
     (1/multiplier)-GDP, for queries of this l2-sensitivity; `laplace` and `integer_laplace` are pure epsilon-DP.
     """
 
-    seed = None
-    state: Any = None
+    seed = None  # a seed would make the draws NOT PRIVATE
+    state: Any = None  # where a seeded source stands, in numbers and words
 
     def gaussian(self, query: Vector, sensitivity: float, multiplier: float) -> Vector:
+        """query + N(0, (multiplier * sensitivity)^2 I), rounded towards privacy."""
         return _added("gaussian", query, gaussian_std(sensitivity, multiplier, query.size))
 
     def laplace(self, query: Vector, sensitivity: float, epsilon: float) -> Vector:
+        """query + Laplace(sensitivity / epsilon) in each coordinate, rounded towards privacy; l1-sensitivity."""
         return _added("laplace", query, laplace_scale(sensitivity, epsilon, query.size))
 
     def integer_laplace(self, query: int, scale: float) -> int:
+        """query + discrete Laplace: P(k) proportional to exp(-|k|/scale)."""
         return int(_integer_measurement(scale)(int(query)))
 
     def thresholded(self, counts: Mapping[str, int], std: float, threshold: int) -> dict[str, int]:
+        """Counts with discrete Gaussian noise, of those keys only for which they are then at least the threshold."""
         return dict(_threshold_measurement(std, threshold)(dict(counts)))
 
     def permutation(self, n: int) -> NDArray[np.int64]:
+        """A uniformly random order of 0..n-1."""
         keys = _random_words(n)
         order = np.argsort(keys, kind="stable").astype(np.int64)
         # Equal keys would favour the original order. With 64-bit keys this is once in 10^7 for a million users.
         return order if np.all(np.diff(keys[order]) != 0) else self.permutation(n)
 
     def poisson_mask(self, probabilities: Vector) -> NDArray[np.bool_]:
+        """A Poisson mask: independent booleans, true with these probabilities (rounded down to multiples of 2^-53)."""
         uniform = (_random_words(len(probabilities)) >> np.uint64(11)).astype(np.float64)
         return np.asarray(uniform < np.floor(probabilities * 2.0**53))
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
+        """n independent whole numbers from 0 to high - 1, each equally likely."""
         words = _random_words(n).copy()
         # Up to the last multiple of `high` all remainders are equally frequent; words beyond it are drawn again.
         last = np.uint64(2**64 - 2**64 % high - 1)
@@ -116,7 +87,7 @@ class SecureNoise:
 
 
 class SeededNoise:
-    """NOT PRIVATE: reproducible draws for tests and research. Anyone who knows the seed can remove the noise."""
+    """NOT PRIVATE: the same draws, reproducible. Anyone who knows the seed can remove the noise."""
 
     def __init__(self, insecure_seed: int) -> None:
         self.seed = insecure_seed
@@ -154,6 +125,9 @@ class SeededNoise:
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
         return self._generator.integers(high, size=n, dtype=np.int64)
+
+
+Noise: TypeAlias = SecureNoise | SeededNoise  # what mechanisms may draw from
 
 
 def noise_source(insecure_seed: int | None = None) -> Noise:

@@ -121,14 +121,7 @@ class Drafted(Exception):
 class DraftLedger(PartLedger):
     """Tells, before anything is charged, whether a fit would be accepted: raises `Drafted`, or its refusal."""
 
-    def charge(
-        self,
-        plan: Plan,
-        purpose: str = "",
-        insecure_seed: int | None = None,
-        token: str | None = None,
-        unit: str = "user",
-    ) -> None:
+    def charge(self, plan: Plan, *_: object, **__: object) -> None:
         self._accepted(plan.costs, [])
         raise Drafted
 
@@ -176,24 +169,9 @@ class SelectionPlan:
         return (DraftLedger if draft else PartLedger)(mu_squared, self.budget.delta)
 
     @property
-    def fit_noise(self) -> float:
-        """Noise of a candidate's fit / of one fit that had all of the budget."""
-        return math.sqrt(_mu_squared(self.budget) / self.fit_mu_squared)
-
-    @property
-    def refit_noise(self) -> float | None:
-        """The same of the refit, None without one."""
-        return math.sqrt(_mu_squared(self.budget) / self.refit_mu_squared) if self.refit_mu_squared else None
-
-    @property
     def bin_noise(self) -> float:
         """Of the fraction of held-out people in a bin of sizes."""
         return self._clip(_PARTS[_SIZES]).noise_std(1.0, _BINS)
-
-    @property
-    def score_noise(self) -> float:
-        """Of a difference of scores, in units of their range, if 9 in 10 differ by less than 0.05."""
-        return self._clip(_PARTS[_DIFFERENCES]).noise_std(0.05, self.n_candidates)
 
     @property
     def level_noise(self) -> float:
@@ -201,10 +179,14 @@ class SelectionPlan:
         return self._clip(_PARTS[_MEAN]).noise_std(0.5, 1)
 
     def __str__(self) -> str:
-        refit = "" if self.refit_noise is None else f", of the refit {self.refit_noise:.1f}"
+        def noise(mu_squared: float) -> float:  # of a fit / of one that had all of the budget
+            return math.sqrt(_mu_squared(self.budget) / mu_squared)
+
+        refit = f", of the refit {noise(self.refit_mu_squared):.1f}" if self.refit_mu_squared else ""
+        score = self._clip(_PARTS[_DIFFERENCES]).noise_std(0.05, self.n_candidates)  # if 9 in 10 differ by less
         return (
-            f"{self.n_candidates} candidates; noise of a candidate {self.fit_noise:.1f} times that of one fit{refit}; "
-            f"noise of a score {self.score_noise:.2g} of its range"
+            f"{self.n_candidates} candidates; noise of a candidate {noise(self.fit_mu_squared):.1f} times that of one "
+            f"fit{refit}; noise of a score {score:.2g} of its range"
         )
 
 
@@ -295,17 +277,13 @@ def select(
     order = noise.permutation(plan.n_users)
     found: Selected[T] | None = None
     with contextlib.suppress(Exception), WARNINGS_OFF, np.errstate(all="ignore"):  # all of which could tell of a run
-        found = _carried_out(plan, fit, losses, order, noise.seed, tell or _untold)
+        found = _carried_out(plan, fit, losses, order, noise.seed, tell or (lambda *_: None))
     if found is None:
         raise RuntimeError(
             "Expected every candidate to be fitted and scored; one failed on the data, though it passed its check. Try "
             "the search on data that is not private. What was charged is spent."
         )
     return found
-
-
-def _untold(label: str, done: int, total: int) -> None:
-    """Say nothing."""
 
 
 def _carried_out(
@@ -339,7 +317,9 @@ def joint_losses(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None
     bins = np.clip(np.floor(-np.log(lengths) / math.log(_RATIO)), 0, _BINS - 1).astype(np.int64)
     sizes = np.eye(_BINS)[bins]
     mechanisms = {step.label: step.mechanism for step in plan.score_plan.steps}
-    with contextlib.closing(_score_curator(plan, sizes, insecure_seed)) as curator:
+    ledger = plan.part_ledger(plan.score_mu_squared)
+    curator = Curator(_one_row_each(sizes), plan.score_plan, ledger, insecure_seed=insecure_seed)
+    with contextlib.closing(curator):
         counted = curator.release(_SIZES, UserMean(), 1.0)
         radius = longest * _RATIO ** -_first_bin(counted, mechanisms[_SIZES])
         curator.prepare(_one_row_each(differences))
@@ -360,12 +340,6 @@ def _first_bin(fractions: Vectors, mechanism: Mechanism) -> int:
         if beyond > max(_CLIPPED, 2 * std * math.sqrt(number + 1)):
             return number
     return _BINS - 1
-
-
-def _score_curator(plan: SelectionPlan, rows: Vectors, insecure_seed: int | None) -> Curator:
-    return Curator(
-        _one_row_each(rows), plan.score_plan, plan.part_ledger(plan.score_mu_squared), insecure_seed=insecure_seed
-    )
 
 
 def bounded(losses: Vectors) -> Vectors:
