@@ -268,7 +268,7 @@ def test_an_older_copy_that_is_put_back_is_noticed(tmp_path):
     assert len(reader.charges()) == 2
     path.write_bytes(older)
     for seen in (book, reader):
-        for use in (seen.charges, seen.spent, seen.spent_epsilon, lambda seen=seen: seen.charge(plan())):
+        for use in (seen.charges, seen.spent_epsilon, lambda seen=seen: seen.charge(plan())):
             with pytest.raises(ValueError, match=r"hold run 2, which was seen .* older copy .* Nothing was charged"):
                 use()
     assert path.read_bytes() == older
