@@ -1,6 +1,7 @@
 """Clipped means of samples with the fraction of vectors that were not clipped."""
 
 import math
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from userdp import Budget
 from userdp.privacy.accounting import Cost, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.clip import SHARED_ROUNDING, Clip
 from userdp.privacy.noise import SeededNoise
-from userdp_research.mechanisms.clip_with_fraction import ClipWithFraction
+from userdp_research.mechanisms.clip_with_fraction import ClipWithFraction, WithBalance
 
 BASE = {"n_vectors": 40, "sampling_probability": 0.3, "noise_multiplier": 3.0, "fraction_multiplier": 10.0}
 
@@ -32,6 +33,41 @@ def released(vectors, kept, radii, **change):
         with np.errstate(all="ignore"):
             out.append(session.release(vectors[chosen], radius))
     return made, out
+
+
+def n_short(vectors, radius):
+    """How many of the vectors are taken for short."""
+    *_, balance, n_rows = WithBalance(radius, 40, 1024)(vectors)
+    return (n_rows + balance) // 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(vector=st.lists(numbers, min_size=1, max_size=4), radius=st.sampled_from(RADII))
+def test_short_is_what_is_finite_and_within_the_radius(vector, radius):
+    with np.errstate(all="raise"):
+        short = n_short(np.array([vector]), radius)
+    if not np.all(np.isfinite(vector)):
+        assert short == 0
+        return
+    with localcontext() as context:
+        context.prec = 50
+        length = sum(Decimal(float(x)) ** 2 for x in vector).sqrt() / Decimal(radius)
+    if abs(length - 1) > Decimal("1e-14"):
+        assert short == (length <= 1)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 7, 30, 1000])
+def test_whether_a_vector_is_short_does_not_depend_on_where_it_stands(dimension):
+    """Vectors within rounding of the radius: one more user before them must not turn their votes."""
+    rng = np.random.default_rng(dimension)
+    for _ in range(20):
+        vector = rng.normal(size=dimension)
+        rows = np.tile(vector / np.linalg.norm(vector), (33, 1))
+        alone = n_short(rows[:1], 1.0)
+        for size in (2, 3, 8, 33):
+            assert n_short(rows[:size], 1.0) == size * alone
+            assert n_short(rows[1 : size + 1], 1.0) == min(size, 32) * alone
+            assert n_short(np.asfortranarray(rows[:size]), 1.0) == size * alone
 
 
 def test_with_everyone_in_it_is_the_clipped_mean_and_the_fraction_of_short_vectors():

@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         "a total of any number of users",
         "clip._Session.release_total",
-        "abs(count) > self._asked or (count - self._asked) % 2",
+        "int(total[-1]) != self._asked",
         "False",
         _TOTALS + "test_totals_of_other_numbers_of_users_are_refused",
     ),
@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         "vectors are not clipped",
         "clip._clipped",
-        "np.where(short, 1.0, lengths / (sizes if laplace else np.sqrt(sizes)))",
+        "np.where(short, 1.0, 1 / (sizes if laplace else np.sqrt(sizes)))",
         "1.0",
         _ENDS,
     ),
@@ -57,25 +57,11 @@ MUTANTS = [
         _ALL + "test_vectors_of_all_sizes_add_up",
     ),
     Mutant(
-        "rows are clipped to one length, whatever their own",
-        "clip._clipped",
-        "lengths / (sizes",
-        "1.0 / (sizes",
-        _ALL + "test_rows_may_have_lengths_of_their_own",
-    ),
-    Mutant(
         "a vector's integers depend on where it stands",
         "clip._clipped",
         "* 2.0**bits",
         "* 2.0**bits * (1 + np.arange(len(sizes)) % 2 * 1e-9)",
         _ALIKE,
-    ),
-    Mutant(
-        "a vector is short or long by where it stands",
-        "clip._clipped",
-        "sizes <= (lengths if laplace else lengths * lengths)",
-        "sizes <= lengths * lengths + 2e-16 * (np.arange(len(sizes)) % 2 * 8 - 4)",
-        _SAMPLES + "test_whether_a_vector_is_short_does_not_depend_on_where_it_stands",
     ),
     Mutant(
         "whole numbers are rounded up",
@@ -190,13 +176,6 @@ MUTANTS = [
         "max(1, len(chosen)), len(chosen) > 0",
         "max(1, len(chosen)), True",
         _SAMPLES + "test_an_empty_sample_is_noise_alone_and_tells_that_it_knows_nothing",
-    ),
-    Mutant(
-        "long vectors count twice",
-        "clip.clipped_total",
-        "2 * np.count_nonzero(short) - len(",
-        "3 * np.count_nonzero(short) - 2 * len(",
-        _SAMPLES + "test_short_is_what_is_finite_and_within_the_radius",
     ),
     Mutant(
         "another number of users than priced",

@@ -1,5 +1,4 @@
 import math
-from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from support_audit import audited_epsilon
 
 from userdp import Budget, BudgetExceeded, Curator, Ledger, UserData, UserMean
 from userdp.privacy.accounting import Cost, Subsampled, delta_at, subsampled_multiplier
-from userdp.privacy.clip import SHARED_ROUNDING, Clip, clipped_total
+from userdp.privacy.clip import SHARED_ROUNDING, Clip
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
 
@@ -37,12 +36,6 @@ class Coins(SilentNoise):
     def poisson_mask(self, probabilities):
         self.asked.append(("coins", len(probabilities), set(probabilities)))
         return self._kept.pop(0)
-
-
-def n_short(vectors, radius):
-    """How many of the vectors are taken for short."""
-    balance = clipped_total(vectors, radius, 40)[-1]
-    return (len(vectors) + balance) // 2
 
 
 def released(vectors, kept, radii, **change):
@@ -93,35 +86,6 @@ def test_samples_are_poisson_and_fresh(q):
         assert abs(len(chosen) - 20_000 * q) < 6 * math.sqrt(20_000 * q * (1 - q))
         assert np.all(np.diff(chosen) > 0)
     assert abs(len(np.intersect1d(first, second)) / (20_000 * q**2) - 1) < 0.4
-
-
-@settings(max_examples=300, deadline=None)
-@given(vector=st.lists(numbers, min_size=1, max_size=4), radius=st.sampled_from(RADII))
-def test_short_is_what_is_finite_and_within_the_radius(vector, radius):
-    with np.errstate(all="raise"):
-        short = n_short(np.array([vector]), radius)
-    if not np.all(np.isfinite(vector)):
-        assert short == 0
-        return
-    with localcontext() as context:
-        context.prec = 50
-        length = sum(Decimal(float(x)) ** 2 for x in vector).sqrt() / Decimal(radius)
-    if abs(length - 1) > Decimal("1e-14"):
-        assert short == (length <= 1)
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3, 7, 30, 1000])
-def test_whether_a_vector_is_short_does_not_depend_on_where_it_stands(dimension):
-    """Vectors within rounding of the radius: one more user before them must not turn their votes."""
-    rng = np.random.default_rng(dimension)
-    for _ in range(20):
-        vector = rng.normal(size=dimension)
-        rows = np.tile(vector / np.linalg.norm(vector), (33, 1))
-        alone = n_short(rows[:1], 1.0)
-        for size in (2, 3, 8, 33):
-            assert n_short(rows[:size], 1.0) == size * alone
-            assert n_short(rows[1 : size + 1], 1.0) == min(size, 32) * alone
-            assert n_short(np.asfortranarray(rows[:size]), 1.0) == size * alone
 
 
 # --- sensitivity ------------------------------------------------------------------------------------------------------

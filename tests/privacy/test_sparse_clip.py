@@ -45,8 +45,7 @@ def test_no_replacement_moves_the_total_by_more_than_the_sensitivity(vectors, da
     )
     most = clip.sensitivity(radius, WIDTH) * clip.expected / radius * 2.0**clip.bits
     assert distance(before, after) <= most
-    assert abs(int(before[-1]) - int(after[-1])) <= 2
-    assert abs(int(before[-1])) <= len(vectors)
+    assert before[-1] == after[-1] == len(vectors)
 
 
 @given(st.lists(sound_vector, min_size=1, max_size=6), st.sampled_from([1e-3, 1.0, 7.3]))
@@ -64,7 +63,7 @@ def test_totals_are_those_of_the_vectors(vectors, radius):
 def test_entries_of_one_column_are_added_up_before_they_are_clipped():
     vectors = held([[(1, 3.0), (0, 8.0), (1, 3.0)], [(1, 0.25), (1, 0.25)]])
     before = [part.copy() for part in (vectors.data, vectors.indices, vectors.indptr)]
-    assert clipped_total(vectors, 1.0, 10).tolist() == [819, 614 + 512, 0, 0, 0]
+    assert clipped_total(vectors, 1.0, 10).tolist() == [819, 614 + 512, 0, 0, 2]
     assert all(map(np.array_equal, before, (vectors.data, vectors.indices, vectors.indptr))), "the input stays"
 
 

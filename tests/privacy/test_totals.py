@@ -100,12 +100,12 @@ def test_a_subclass_is_added_up_by_its_own_vectors():
     np.testing.assert_array_equal(total(one, data), LIMIT(vectors(one, data)))
 
 
-@pytest.mark.parametrize("counted", [38, 41, 42, 80, -41])
+@pytest.mark.parametrize("counted", [38, 39, 41, 42, 80, -40])
 def test_totals_of_other_numbers_of_users_are_refused(counted):
     session = Clip(40, 5.0).start(SeededNoise(0))
     session.choose(np.arange(40))
     session.contribution(1.0)
-    wrong = np.array([0, counted if counted != 38 else 39])
+    wrong = np.array([0, counted])
     with pytest.raises(ValueError, match="one vector for each user"):
         session.release_total(wrong, 1.0)
 
@@ -125,7 +125,7 @@ def test_what_travels_to_other_machines_is_public_and_small():
 
 
 @pytest.mark.parametrize(
-    "wrong", [[3, 0, 2], [0, 0, -6], [2**56, 0, 4], [0, -(2**56), 4], [-(2**63), 0, 4], [0, 0, -(2**63)]]
+    "wrong", [[3, 0, 2], [3, 0, 4], [0, 0, -6], [2**56, 0, 4], [0, -(2**56), 4], [-(2**63), 0, 4], [0, 0, -(2**63)]]
 )
 def test_totals_that_no_sum_of_clipped_vectors_can_be_are_refused(wrong):
     """Four vectors of at most 2^52 steps: another number of them, or coordinates beyond."""
@@ -133,6 +133,6 @@ def test_totals_that_no_sum_of_clipped_vectors_can_be_are_refused(wrong):
     session = record.start(SeededNoise(0))
     session.contribution(1.0)
     with (
-        pytest.raises(ValueError, match="one vector for each user") if wrong != [3, 0, 2] else contextlib.nullcontext()
+        pytest.raises(ValueError, match="one vector for each user") if wrong != [3, 0, 4] else contextlib.nullcontext()
     ):
         session.release_total(np.array(wrong, dtype=np.int64), 1.0)

@@ -42,4 +42,18 @@ MUTANTS = [
         "/ self.expected",
         _NEIGHBOURS,
     ),
+    Mutant(
+        "long vectors count twice",
+        "WithBalance.__call__",
+        "2 * short - total[-1]",
+        "3 * short - 2 * total[-1]",
+        _TESTS + "test_short_is_what_is_finite_and_within_the_radius",
+    ),
+    Mutant(
+        "a vector is short or long by where it stands",
+        "WithBalance.__call__",
+        "<= 1",
+        "<= 1 + 2e-16 * (np.arange(len(rows)) % 2 * 8 - 4)",
+        _TESTS + "test_whether_a_vector_is_short_does_not_depend_on_where_it_stands",
+    ),
 ]

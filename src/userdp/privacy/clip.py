@@ -160,10 +160,10 @@ class _Session(Session):
             raise RuntimeError("These means were released and paid for.")
         if radius != self._radius:
             raise ValueError("Expected the radius that vectors were clipped to.")
-        # Every vector adds 1 or -1 to the last number, and at most a radius to the others: what no engine that adds
-        # each user once can give is refused. (Two users too many cannot be told by that.)
-        count, longest = int(total[-1]), self._asked * 2.0**self._record.bits * (1 + SHARED_ROUNDING)
-        if abs(count) > self._asked or (count - self._asked) % 2 or np.linalg.norm(total[:-1].astype(float)) > longest:
+        # Every vector adds 1 to the last number, and at most a radius to the others: what no engine that adds each user
+        # once can give is refused.
+        longest = self._asked * 2.0**self._record.bits * (1 + SHARED_ROUNDING)
+        if int(total[-1]) != self._asked or np.linalg.norm(total[:-1].astype(float)) > longest:
             raise ValueError("Expected the total of one vector for each user of the round.")
         self._rounds_left -= 1
         if self._record.samples_users:
@@ -199,57 +199,50 @@ def grid_bits(radii: int) -> int:
     return min(_MOST_BITS, 62 - radii.bit_length())
 
 
-def clipped_total(
-    vectors: Vectors | sp.csr_array, radius: float, bits: int, lengths: Vectors | float = 1.0, laplace: bool = False
-) -> Integers:
-    """Sum over the rows of min(1, l_j r/|x_j|) x_j, in steps of r 2^-bits, and how many more rows are short than long.
+def clipped_total(vectors: Vectors | sp.csr_array, radius: float, bits: int, laplace: bool = False) -> Integers:
+    """Sum over the rows of min(1, r/|x_j|) x_j, in steps of r 2^-bits, and how many rows there are.
 
-    Each row is clipped to its own length l_j (in radii), and rounded towards 0 in each coordinate, so that it does not
-    become longer; one that is not finite adds 0, and counts as long. Lengths are 2-norms, with `laplace` 1-norms. Rows
-    may be sparse (CSR): entries of one column are added up first.
+    Each row is rounded towards 0 in each coordinate, so that it does not become longer; one that is not finite adds 0.
+    Lengths are 2-norms, with `laplace` 1-norms. Rows may be sparse (CSR): entries of one column are added up first.
 
-    Guarantee: a row's part is a function of this row, its length, the radius and the bits alone, by operations on its
-    own numbers in a fixed order; and whole numbers add up to the same in any order.
+    Guarantee: a row's part is a function of this row, the radius and the bits alone, by operations on its own numbers
+    in a fixed order; and whole numbers add up to the same in any order.
 
     >>> rows = np.array([[3.0, 4.0], [0.0, 0.5], [np.nan, 0.0]])
     >>> clipped_total(rows, 1.0, 10)
-    array([ 614, 1331,   -1])
+    array([ 614, 1331,    3])
     >>> clipped_total(sp.csr_array(rows), 1.0, 10)
-    array([ 614, 1331,   -1])
+    array([ 614, 1331,    3])
     >>> clipped_total(np.array([[3.0, 5.0], [0.0, 0.5], [np.nan, 0.0]]), 1.0, 10, laplace=True)
-    array([ 384, 1152,   -1])
+    array([ 384, 1152,    3])
     """
     total: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
-    limits = np.broadcast_to(np.asarray(lengths, dtype=np.float64), vectors.shape[:1])
+    total[-1] = vectors.shape[0]
     with np.errstate(all="ignore"):
         if sp.issparse(vectors):
-            _add_sparse(vectors, radius, bits, limits, laplace, total)
+            _add_sparse(vectors, radius, bits, laplace, total)
             return total
         size_of, block = _sizes_1 if laplace else _squares, max(1, _ENTRIES // max(1, vectors.shape[1]))
         for first in range(0, len(vectors), block):
-            part = slice(first, first + block)
-            rows = np.ascontiguousarray(vectors[part], dtype=np.float64)
-            steps, short = _clipped(rows, lambda x: x[:, None], size_of, radius, bits, limits[part], laplace)
-            total[:-1] += steps.sum(axis=0)
-            total[-1] += 2 * np.count_nonzero(short) - len(rows)
+            rows = np.ascontiguousarray(vectors[first : first + block], dtype=np.float64)
+            total[:-1] += _clipped(rows, lambda x: x[:, None], size_of, radius, bits, laplace).sum(axis=0)
     return total
 
 
-def _add_sparse(vectors: Any, radius: float, bits: int, lengths: Vectors, laplace: bool, total: Integers) -> None:
+def _add_sparse(vectors: Any, radius: float, bits: int, laplace: bool, total: Integers) -> None:
     """Add what the rows of a CSR matrix contribute to the total."""
     rows = vectors if vectors.has_canonical_format else vectors.copy()
     rows.sum_duplicates()
     rows.check_format()
-    owners = np.repeat(np.arange(len(lengths)), np.diff(rows.indptr))
+    n_rows = vectors.shape[0]
+    owners = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
 
     def size_of(entries: Vectors) -> Vectors:  # added up one after the other
         parts = np.abs(entries) if laplace else entries * entries
-        return np.bincount(owners, parts, len(lengths)).astype(np.float64)  # whole numbers, if there are no entries
+        return np.bincount(owners, parts, n_rows).astype(np.float64)  # whole numbers, if there are no entries
 
     data = rows.data.astype(np.float64, copy=False)
-    steps, short = _clipped(data, lambda x: x[owners], size_of, radius, bits, lengths, laplace)
-    np.add.at(total, rows.indices, steps)
-    total[-1] += 2 * np.count_nonzero(short) - len(lengths)
+    np.add.at(total, rows.indices, _clipped(data, lambda x: x[owners], size_of, radius, bits, laplace))
 
 
 def _squares(rows: Vectors) -> Vectors:
@@ -266,26 +259,25 @@ def _clipped(
     size_of: Callable[[Vectors], Vectors],
     radius: float,
     bits: int,
-    lengths: Vectors,
     laplace: bool,
-) -> tuple[Integers, np.ndarray]:
-    """Entries of clipped rows in whole steps, and which rows are short.
+) -> Integers:
+    """Entries of clipped rows in whole steps.
 
     `spread` gives each entry its row's number, `size_of` adds up the squares, or sizes, of a row's entries.
     """
     scaled = entries * (1 / radius)
     sizes = size_of(scaled)
     # What overflows here is longer than any radius, and what underflows is shorter.
-    short = sizes <= (lengths if laplace else lengths * lengths)
+    short = sizes <= 1
     wild = ~(sizes < np.inf)
     if wild.any():
         scaled = np.where(spread(wild), entries * _TAMED, scaled)
         sizes = size_of(scaled)
         lost = ~(sizes < np.inf)
         scaled, sizes = np.where(spread(lost), 0.0, scaled), np.where(lost, 1.0, sizes)
-    factors = np.where(short, 1.0, lengths / (sizes if laplace else np.sqrt(sizes))) * 2.0**bits
+    factors = np.where(short, 1.0, 1 / (sizes if laplace else np.sqrt(sizes))) * 2.0**bits
     scaled *= spread(factors)
-    return scaled.astype(np.int64), short  # which rounds towards 0
+    return scaled.astype(np.int64)  # which rounds towards 0
 
 
 def mean_of(total: Integers, radius: float, bits: int, divisor: float) -> Vectors:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from userdp._validate import check_record
 from userdp.privacy import clip
@@ -53,6 +55,27 @@ class ClipWithFraction(clip.Clip):
 
     def released(self, total: Integers, radius: float, noise: Noise) -> Vectors:
         """The noisy mean, and fraction, of a round's total."""
-        mean = super().released(total, radius, noise)
-        fraction = np.array([0.5 + total[-1] / (2 * self.expected)])
+        mean = super().released(np.delete(total, -2), radius, noise)
+        fraction = np.array([0.5 + total[-2] / (2 * self.expected)])
         return np.append(mean, noise.gaussian(fraction, self.fraction_sensitivity, self.fraction_multiplier))
+
+    def start(self, noise: Noise) -> _Session:
+        return _Session(self, noise)
+
+
+class _Session(clip._Session):
+    def contribution(self, radius: float) -> WithBalance:
+        return WithBalance(**vars(super().contribution(radius)))
+
+
+class WithBalance(clip.ClippedTotal):
+    """What vectors add to a total, and before their number how many more of them are short than long."""
+
+    clips_to = None  # vectors are looked at one by one
+
+    def __call__(self, vectors: Any) -> Integers:
+        with np.errstate(all="ignore"):
+            rows = (vectors.toarray() if sp.issparse(vectors) else np.ascontiguousarray(vectors)) * (1 / self.radius)
+            short = np.count_nonzero(np.einsum("ij,ij->i", rows, rows) <= 1)
+        total = super().__call__(vectors)
+        return np.insert(total, -1, 2 * short - total[-1])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from userdp._validate import check_record
 from userdp.privacy.accounting import Cost
 from userdp.privacy.clip import clipped_total, grid_bits, mean_of
-from userdp.privacy.mechanism import Mechanism, Session, Users, Vectors
+from userdp.privacy.mechanism import Integers, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import Statistic
 from userdp_research.mechanisms.mixtures import LEAST_MULTIPLIER, MOST_MULTIPLIER, replace_one_delta
@@ -147,7 +147,10 @@ class _Session(Session):
         if len(lengths) != len(vectors):
             raise ValueError("Expected one vector for each user with a kept row.")
         self._seen, self._radius = self._seen + len(vectors), radius
-        self._total = self._total + clipped_total(vectors, radius, self._record.bits, lengths.astype(np.float64))
+        added: Integers = np.zeros(vectors.shape[1] + 1, dtype=np.int64)
+        for length in np.unique(lengths[lengths > 0]):
+            added += length * clipped_total(vectors[lengths == length] / length, radius, self._record.bits)
+        self._total = self._total + added
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._rounds_left == 0:
