@@ -20,7 +20,7 @@ import numpy as np
 from common import run_parts
 
 from userdp import UserData, losses
-from userdp.privacy.clip import clipped_sum
+from userdp.privacy.clip import clipped_total
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.moments import SecondMoment
 from userdp.statistics.rows import limit_threads
@@ -52,7 +52,7 @@ def table(fraction: float):
         statistics_of = {
             "gradients": MeanGradient(losses.logistic, np.full(width, 0.1)),
             "second moments": SecondMoment(),
-            "clipped sum": lambda data, users, n: clipped_sum(data.rows[:: len(data.rows) // n], 1.0),
+            "clipped sum": lambda data, users, n: clipped_total(data.rows[:: len(data.rows) // n], 1.0, 40),
         }
         found = []
         np.seterr(all="ignore")

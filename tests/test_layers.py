@@ -182,16 +182,16 @@ ROOMS = {
     "auditing": 1_400,
     "cli": 2_500,
     "data": 4_000,
-    "engines": 1_375,
+    "engines": 1_270,
     "losses": 850,
     "evaluation": 1_450,
     "models": 4_000,
-    "paper": 4_000,
-    "privacy": 3_930,
+    "paper": 3_560,
+    "privacy": 3_760,
     "report": 1_800,
     "solvers": 3_475,
     "statistics": 2_450,
-    "": 1_060,  # the package's own modules
+    "": 920,  # the package's own modules
 }
 
 

@@ -38,8 +38,8 @@ MUTANTS = [
     Mutant(
         "a user's vector is not clipped to its kept rows",
         "sampled_rows._Session.add",
-        "lengths.astype(np.float64)",
-        "np.full(len(lengths), float(self._record.rows_per_user))",
+        "length * clipped_total(vectors[lengths == length] / length",
+        "self._record.rows_per_user * clipped_total(vectors[lengths == length] / self._record.rows_per_user",
         _TESTS + "test_a_user_moves_the_sum_by_at_most_its_kept_rows_whatever_the_vectors",
     ),
     Mutant(
