@@ -21,109 +21,78 @@ _OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("created", "solver", "mode", "message", "loss"), ""),
     **dict.fromkeys(("features", "classes", "rows_per_user", "n_gradients", "loss_at_zero")),
     **dict.fromkeys(("bound", "bound_is_estimate", "estimate", "scores", "uncertainty")),
-    "phases": [],
-    "notes": [],
-    "versions": {},
-    "source": {},
+    **dict.fromkeys(("versions", "source"), {}),
+    **dict.fromkeys(("phases", "notes"), []),
 }
 _OPTIONAL_PRIVACY: Mapping[str, Any] = {
-    "neighbours": "",
-    "warning": "",
+    **dict.fromkeys(("neighbours", "warning"), ""),
     **dict.fromkeys(("insecure_seed", "ledger", "tradeoff", "affected_users")),
 }
-_KINDS: tuple[tuple[str, Any, str], ...] = (
-    ("estimator", str, "a name"),
-    ("parameters", Mapping, "a dict"),
-    ("privacy", Mapping, "a dict"),
-    ("versions", Mapping, "a dict"),
-    ("source", Mapping, "a dict"),
-    ("halted", bool, "true or false"),
-    ("message", str, "text"),
-    ("coef", list, "a list of rows, one per output"),
-    ("intercept", list, "a list of numbers, one per output"),
-    ("phases", list | tuple, "a list of dicts"),
-    ("notes", list | tuple, "a list of texts"),
-)
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
 _T = TypeVar("_T")
 
 
 def checked(record: object) -> dict[str, Any]:
-    """A copy of the record with everything optional filled in, or an error that says what was expected."""
+    """A copy of the record with everything optional filled in, or an error that says what is not as it should be."""
     if not isinstance(record, Mapping):
-        raise _refused("a model's record", "a dict", record)
+        raise _refused("a model's record", record)
     whole = {**_OPTIONAL, **{str(key): value for key, value in record.items()}}
-
-    def expect(fine: bool, key: str, words: str) -> None:
-        if not fine:
-            raise _refused(f'"{key}"', words, whole.get(key))
-
-    expect(whole.get("format") == FORMAT, "format", f'"{FORMAT}"')
-    for key, kind, words in _KINDS:
-        expect(isinstance(whole.get(key), kind), key, words)
-    expect(all(isinstance(phase, Mapping) for phase in whole["phases"]), "phases", "a list of dicts")
-    for key in ("n_users", "n_features"):
-        expect(isinstance(whole.get(key), Integral) and whole[key] >= 1, key, "a whole number >= 1")
     if whole["bound_is_estimate"] is None:
         whole["bound_is_estimate"] = whole["solver"] not in PROVEN
-    expect(isinstance(whole["bound_is_estimate"], bool), "bound_is_estimate", "true or false")
-    width, rows, names = whole["n_features"], whole["coef"], whole["features"]
-    fine = bool(rows) and all(isinstance(row, list | tuple) and len(row) == width for row in rows)
-    expect(fine, "coef", f"rows of n_features={width} numbers, one row per output")
-    if not all(_is_number(value) for row in [*rows, whole["intercept"]] for value in row):
-        raise _refused('"coef" and "intercept"', "numbers", "something else")
-    fine = len(whole["intercept"]) in (0, len(rows))
-    expect(fine, "intercept", f"{len(rows)} numbers, one per output, or none")
-    fine = names is None or (isinstance(names, list | tuple) and len(names) == width)
-    expect(fine, "features", f"null or {width} names")
-    expect(isinstance(whole["classes"], list | tuple | None), "classes", "null or a list")
+    width, rows, names = whole.get("n_features"), whole.get("coef"), whole["features"]
+    n_outputs = len(rows) if isinstance(rows, list) else 0
+    fine = {
+        "format": whole.get("format") == FORMAT,
+        **{key: isinstance(whole.get(key), str) for key in ("estimator", "created", "solver", "message", "loss")},
+        **{key: isinstance(whole.get(key), Mapping) for key in ("parameters", "privacy", "versions", "source")},
+        **{key: isinstance(whole.get(key), bool) for key in ("halted", "bound_is_estimate")},
+        **{key: isinstance(whole.get(key), Integral) and whole[key] >= 1 for key in ("n_users", "n_features")},
+        "phases": _is_list(whole["phases"], Mapping),
+        "notes": _is_list(whole["notes"]),
+        "coef": n_outputs > 0 and all(_is_list(row, Real | None) and len(row) == width for row in rows or ()),
+        "intercept": _is_list(whole.get("intercept"), Real | None) and len(whole["intercept"]) in (0, n_outputs),
+        "features": names is None or (_is_list(names) and len(names) == width),
+        "classes": whole["classes"] is None or _is_list(whole["classes"]),
+    }
+    if wrong := [key for key, right in fine.items() if not right]:
+        raise _refused(f'"{wrong[0]}"', whole.get(wrong[0]))
 
     def standard_errors(found: Any) -> list[float]:
         """Of the coefficients, the intercept's last if there is one."""
         size = len(found["noise"])
         errors = [math.sqrt(float(found["noise"][k][k]) + float(found["sampling"][k][k])) for k in range(size)]
-        return _if(size in (width, width + 1) and len(rows) == 1 and all(map(math.isfinite, errors)), errors)
-
-    words = "null or two covariances of the weights of one output"
-    whole["std_err"] = _read('"uncertainty"', words, whole["uncertainty"], standard_errors)
+        return _if(size in (width, width + 1) and n_outputs == 1 and all(map(math.isfinite, errors)), errors)
 
     def shrunk(found: Any) -> list[float]:
         """What was taken off each coefficient's estimate, which intervals are about."""
         off = [float(value) for value in found.get("shrunk", [0.0] * len(found["noise"]))]
         return _if(len(off) == len(found["noise"]) and all(map(math.isfinite, off)), off)
 
-    whole["shrunk"] = _read('"uncertainty": "shrunk"', "a number for each weight", whole["uncertainty"], shrunk)
+    whole["std_err"] = _read('"uncertainty"', whole["uncertainty"], standard_errors)
+    whole["shrunk"] = _read('"uncertainty": "shrunk"', whole["uncertainty"], shrunk)
+    whole["scores"] = _read('"scores"', whole["scores"], _checked_scores)
     whole["privacy"] = _checked_privacy(whole["privacy"])
-    whole["scores"] = _read('"scores"', "null or what Scores.to_dict() gives", whole["scores"], _checked_scores)
     return whole
 
 
 def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """The same of the guarantee; with what follows: the most right guesses, and the name of the ledger's file."""
     whole = {**_OPTIONAL_PRIVACY, **privacy}
-    epsilon, delta, steps, ledger = (whole.get(key) for key in ("epsilon", "delta", "mechanisms", "ledger"))
-
-    def expect(fine: bool, key: str, words: str) -> None:
-        if not fine:
-            raise _refused(f'"privacy": "{key}"', words, whole.get(key))
-
-    fine = epsilon is not None and _is_number(epsilon) and 0 < epsilon < math.inf
-    expect(fine, "epsilon", "a finite number > 0")
-    fine = delta is not None and _is_number(delta) and 0 <= delta < 1
-    expect(fine, "delta", "a number >= 0 and < 1")
-    expect(whole.get("unit") in ("user", "row"), "unit", '"user" or "row"')
-    expect(isinstance(whole.get("private"), bool), "private", "true or false")
-    fine = isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)
-    expect(fine, "mechanisms", "a list of dicts")
-    expect(isinstance(ledger, Mapping | None), "ledger", "null or a dict")
-    words = "null or what Tradeoff.to_dict() gives"
-    found = _read('"privacy": "tradeoff"', words, whole["tradeoff"], _checked_tradeoff)
-    words = "null or a fraction and its interval"
-    affected = _read('"privacy": "affected_users"', words, whole["affected_users"], AffectedUsers.from_list)
-    alone = right_guess(
-        whole["epsilon"], whole["delta"]
-    )  # what epsilon and delta alone rule out, beside what the noise gives
+    epsilon, delta, ledger = (whole.get(key) for key in ("epsilon", "delta", "ledger"))
+    fine = {
+        "epsilon": isinstance(epsilon, Real) and epsilon is not True and 0 < epsilon < math.inf,
+        "delta": isinstance(delta, Real) and 0 <= delta < 1,
+        "unit": whole.get("unit") in ("user", "row"),
+        "private": isinstance(whole.get("private"), bool),
+        "mechanisms": _is_list(whole.get("mechanisms"), Mapping),
+        "ledger": isinstance(ledger, Mapping | None),
+    }
+    if wrong := [key for key, right in fine.items() if not right]:
+        raise _refused(f'"privacy": "{wrong[0]}"', whole.get(wrong[0]))
+    found = _read('"privacy": "tradeoff"', whole["tradeoff"], _checked_tradeoff)
+    affected = _read('"privacy": "affected_users"', whole["affected_users"], AffectedUsers.from_list)
+    alone = right_guess(whole["epsilon"], whole["delta"])  # what they rule out, beside what the noise gives
     best, weak = (alone, _WEAK) if found is None else (float(found.right_guess), _WEAK_NOISE)
     where = (ledger or {}).get("path")  # whose folder it is in is nobody's business
     return whole | {
@@ -159,24 +128,22 @@ def _if(fine: bool, found: _T) -> _T:
     return found
 
 
-def _read(what: str, words: str, part: Any, read: Callable[[Any], _T | None]) -> _T | None:
-    """A part of the record as it is used, None if there is none; or an error that says what was expected."""
+def _read(what: str, part: Any, read: Callable[[Any], _T | None]) -> _T | None:
+    """A part of the record as it is used, None if there is none; or an error that names it."""
     try:
         return None if part is None else read(part)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError):
-        raise _refused(what, words, part) from None
+        raise _refused(what, part) from None
 
 
-def _refused(what: str, expected: str, got: object) -> ValueError:
+def _refused(what: str, got: object) -> ValueError:
     shown = clean(repr(got))
     shown = shown if len(shown) <= 60 else f"{type(got).__name__} {shown[:57]}..."
-    return ValueError(
-        f"Expected {what} to be {expected}, got {shown}: pass a fitted model, or what its to_dict() gives."
-    )
+    return ValueError(f"Expected {what} as a model's to_dict() gives it, got {shown}: pass a fitted model, or that.")
 
 
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, Real) and not isinstance(value, bool))
+def _is_list(value: object, of: Any = object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(entry, of) for entry in value)
 
 
 def real(value: Any) -> float:
