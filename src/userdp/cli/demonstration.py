@@ -114,9 +114,14 @@ def train(people: People, insecure_seed: int | None = None) -> LogisticRegressio
     return model.fit(people.X[chosen], people.y[chosen], groups=people.users[chosen])
 
 
-def scores(chances: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+def scores(chances: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Log loss, AUC and accuracy."""
-    return float(log_loss(y, chances)), float(roc_auc_score(y, chances)), float(np.mean((chances > 0.5) == y))
+    found = {
+        "log loss": log_loss(y, chances),
+        "AUC": roc_auc_score(y, chances),
+        "accuracy": np.mean((chances > 0.5) == y),
+    }
+    return {name: float(score) for name, score in found.items()}
 
 
 def compare(people: People, console: Console) -> tuple[LogisticRegression, dict[str, dict[str, float]]]:
@@ -126,15 +131,17 @@ def compare(people: People, console: Console) -> tuple[LogisticRegression, dict[
     seconds = time.perf_counter() - started
     X, y, chosen = people.X, people.y, people.training
     usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
-    found: dict[str, dict[str, float]] = {}
+    found = {
+        name: scores(chances, y[~chosen])
+        for name, chances in (
+            ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
+            (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
+            ("non-private", usual.predict_proba(X[~chosen])[:, 1]),
+        )
+    }
     table = Table("model", "log loss", "AUC", "accuracy", title=people.title, title_justify="left")
-    for name, chances in (
-        ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
-        (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
-        ("non-private", usual.predict_proba(X[~chosen])[:, 1]),
-    ):
-        found[name] = dict(zip(("log loss", "AUC", "accuracy"), scores(chances, y[~chosen]), strict=True))
-        table.add_row(name, *(f"{score:.4f}" for score in found[name].values()))
+    for name, shown in found.items():
+        table.add_row(name, *(f"{score:.4f}" for score in shown.values()))
     console.print(table)
     console.print(f"Trained privately in {seconds:.1f} s. Scored on users that are in neither model.")
     console.print(str(model.privacy_), highlight=False, markup=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from userdp.data.source import Source
 from userdp.data.tables import open_table
 from userdp.evaluation.row_losses import compared, finite
 from userdp.models.estimators import PoissonRegressor
-from userdp.models.evaluating import evaluate_users, evaluation_layout, row_places
+from userdp.models.evaluating import Evaluation, evaluate_users, evaluation_layout, row_places
 from userdp.models.files import load_estimator
 from userdp.models.linear import LinearModel
 from userdp.privacy.accounting import budget_for
@@ -37,27 +37,18 @@ def evaluate(
     data: o.Table,
     *,
     target: o.Target,
-    user_column: str | None = o.data(
-        "Column that says whose row it is: needed with --epsilon; else to count every user once too."
-    ),
+    user_column: str | None = o.data("Column that says whose row it is; needed with --epsilon."),
     features: o.Columns = None,
     fill_missing: o.FillMissing = None,
     exposure: str | None = o.EXPOSURE,
-    weight: o.Weight = None,
+    weight: str | None = o.WEIGHT,
     epsilon: float | None = o.privacy("Release private scores, at this epsilon."),
     delta: float | None = o.privacy("Goes with --epsilon; else users^-1.5, at most 1e-6."),
     ledger: Path | None = o.LEDGER,
-    loss_limit: float | None = o.privacy(
-        "Log loss or error that a row counts at most; else 4, the target range, or the most counts."
-    ),
-    metrics: str | None = o.privacy(
-        "Which scores to release, with commas between: log_loss, brier, accuracy, auc, calibration; mae, mse, rmse, "
-        "r2. Fewer have less noise."
-    ),
+    loss_limit: float | None = o.privacy("Log loss or error that a row counts at most; else 4, or the target range."),
+    metrics: str | None = o.privacy("Which scores: log_loss,brier,accuracy,auc,calibration or mae,mse,rmse,r2."),
     by: str | None = o.privacy("Column and its values to release scores of, too: city=Paris,Lyon."),
-    max_rows_per_user: int | None = o.privacy(
-        "Count each row once, of at most so many a user; else each user counts once."
-    ),
+    max_rows_per_user: int | None = o.privacy("Count each row once, of so many a user; else each user once."),
     target_range: str | None = o.privacy("Public lowest and highest target, low,high; else the model's."),
     confidence: float = o.privacy("Of intervals.", 0.95),
     insecure_seed: o.Seed = None,
@@ -74,16 +65,15 @@ def evaluate(
 
     userdp evaluate model.json test.parquet --target bought --user-column user --epsilon 1 --metrics log_loss,auc
     """
-    given, private = locals(), epsilon is not None
+    asked = locals()
     fitted, table = load_estimator(model), open_table(data)
     for name in filter(None, (target, user_column)):
         require_column(table.column_names, name)
-    if epsilon is None:
-        extra = [f"--{name.replace('_', '-')}" for name in _OF_RELEASES if given[name] is not None]
-        expect(not extra, f"{', '.join(extra)} with --epsilon only, for private scores: add that.")
-    else:
-        expect(user_column is not None, "--user-column with --epsilon: it says who is protected.")
-        expect(weight is None, "no --weight with --epsilon: private scores count a user's rows alike.")
+    extra = [f"--{name.replace('_', '-')}" for name in _OF_RELEASES if asked[name] is not None]
+    expect(epsilon is not None or not extra, f"{', '.join(extra)} with --epsilon only, for private scores: add that.")
+    expect(epsilon is None or user_column is not None, "--user-column with --epsilon: it says who is protected.")
+    expect(epsilon is None or weight is None, "no --weight with --epsilon: private scores count a user's rows alike.")
+    if epsilon is not None:
         budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
     if exposure is None and getattr(fitted, "max_exposure", None) is not None:
         named = fitted.facts_["source"].get("exposure")
@@ -94,10 +84,11 @@ def evaluate(
     show.check_files(json, read=[data, model, ledger])
     opened = None if ledger is None else Ledger.open(ledger)
     with show.working(f"reading {data}", quiet=False):
+        check = epsilon is None
         schema = schema_of(fitted, table, features, target, user_column)
-        targets = targets_of(table, schema, check=not private)
-        matrix = features_of(fitted, table, schema, fill_missing, check=not private)
-        exposed = exposure_of(fitted, table, exposure, check=not private)
+        targets = targets_of(table, schema, check=check)
+        matrix = features_of(fitted, table, schema, fill_missing, check=check)
+        exposed = exposure_of(fitted, table, exposure, check=check)
         owners = None if user_column is None else ids(table[user_column])
     if epsilon is None:
         weights = {"rows": weights_of(table, weight, len(targets))}
@@ -107,60 +98,65 @@ def evaluate(
         scores = {who: score_rows(fitted, matrix, targets, each, exposed) for who, each in weights.items()}
         show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
         if not show.as_json({"private": False, "scores": scores}, json):
-            counted = {"rows": "row counted by weight" if weight else "row counted once", "users": "user counted once"}
-            names = list(scores["rows"]["model"])
-            rows = [
-                [f"{what}, every {counted[who]}", *(f"{score[name]:.4f}" for name in names)]
-                for who, both in scores.items()
-                for what, score in both.items()
-            ]
-            show.grid(["", *names], rows)
-        _note_seen(fitted, data.name)
-        return
-    column, levels = (None, None) if by is None else _levels(by, table)
-    layout = evaluation_layout(
-        fitted,
-        None if metrics is None else [name.strip() for name in metrics.split(",")],
-        levels=levels,
-        has_by=by is not None,
-        weigh="people" if max_rows_per_user is None else "rows",
-        max_rows_per_user=max_rows_per_user,
-        loss_limit=loss_limit,
-        target_range=None if target_range is None else pair_of(target_range, "--target-range"),
-        confidence=confidence,
-    )
-    # Each row by itself, so that nothing is told of others. Described columns are finite already.
-    cells, sound = finite(matrix) if fitted.columns is None else (matrix, np.ones(len(targets), dtype=bool))
-    own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))
-    places = row_places(len(targets), owners, max_rows_per_user, insecure_seed)
+            _show_open(scores, weight is not None)
+    else:
+        column, levels = (None, None) if by is None else _levels(by, table)
+        layout = evaluation_layout(
+            fitted,
+            None if metrics is None else [name.strip() for name in metrics.split(",")],
+            levels=levels,
+            has_by=by is not None,
+            weigh="people" if max_rows_per_user is None else "rows",
+            max_rows_per_user=max_rows_per_user,
+            loss_limit=loss_limit,
+            target_range=None if target_range is None else pair_of(target_range, "--target-range"),
+            confidence=confidence,
+        )
+        # Each row by itself, so that nothing is told of others. Described columns are finite already.
+        cells, sound = finite(matrix) if fitted.columns is None else (matrix, np.ones(len(targets), dtype=bool))
+        own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))
+        places = row_places(len(targets), owners, max_rows_per_user, insecure_seed)
 
-    def scored() -> np.ndarray:
-        return layout.rows(compared(fitted, cells, targets, sound, layout.scale, exposed), own)
+        def scored() -> np.ndarray:
+            return layout.rows(compared(fitted, cells, targets, sound, layout.scale, exposed), own)
 
-    budget = budget_for(epsilon, delta, places.n_users)
-    charged = Ledger(budget) if opened is None else opened
-    source = Source(data.name, target, user_column, exposure=exposure)
-    with spending(charged, budget):
-        noted: dict[str, Any] = {"purpose": purpose, "source": source, "insecure_seed": insecure_seed}
-        found = evaluate_users(places, scored, layout, budget, confidence, charged, **noted)
+        budget = budget_for(epsilon, delta, places.n_users)
+        charged = Ledger(budget) if opened is None else opened
+        source = Source(data.name, target, user_column, exposure=exposure)
+        with spending(charged, budget):
+            noted: dict[str, Any] = {"purpose": purpose, "source": source, "insecure_seed": insecure_seed}
+            found = evaluate_users(places, scored, layout, budget, confidence, charged, **noted)
+        printed = show.as_json(found.to_dict(), json)
+        _show_private(found, printed)
+    if fitted.facts_["source"].get("data") == data.name:
+        show.note(
+            f"The model was fitted on a file named {data.name}: if it is this one, it has seen these people, and "
+            "scores are too good. `userdp fit --evaluate` keeps some people for them."
+        )
+
+
+def _show_open(scores: dict[str, dict[str, _Scores]], weighted: bool) -> None:
+    """Scores of the model and of a constant, for rows and for users."""
+    counted = {"rows": "row counted by weight" if weighted else "row counted once", "users": "user counted once"}
+    names = list(scores["rows"]["model"])
+    rows = [
+        [f"{what}, every {counted[who]}", *(f"{score[name]:.4f}" for name in names)]
+        for who, both in scores.items()
+        for what, score in both.items()
+    ]
+    show.grid(["", *names], rows)
+
+
+def _show_private(found: Evaluation, printed: bool) -> None:
+    """Released scores and their guarantee, unless they are printed as JSON; and a warning in any case."""
     assert found.privacy is not None  # as it is released
-    if not show.as_json(found.to_dict(), json):
+    if not printed:
         show.scores(found, "user" if found.weigh == "people" else "row")
         limit = "" if found.limit is None else f"a row's loss or error counts {found.limit:g} at most; "
         worst = f"{limit}rows that cannot be scored count as the worst"
         show.facts([*show.guarantee(found.privacy, more=""), ("limit", worst)])
     if found.privacy.warning:
         show.note(found.privacy.warning, "bold red")
-    _note_seen(fitted, data.name)
-
-
-def _note_seen(model: LinearModel, name: str) -> None:
-    """Say so if scores are likely to be of people whom the model has seen, as far as names tell."""
-    if model.facts_["source"].get("data") == name:
-        show.note(
-            f"The model was fitted on a file named {name}: if it is this one, it has seen these people, and scores are "
-            "too good. `userdp fit --evaluate` keeps some people for them."
-        )
 
 
 def _levels(by: str, table: Any) -> tuple[str, list[Any]]:
@@ -176,34 +172,35 @@ def _levels(by: str, table: Any) -> tuple[str, list[Any]]:
 def _weights(owners: Any, given: np.ndarray) -> np.ndarray:
     """Each row's part of what its user's rows count together; 0 of users whose rows do not count."""
     groups = Groups.make(owners, len(owners))
-    order = slice(None) if groups.order is None else groups.order
-    counts = np.diff(groups.offsets)
-    user = np.repeat(np.arange(len(counts)), counts)
-    totals = np.bincount(user, given[order])
-    weights = np.empty(len(owners))
-    weights[order] = given[order] / np.where(totals > 0, totals, 1.0)[user]
-    return weights
+    counts, user = np.diff(groups.offsets), np.empty(len(owners), dtype=np.int64)
+    user[slice(None) if groups.order is None else groups.order] = np.repeat(np.arange(len(counts)), counts)
+    totals = np.bincount(user, given)
+    return given / np.where(totals > 0, totals, 1.0)[user]
 
 
 def _class_scores(
     model: LinearModel, matrix: np.ndarray, targets: np.ndarray, weights: np.ndarray, _: np.ndarray | None
 ) -> dict[str, _Scores]:
     """Log loss if there are probabilities, AUC of two classes, accuracy; of the model and of the classes' fractions."""
-    labels = targets.astype(np.int64)
-    fractions = np.bincount(labels, weights, len(model.classes_)) / weights.sum()
-    margins = predicted(model.decision_function, matrix)
-    chosen = margins > 0 if margins.ndim == 1 else margins.argmax(axis=1)
-    scores, nothing = {}, {}
-    if hasattr(model, "predict_log_proba"):
-        surprise = -predicted(model.predict_log_proba, matrix)[np.arange(len(labels)), labels]
-        scores["log loss"] = float(np.average(surprise, weights=weights))
-        nothing["log loss"] = float(-sum(fraction * math.log(fraction) for fraction in fractions if fraction > 0))
-    if len(fractions) == 2 and 0 < fractions[0] < 1:
-        scores["AUC"] = float(sk.roc_auc_score(labels, margins, sample_weight=weights))
-        nothing["AUC"] = 0.5
-    scores["accuracy"] = float(np.average(labels == chosen, weights=weights))
-    nothing["accuracy"] = float(fractions.max())
-    return {"model": scores, "constant": nothing}
+    labels, classes = targets.astype(np.int64), np.arange(len(model.classes_))
+    fractions = np.bincount(labels, weights, len(classes)) / weights.sum()
+    chances = predicted(model.predict_proba, matrix) if hasattr(model, "predict_proba") else None
+
+    def scores(margins: np.ndarray, chances: np.ndarray | None) -> _Scores:
+        found = {}
+        if chances is not None:
+            found["log loss"] = float(sk.log_loss(labels, chances, sample_weight=weights, labels=classes))
+        if len(classes) == 2 and 0 < fractions[0] < 1:
+            found["AUC"] = float(sk.roc_auc_score(labels, margins, sample_weight=weights))
+        chosen = margins > 0 if margins.ndim == 1 else margins.argmax(axis=1)
+        return found | {"accuracy": float(np.average(labels == chosen, weights=weights))}
+
+    constant = np.broadcast_to(fractions, (len(labels), len(classes)))
+    margins = constant[:, 1] - constant[:, 0] if len(classes) == 2 else constant
+    return {
+        "model": scores(predicted(model.decision_function, matrix), chances),
+        "constant": scores(margins, None if chances is None else constant),
+    }
 
 
 def _number_scores(

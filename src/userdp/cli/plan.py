@@ -49,7 +49,8 @@ def plan(
 
     userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
     """
-    show.check_picture(plot)
+    fine = plot is None or plot.suffix.lower() in (".svg", ".png", ".pdf")
+    expect(fine, f"--plot to end in .svg, .png or .pdf, got {plot}.")
     show.check_files(plot, json)
     with show.working("planning", quiet=False):
         comparison = planner.plan(

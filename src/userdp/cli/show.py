@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from userdp.cli.errors import expect
 from userdp.data.tables import check_place, whole_file
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
@@ -143,9 +142,3 @@ def paragraph(*texts: str) -> None:
     """Texts on stdout, wrapped at the terminal's width."""
     for text in texts:
         Console(highlight=False).print(Text(text))
-
-
-def check_picture(path: Path | None) -> None:
-    """Refuse a picture of another kind."""
-    fine = path is None or path.suffix.lower() in (".svg", ".png", ".pdf")
-    expect(fine, f"--plot to end in .svg, .png or .pdf, got {path}.")

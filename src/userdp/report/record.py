@@ -21,8 +21,10 @@ _OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("created", "solver", "mode", "message", "loss"), ""),
     **dict.fromkeys(("features", "classes", "rows_per_user", "n_gradients", "loss_at_zero")),
     **dict.fromkeys(("bound", "bound_is_estimate", "estimate", "scores", "uncertainty")),
-    **dict.fromkeys(("versions", "source"), {}),
-    **dict.fromkeys(("phases", "notes"), []),
+    "phases": [],
+    "notes": [],
+    "versions": {},
+    "source": {},
 }
 _OPTIONAL_PRIVACY: Mapping[str, Any] = {
     **dict.fromkeys(("neighbours", "warning"), ""),
