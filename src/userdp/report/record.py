@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from collections.abc import Mapping
+from numbers import Real
 from pathlib import PureWindowsPath
-from typing import Any, TypeVar
+from typing import Any
 
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
@@ -32,75 +32,60 @@ _OPTIONAL_PRIVACY: Mapping[str, Any] = {
 }
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
-_T = TypeVar("_T")
 
 
 def checked(record: object) -> dict[str, Any]:
-    """A copy of the record with everything optional filled in, or an error that says what is not as it should be."""
-    if not isinstance(record, Mapping):
-        raise _refused("a model's record", record)
-    whole = {**_OPTIONAL, **{str(key): value for key, value in record.items()}}
-    if whole["bound_is_estimate"] is None:
-        whole["bound_is_estimate"] = whole["solver"] not in PROVEN
-    width, rows, names = whole.get("n_features"), whole.get("coef"), whole["features"]
-    n_outputs = len(rows) if isinstance(rows, list) else 0
-    fine = {
-        "format": whole.get("format") == FORMAT,
-        **{key: isinstance(whole.get(key), str) for key in ("estimator", "created", "solver", "message", "loss")},
-        **{key: isinstance(whole.get(key), Mapping) for key in ("parameters", "privacy", "versions", "source")},
-        **{key: isinstance(whole.get(key), bool) for key in ("halted", "bound_is_estimate")},
-        **{key: isinstance(whole.get(key), Integral) and whole[key] >= 1 for key in ("n_users", "n_features")},
-        "phases": _is_list(whole["phases"], Mapping),
-        "notes": _is_list(whole["notes"]),
-        "coef": n_outputs > 0 and all(_is_list(row, Real | None) and len(row) == width for row in rows or ()),
-        "intercept": _is_list(whole.get("intercept"), Real | None) and len(whole["intercept"]) in (0, n_outputs),
-        "features": names is None or (_is_list(names) and len(names) == width),
-        "classes": whole["classes"] is None or _is_list(whole["classes"]),
-    }
-    if wrong := [key for key, right in fine.items() if not right]:
-        raise _refused(f'"{wrong[0]}"', whole.get(wrong[0]))
+    """A copy of the record with everything optional filled in, and its parts as they are used; or an error."""
+    try:
+        return _completed(record)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"Expected a model's record, as its to_dict() gives it; this one is damaged ({type(error).__name__}: "
+            f"{clean(error)[:200]}). Pass a fitted model, or such a record."
+        ) from None
 
-    def standard_errors(found: Any) -> list[float]:
-        """Of the coefficients, the intercept's last if there is one."""
+
+def _completed(record: Any) -> dict[str, Any]:
+    whole = dict(_OPTIONAL) | {str(key): value for key, value in record.items()}
+    whole["phases"] = [dict(phase) for phase in whole["phases"]]
+    width, rows, errors = whole["n_features"], whole["coef"], None
+    _check(whole["format"] == FORMAT, f'its format is "{FORMAT}"')
+    _check(whole["n_users"] >= 1 and rows and all(len(row) == width for row in rows), "rows of n_features numbers")
+    _check(len(whole["intercept"]) in (0, len(rows)), "one intercept per output, or none")
+    _check(whole["features"] is None or len(whole["features"]) == width, "a name for each feature, or none")
+    if (found := whole["uncertainty"]) is not None:  # of the coefficients, the intercept's last if there is one
         size = len(found["noise"])
         errors = [math.sqrt(float(found["noise"][k][k]) + float(found["sampling"][k][k])) for k in range(size)]
-        return _if(size in (width, width + 1) and n_outputs == 1 and all(map(math.isfinite, errors)), errors)
-
-    def shrunk(found: Any) -> list[float]:
-        """What was taken off each coefficient's estimate, which intervals are about."""
-        off = [float(value) for value in found.get("shrunk", [0.0] * len(found["noise"]))]
-        return _if(len(off) == len(found["noise"]) and all(map(math.isfinite, off)), off)
-
-    whole["std_err"] = _read('"uncertainty"', whole["uncertainty"], standard_errors)
-    whole["shrunk"] = _read('"uncertainty": "shrunk"', whole["uncertainty"], shrunk)
-    whole["scores"] = _read('"scores"', whole["scores"], _checked_scores)
-    whole["privacy"] = _checked_privacy(whole["privacy"])
-    return whole
+        whole["shrunk"] = [float(value) for value in found.get("shrunk", [0.0] * size)]  # off the intervals' middles
+        fine = size in (width, width + 1) and len(rows) == 1 and len(whole["shrunk"]) == size
+        _check(fine and all(map(math.isfinite, errors + whole["shrunk"])), "covariances of the weights of one output")
+    if whole["bound_is_estimate"] is None:
+        whole["bound_is_estimate"] = whole["solver"] not in PROVEN
+    scores = None if whole["scores"] is None else Scores.from_dict(whole["scores"])
+    return whole | {"std_err": errors, "scores": scores, "privacy": _completed_privacy(whole["privacy"])}
 
 
-def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
+def _completed_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """The same of the guarantee; with what follows: the most right guesses, and the name of the ledger's file."""
     whole = {**_OPTIONAL_PRIVACY, **privacy}
-    epsilon, delta, ledger = (whole.get(key) for key in ("epsilon", "delta", "ledger"))
-    fine = {
-        "epsilon": isinstance(epsilon, Real) and epsilon is not True and 0 < epsilon < math.inf,
-        "delta": isinstance(delta, Real) and 0 <= delta < 1,
-        "unit": whole.get("unit") in ("user", "row"),
-        "private": isinstance(whole.get("private"), bool),
-        "mechanisms": _is_list(whole.get("mechanisms"), Mapping),
-        "ledger": isinstance(ledger, Mapping | None),
-    }
-    if wrong := [key for key, right in fine.items() if not right]:
-        raise _refused(f'"privacy": "{wrong[0]}"', whole.get(wrong[0]))
-    found = _read('"privacy": "tradeoff"', whole["tradeoff"], _checked_tradeoff)
-    affected = _read('"privacy": "affected_users"', whole["affected_users"], AffectedUsers.from_list)
-    alone = right_guess(whole["epsilon"], whole["delta"])  # what they rule out, beside what the noise gives
-    best, weak = (alone, _WEAK) if found is None else (float(found.right_guess), _WEAK_NOISE)
+    epsilon, delta, ledger = whole["epsilon"], whole["delta"], whole["ledger"]
+    _check(0 < epsilon < math.inf and 0 <= delta < 1, "0 < epsilon < infinity and 0 <= delta < 1")
+    _check(whole["unit"] in ("user", "row"), 'the unit is "user" or "row"')
+    found = None if whole["tradeoff"] is None else Tradeoff.from_dict(whole["tradeoff"])
+    if found is not None:
+        points = [end for point in found.points for end in point]
+        chances = [found.right_guess, found.failure, found.mu_failure, *points]
+        numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
+        fine = all(value is None or 0 <= value < math.inf for value in numbers) and len(points) > 2
+        _check(fine and all(0 <= chance <= 1 for chance in chances), "chances and epsilons of the trade-off")
+    alone = right_guess(epsilon, delta)  # what epsilon and delta alone rule out, beside what the noise gives
+    best, weak = (alone, _WEAK) if found is None else (found.right_guess, _WEAK_NOISE)
     where = (ledger or {}).get("path")  # whose folder it is in is nobody's business
     return whole | {
+        "mechanisms": [dict(step) for step in whole["mechanisms"]],
         "tradeoff": found,
-        "affected_users": affected,
-        "private": whole["private"] and whole["insecure_seed"] is None,
+        "affected_users": AffectedUsers.from_list(whole["affected_users"]),
+        "private": whole["private"] is True and whole["insecure_seed"] is None,
         "alone": alone,
         "best": best,
         "weak": best >= weak,
@@ -108,44 +93,9 @@ def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked_scores(record: Any) -> Scores:
-    """The scores that were measured, if that is what they are."""
-    found = Scores.from_dict(record)
-    found.lines()
-    return _if(isinstance(found.n_users, int) and 0 < float(found.confidence) < 1 and bool(found.scores), found)
-
-
-def _checked_tradeoff(record: Any) -> Tradeoff:
-    """What the noise really gives, if its numbers can be chances at all."""
-    found = Tradeoff.from_dict(record)
-    chances = [found.right_guess, found.failure, found.mu_failure, *(end for point in found.points for end in point)]
-    numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
-    fine = all(0 <= chance <= 1 for chance in chances) and len(found.points) > 1
-    return _if(fine and all(value is None or 0 <= value < math.inf for value in numbers), found)
-
-
-def _if(fine: bool, found: _T) -> _T:
+def _check(fine: object, expected: str) -> None:
     if not fine:
-        raise ValueError("not what it should be")
-    return found
-
-
-def _read(what: str, part: Any, read: Callable[[Any], _T | None]) -> _T | None:
-    """A part of the record as it is used, None if there is none; or an error that names it."""
-    try:
-        return None if part is None else read(part)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError):
-        raise _refused(what, part) from None
-
-
-def _refused(what: str, got: object) -> ValueError:
-    shown = clean(repr(got))
-    shown = shown if len(shown) <= 60 else f"{type(got).__name__} {shown[:57]}..."
-    return ValueError(f"Expected {what} as a model's to_dict() gives it, got {shown}: pass a fitted model, or that.")
-
-
-def _is_list(value: object, of: Any = object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(entry, of) for entry in value)
+        raise ValueError(f"{expected} expected")
 
 
 def real(value: Any) -> float:
