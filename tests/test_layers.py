@@ -174,8 +174,8 @@ def test_the_check_itself_sees_imports():
 
 # Lines of installed source that each room may have. What is added beyond is paid for by a deletion; lower them freely.
 ROOMS = {
-    "auditing": 1_400,
-    "cli": 2_500,
+    "auditing": 1_260,
+    "cli": 2_030,
     "data": 4_000,
     "engines": 1_375,
     "losses": 850,
@@ -183,7 +183,7 @@ ROOMS = {
     "models": 4_000,
     "paper": 2_000,
     "privacy": 5_850,
-    "report": 1_800,
+    "report": 1_350,
     "solvers": 3_650,
     "statistics": 2_450,
     "": 1_050,  # the package's own modules

@@ -121,7 +121,7 @@ def test_a_dry_run_counts_users_and_spends_nothing(files, tmp_path):
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert "600 users, 2 features" in result.stdout
-    assert "-> " in next(line for line in result.stdout.splitlines() if "phased-sgd" in line and "tight" in line)
+    assert "Taken: phased-sgd, tight" in result.stdout
     record = json.loads(run(*arguments, "--json").stdout)
     assert (record["choice"], record["n_users"], record["n_weights"]) == ("phased-sgd", 600, 3)
     assert Ledger.open(ledger).spent_epsilon() == 0

@@ -143,7 +143,7 @@ def test_private_scores_of_groups_and_rows(files, tmp_path):
     assert "top: accuracy" in shown.stdout
     assert "95% interval" in shown.stdout
     rows = run(*private, "--max-rows-per-user", "4", "--confidence", ".9")
-    assert "every row counted once" in rows.stdout
+    assert "Every row counted once" in rows.stdout
     assert "90% interval" in rows.stdout
 
 
@@ -197,7 +197,6 @@ def test_plans_and_their_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "SOLVERS", quick)
     result = run("plan", "--users", "20000", *PUBLIC, "--plot", tmp_path / "plan.svg")
     assert result.exit_code == 0, result.output
-    assert "->" in result.stdout
     assert "needs about" in result.stdout
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
     few = run("plan", "--users", "20", *PUBLIC, "--plot", tmp_path / "few.png", "--json")

@@ -409,8 +409,10 @@ def _dry_run(model: LinearModel, table: TableFile, schema: Schema, given: Fit) -
     taken = chosen(budget) if fraction is None else with_intervals(*size, budget, fraction, chosen)
     if show.as_json(comparison.to_dict() | {"choice": taken.solver, "mode": taken.mode}, given.json):
         return
-    show.options(comparison, taken)
-    typer.echo(f"{n_users:,} users, {n_features} features. Nothing was read but who owns rows, and nothing was spent.")
+    typer.echo(
+        f"{comparison}\nTaken: {taken.solver}, {taken.mode}. {n_users:,} users, {n_features} features. Nothing was "
+        "read but who owns rows, and nothing was spent."
+    )
     for advice in filter(None, (weak, planner.advice_on(comparison.problem, taken))):
         show.note(in_options(advice))
 

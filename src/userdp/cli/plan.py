@@ -73,10 +73,9 @@ def plan(
             plot_plan(comparison, new, max_gradients)
     if show.as_json(comparison.to_dict() | {"plot": None if plot is None else str(plot)}, json):
         return
-    show.options(comparison, comparison.choice)
-    typer.echo("")
     budget = comparison.budget
-    show.paragraph(comparison.why, f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}. {_BOUNDS}")
+    typer.echo(f"{comparison}\n")
+    show.paragraph(f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}. {_BOUNDS}")
     if plot is not None:
         typer.echo(f"The picture is in {plot}.")
 
