@@ -102,7 +102,11 @@ FLAG = ("--target", "flag", "--classes", "false,true")
             ["--target", "three", "--classes", "low,mid,top", "--loss", "hinge"],
             'Expected loss="squared_hinge" for 3 classes',
         ),
-        ("good.csv", ["--target", "amount", "--loss", "squared"], "--target-range lowest,highest"),
+        (
+            "good.csv",
+            ["--target", "amount", "--loss", "squared"],
+            "--target-range with --loss squared: a public lowest,highest",
+        ),
         ("good.parquet", ["--target", "text", "--loss", "squared", "--target-range", "0,1"], "'text' to be numeric"),
         ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "2,1"], "lowest,highest, got '2,1'"),
         ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "a,b"], "two numbers with a comma"),

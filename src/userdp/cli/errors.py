@@ -76,7 +76,7 @@ def line_of(error: Exception) -> str:
     frames, kinds = traceback.extract_tb(error.__traceback__), (ValueError, TypeError, FileNotFoundError, RuntimeError)
     # Made by a raise statement of ours: what float() and the like say in our files quotes what they were given.
     line = frames[-1].line or "" if frames and frames[-1].filename.startswith(tuple(PACKAGES)) else ""
-    if type(error) in (*kinds, Refused) and line.startswith("raise ") and "(" in line:
+    if type(error) in (*kinds, Refused) and line.startswith("raise "):
         return in_options(str(error)) + notes
     if isinstance(error, OSError) and error.strerror:  # says nothing of what is in the file
         where = f"{error.filename!r}" if error.filename else "a file"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -30,6 +30,7 @@ from userdp.models.sklearn_compat import UtilityWarning
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.mechanisms.base import check_counts
 from userdp.solvers import planner
 from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
 
@@ -212,11 +213,13 @@ def _check_options(given: Fit) -> None:
     fine = not described or given.fill_missing is None
     expect(fine, "no --fill-missing with --columns: it says that of each column.")
     budget_for(given.epsilon, given.delta, 1)  # refuses what makes no sense
+    check_counts(max_rows_per_user=given.max_rows_per_user)
 
 
 def _estimator(given: Fit) -> LinearModel:
     """The estimator for this loss, with all its parameters that are known before a table is opened."""
-    name, ends, model = given.loss, given.target_range, None
+    model: LinearModel
+    name, ends = given.loss, cast(Any, given.target_range)
     if ends is not None and ends != PRIVATE:
         low, high = pair_of(ends, "--target-range")
         expect(low < high, f"--target-range lowest,highest, got {ends!r}.")

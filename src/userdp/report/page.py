@@ -97,7 +97,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"wording": wording, "plots": plots, "number": number, "power": power}
+    made.globals.update(wording=wording, plots=plots, number=number, power=power)
     return made
 
 
