@@ -31,15 +31,16 @@ def test_the_private_model_learns_nearly_all_there_is_to_learn(people, gap):
     assert not set(made.users[made.training]) & set(made.users[~made.training])
     model = demo.train(made, insecure_seed=1)
     X, y = made.X[~made.training], made.y[~made.training]
-    private, _, _ = demo.scores(model.predict_proba(X)[:, 1], y)
+    private = demo.scores(model.predict_proba(X)[:, 1], y)["log loss"]
     reference = demo.linear_model.LogisticRegression(C=1e6, max_iter=1000)
     openly = reference.fit(made.X[made.training], made.y[made.training]).predict_proba(X)[:, 1]
-    assert private < demo.scores(openly, y)[0] + gap < demo.scores(np.full(len(y), y.mean()), y)[0]
+    nothing = demo.scores(np.full(len(y), y.mean()), y)["log loss"]
+    assert private < demo.scores(openly, y)["log loss"] + gap < nothing
 
 
 def test_scores_of_a_model_without_an_opinion():
     y = np.array([True, False])
-    assert demo.scores(np.full(2, 0.5), y) == pytest.approx((np.log(2), 0.5, 0.5))
+    assert demo.scores(np.full(2, 0.5), y) == pytest.approx({"log loss": np.log(2), "AUC": 0.5, "accuracy": 0.5})
 
 
 def test_the_survey_is_read_from_its_package(monkeypatch):

@@ -404,16 +404,11 @@ def test_the_command_line_prints_the_table_in_the_columns_own_units(tmp_path):
         *("fit", tmp_path / "t.parquet", "--user-column", "user", "--target", "y", "--classes", "0,1"),
         *("--features", "age,income", "--epsilon", 4, "--max-rows-per-user", 3, "--insecure-seed", 1, "--inference"),
     ]
-    found = []
-    for ranges in ([], ["--feature-range", "age=0:100,income=-15:15"]):
-        words = [*asked, *ranges, "-o", tmp_path / "m.json"]
-        result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(word) for word in words])
-        assert result.exit_code == 0, result.output
-        assert re.search(r"coef +std err +z", result.output)
-        found.append(load_model(tmp_path / "m.json"))
-    plain, ranged = found
-    np.testing.assert_allclose(np.sqrt(np.diag(ranged.cov_)), np.sqrt(np.diag(plain.cov_)), rtol=0.5)
+    words = [*asked, "-o", tmp_path / "m.json"]
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"coef +std err +z", result.output)
+    model = load_model(tmp_path / "m.json")
     truth = np.array([0.1, -0.5 / 3, TRUTH[2] - 5])
-    for model in found:
-        weights = np.append(model.coef_[0], model.intercept_)
-        assert np.all(np.abs(weights - truth) < 4 * np.sqrt(np.diag(model.cov_)))
+    weights = np.append(model.coef_[0], model.intercept_)
+    assert np.all(np.abs(weights - truth) < 4 * np.sqrt(np.diag(model.cov_)))

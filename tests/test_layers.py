@@ -179,8 +179,8 @@ def test_the_check_itself_sees_imports():
 
 # Lines of installed source that each room may have. What is added beyond is paid for by a deletion; lower them freely.
 ROOMS = {
-    "auditing": 1_400,
-    "cli": 2_500,
+    "auditing": 1_260,
+    "cli": 2_030,
     "data": 4_000,
     "engines": 1_270,
     "losses": 850,
@@ -188,7 +188,7 @@ ROOMS = {
     "models": 4_000,
     "paper": 3_560,
     "privacy": 3_760,
-    "report": 1_800,
+    "report": 1_350,
     "solvers": 3_475,
     "statistics": 2_450,
     "": 920,  # the package's own modules

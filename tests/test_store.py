@@ -488,7 +488,7 @@ def test_a_plan_that_holds_too_much_is_refused_before_it_is_charged(tmp_path):
 def test_the_command_line(tmp_path):
     path, place = plain(tmp_path), tmp_path / "place"
     words = ["fit", str(path), "--user-column", "who", "--target", "y", "--target-range=-3,3", "--loss", "squared"]
-    words += ["--features", "x*", "--feature-range=-3,3", "--epsilon", "5", "--insecure-seed", "1", "--check-data"]
+    words += ["--features", "x*", "--epsilon", "5", "--insecure-seed", "1"]
     weights = []
     for more in ([], ["--memory-limit", "64MB", "--store", str(place)], ["--memory-limit", "64MB"]):
         result = CliRunner().invoke(app, [*words, "--output", str(tmp_path / "m.json"), *more])

@@ -70,9 +70,9 @@ def test_rates_are_learned_predicted_and_scored(folder, tmp_path, suffix, descri
     assert "'hours' there" in refused.stderr
 
 
-def test_counts_without_exposure_and_public_ranges(folder, tmp_path):
+def test_counts_without_exposure(folder, tmp_path):
     for more in ((), ("--exposure", "hours", "--max-exposure", "8")):
-        asked = (*ASKED, *COUNTS, *more, "--feature-range", "x=-1:1", "-o", tmp_path / "m.json", "--insecure-seed", "1")
+        asked = (*ASKED, *COUNTS, *more, "-o", tmp_path / "m.json", "--insecure-seed", "1")
         assert run("fit", folder / "data.csv", *asked).exit_code == 0
         assert abs(load_model(tmp_path / "m.json").coef_[0] - 1) < 0.25
     done = run("fit", folder / "data.csv", *ASKED, *EXPOSED, "--dry-run", "--json")
@@ -120,17 +120,16 @@ def test_weights_of_classes(folder, tmp_path):
     ("arguments", "message"),
     [
         ((*COUNTS[:4],), "Expected --max-count with --loss poisson"),
-        ((*COUNTS, "--exposure", "hours"), "Expected --max-exposure, the public largest exposure"),
-        ((*COUNTS, "--max-exposure", "2"), "Expected --exposure, a column, with --max-exposure"),
+        ((*COUNTS, "--exposure", "hours"), "Expected max_exposure, the public largest exposure"),
+        ((*COUNTS, "--max-exposure", "2"), "Expected --exposure with --max-exposure"),
         ((*COUNTS, "--exposure", "nowhere", "--max-exposure", "2"), "a column named 'nowhere'"),
         ((*COUNTS, "--exposure", "visits", "--max-exposure", "2"), "other columns than target and user"),
-        ((*COUNTS, "--target-range", "0,9"), "use --max-count"),
-        ((*COUNTS, "--class-weight", "1=2"), "with classes only"),
-        ((*COUNTS[:4], "--max-count", "0"), "Expected --max-count 0.0 to be a finite number"),
+        ((*COUNTS, "--target-range", "0,9"), "--target-range with --loss squared, huber, quantile, absolute only"),
+        ((*COUNTS, "--class-weight", "1=2"), "--class-weight with --loss logistic, hinge, squared_hinge only"),
+        ((*COUNTS[:4], "--max-count", "0"), "max_count=0.0 to be a finite number"),
         ((*EXPOSED, "--memory-limit", "1GB"), "no --memory-limit with --weight or --exposure"),
-        ((*EXPOSED, "--check-data"), "no --check-data with --weight or --exposure"),
-        (("--target", "coin", "--classes", "no,yes", "--weight", "weight"), "Expected --max-weight, the public"),
-        (("--target", "coin", "--classes", "no,yes", "--class-weight", "si=2"), "of the classes no, yes; got 'si=2'"),
+        (("--target", "coin", "--classes", "no,yes", "--weight", "weight"), "Expected max_weight, the public"),
+        (("--target", "coin", "--classes", "no,yes", "--class-weight", "si=2"), "class_weight of the classes"),
         (("--target", "coin", "--classes", "no,yes", "--class-weight", "yes=-2"), "numbers >= 0"),
         (("--target", "coin", "--classes", "no,yes", "--class-weight", "no=0,yes=0"), "above 0 for at least one"),
         (("--target", "coin", "--classes", "no,yes", "--exposure", "hours"), "--exposure with --loss poisson only"),

@@ -9,7 +9,7 @@ import sys
 import pytest
 from support_cli import BUDGET, COLUMNS, run
 
-from userdp import Ledger, cli
+from userdp import Budget, Ledger, cli
 
 PROGRAM = [sys.executable, "-m", "userdp"]
 # Data is read for ten minutes, and said to be: by then the plan is charged.
@@ -64,6 +64,7 @@ def test_quiet_in_a_pipe(files, tmp_path):
 
 def test_ctrl_c_says_what_was_spent_and_leaves_nothing_half_written(files, tmp_path):
     ledger = tmp_path / "l.db"
+    Ledger(Budget(9.0, 1e-5), ledger)
     child = subprocess.Popen(
         [
             sys.executable,
@@ -72,8 +73,6 @@ def test_ctrl_c_says_what_was_spent_and_leaves_nothing_half_written(files, tmp_p
             *arguments(files, tmp_path / "m.json"),
             "--ledger",
             ledger,
-            "--ledger-budget",
-            "9,1e-5",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -510,7 +510,7 @@ def test_a_run_that_was_stopped_goes_on_with_its_journal(tmp_path):
 def test_the_command_line(tmp_path):
     write_parquet(tmp_path / "people.parquet", False)
     words = ["fit", tmp_path / "people.parquet", "--user-column", "user", "--target", "y", "--features", "x*"]
-    words += ["--classes", "0,1", "--epsilon", 8, "--delta", 1e-4, "--insecure-seed", 1, "--feature-range", "-1,1"]
+    words += ["--classes", "0,1", "--epsilon", 8, "--delta", 1e-4, "--insecure-seed", 1]
     models = []
     for name, engine in (("here", []), ("there", ["--engine", "ray", "--workers", 2])):
         asked = [*words, *engine, "--output", tmp_path / f"{name}.json", "--max-rows-per-user", 20]

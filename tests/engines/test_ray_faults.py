@@ -166,7 +166,8 @@ def test_the_driver_is_killed_and_goes_on(tmp_path):
     pq.write_table(pa.table(columns_of(*people(3000))), tmp_path / "people.parquet")
     words = [*("fit", tmp_path / "people.parquet", "--user-column", "user", "--target", "y", "--features", "x*")]
     words += ["--classes", "0,1", "--epsilon", 4, "--delta", 1e-5, "--insecure-seed", 5, "--engine", "ray"]
-    words += ["--workers", 2, "--ledger", tmp_path / "ledger.db", "--ledger-budget", "100,0.01", "--json"]
+    Ledger(Budget(100.0, 0.01), tmp_path / "ledger.db")
+    words += ["--workers", 2, "--ledger", tmp_path / "ledger.db", "--json"]
     command = [sys.executable, "-m", "userdp"]
 
     def fit(name, *more):

@@ -20,8 +20,6 @@ WORDS = [
     *("--user-column", "who", "--target", "x", "n", "note", "--features", "x,n", "*", "--epsilon", "--delta", "1e-5"),
     *(
         "--ledger",
-        "--ledger-budget",
-        "9,1e-4",
         "--loss",
         "squared",
         "hinge",
@@ -54,13 +52,10 @@ WORDS = [
         "--row-norm",
         "--l2",
         "--fill-missing",
-        "--feature-range",
-        "x=0:1",
         "--users",
     ),
     *(
         "--rows-per-user",
-        "--check-data",
         "--report",
         "r.html",
         "--proba",

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,10 @@ from userdp.statistics.gradients import MeanGradient, RowWeights, Statistic
 from userdp.statistics.moments import MomentShape
 from userdp.statistics.spreads import CentredMean, CentredSquares, CurvatureMatrix, GradientSquare
 
-Reader = Callable[[Noise, Vectors], list[float]]  # what is seen of a data set
+Reader = Callable[[Mechanism, Noise, Vectors], list[float]]  # what is seen of a data set
 FAR = 1e6  # of everyone, but finite
-_SANITY = 0.05  # weight of attacks that find little, and would find a lot if something were wrong
-_FLIPS = 0.25
+# Of the runs; those that are sanity checks find little, and would find a lot if something were wrong.
+_WEIGHTS = {"missing": 0.05, "duplicates": 0.05, "flips": 0.25}
 _NO_TRACE = 1e-9  # share of a matrix's trace: it points the same way for all users, and tells nothing of one
 WITHIN = 1 - 1e-9  # rounding must not put an edge outside
 _AS_PUBLISHED = (PaperOutlierRemoval, SampledPaperOutlierRemoval)
@@ -93,22 +94,25 @@ def play_mechanism(mechanism: Mechanism, vectors: Vectors, noise: Noise) -> list
     return [*map(float, total), float(passed)]
 
 
-def _pair(
-    name: str,
-    attack: str,
-    mechanism: Mechanism,
-    versions: Sequence[Vectors],
-    weight: float = 1.0,
-    read: Reader | None = None,
-) -> Pair:
-    """The attack on D and D', which are given to `read`; by default to the mechanism, of which the mean is seen."""
+def _first(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
+    """The mean's first coordinate, and how many rounds passed."""
+    seen = play_mechanism(mechanism, vectors, noise)
+    return [seen[0], seen[-1]]
 
-    def first(noise: Noise, vectors: Vectors) -> list[float]:
-        seen = play_mechanism(mechanism, vectors, noise)
-        return [seen[0], seen[-1]]
 
-    mode, reader = "paper" if isinstance(mechanism, _AS_PUBLISHED) else "tight", read or first
-    return Pair(name, mode, attack, mechanism.cost, lambda noise, version: reader(noise, versions[version]), weight)
+def pairs_of(
+    name: str, mechanism: Mechanism, read: Reader = _first, weight: float = 1.0, **attacks: tuple[Vectors, Vectors]
+) -> list[Pair]:
+    """Attacks by name, each on D and D', of which `read` sees something; `weight` is of those that find most."""
+    mode = "paper" if isinstance(mechanism, _AS_PUBLISHED) else "tight"
+
+    def play(versions: tuple[Vectors, Vectors], noise: Noise, version: int) -> list[float]:
+        return read(mechanism, noise, versions[version])
+
+    return [
+        Pair(name, mode, attack, mechanism.cost, partial(play, versions), _WEIGHTS.get(attack, weight))
+        for attack, versions in attacks.items()
+    ]
 
 
 def _others(mechanism: Mechanism, own: float, place: float = 0.0, far: int = 0) -> Vectors:
@@ -123,16 +127,12 @@ def mean_pairs(name: str, mechanism: Mechanism) -> list[Pair]:
     """The attacks that every mean is put through."""
     far = edge(mechanism, 1.0)
     one, other, missing = (_others(mechanism, own) for own in (far, -far, math.nan))
+    attacks = {"edges": (one, other), "missing": (one, missing)}
+    if mechanism.n_vectors > 1:
+        attacks["duplicates"] = _others(mechanism, far, place=far), _others(mechanism, -far, place=far)
     # Rounds of tests take long, and are told from one round by the numbers of their price alone.
     weight = 0.25 if mechanism.rounds > 1 and mechanism.n_vectors > 100 else 1.0
-    pairs = [
-        _pair(name, "edges", mechanism, (one, other), weight),
-        _pair(name, "missing", mechanism, (one, missing), _SANITY),
-    ]
-    if mechanism.n_vectors > 1:
-        same, apart = (_others(mechanism, own, place=far) for own in (far, -far))
-        pairs.append(_pair(name, "duplicates", mechanism, (same, apart), _SANITY))
-    return pairs
+    return pairs_of(name, mechanism, weight=weight, **attacks)
 
 
 def gated_pairs(name: str, mechanism: Any, deficit: int | None = None) -> list[Pair]:
@@ -144,7 +144,7 @@ def gated_pairs(name: str, mechanism: Any, deficit: int | None = None) -> list[P
     if deficit is None:
         deficit = mechanism.n_vectors - int(mechanism.threshold) + 1
     one, other = (_others(mechanism, own, far=deficit) for own in (edge(mechanism, 1.0), math.nan))
-    return [*mean_pairs(name, mechanism), _pair(name, "flips", mechanism, (one, other), _FLIPS)]
+    return [*mean_pairs(name, mechanism), *pairs_of(name, mechanism, flips=(one, other))]
 
 
 def mechanism_pairs(budget: Budget) -> list[Pair]:
@@ -190,7 +190,7 @@ def _acute_clip(budget: Budget) -> list[Pair]:
         "squares of means": CentredSquares(CentredMean(np.zeros(2), 1.0)),
     }
 
-    def read(noise: Noise, vectors: Vectors) -> list[float]:
+    def read(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
         first, second, passed = play_mechanism(mechanism, vectors, noise)
         return [first - second, passed]
 
@@ -199,27 +199,23 @@ def _acute_clip(budget: Budget) -> list[Pair]:
         vectors = statistic(users, np.arange(2), 2)
         vectors = vectors[:, [0, 1 if vectors.shape[1] == 2 else 2]]  # of a matrix, its upper triangle, the diagonal
         one, other, missing = (np.vstack([own, np.zeros(2)]) for own in (*vectors, np.zeros(2)))
-        pairs.append(_pair(f"Clip, {what}", "edges", mechanism, (one, other), read=read))
-        pairs.append(_pair(f"Clip, {what}", "missing", mechanism, (one, missing), _SANITY, read))
+        pairs += pairs_of(f"Clip, {what}", mechanism, read, edges=(one, other), missing=(one, missing))
     return pairs
 
 
 def _quantile_counts(budget: Budget) -> list[Pair]:
     """A user whose targets are all below what is predicted, or all above; or who has none. Counts of the median."""
-    mechanism, name = priced.clip(budget), "Clip, counts of a quantile"
     problem = Problem(losses.quantile(0.5), Ball(1.0), 1, 1.0, target_bound=1.0, intercept=True)
     request = next(Counts(problem, problem.start, "", 1.0).at(0.0))
     users = UserData(np.ones((2, 1)), np.array([-1.0, 1.0]), np.array([0, 1, 2, 2, 2]))
     vectors = request.statistic(users, np.arange(4), 4)
     below, above, missing = (vectors[[user, 3]] for user in range(3))
 
-    def read(noise: Noise, vectors: Vectors) -> list[float]:
+    def read(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
         return [float(mechanism.start(noise).release(vectors, request.radius)[0])]
 
-    return [
-        _pair(name, "edges", mechanism, (below, above), read=read),
-        _pair(name, "missing", mechanism, (below, missing), _SANITY, read),
-    ]
+    name, attacks = "Clip, counts of a quantile", {"edges": (below, above), "missing": (below, missing)}
+    return pairs_of(name, priced.clip(budget), read, **attacks)
 
 
 def _vocabulary(budget: Budget) -> list[Pair]:
@@ -231,28 +227,22 @@ def _vocabulary(budget: Budget) -> list[Pair]:
     others = np.arange(mechanism.n_vectors) % 2 + 1.0
     one, other, rare = (np.append(own, others[1:])[:, None] for own in (1.0, 2.0, 3.0))
 
-    def read(noise: Noise, vectors: Vectors) -> list[float]:
+    def read(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
         released = mechanism.start(noise).release(vectors, 1.0).reshape(-1, 2)
         counts = {1.0: 0.0, 2.0: 0.0, 3.0: 0.0} | {float(level): float(count) for count, level in released}
         return [counts[1.0] - counts[2.0], float(counts[3.0] > 0)]
 
-    return [
-        _pair("Vocabulary", "edges", mechanism, (one, other), read=read),
-        _pair("Vocabulary", "missing", mechanism, (one, rare), _SANITY, read),
-    ]
+    return pairs_of("Vocabulary", mechanism, read, edges=(one, other), missing=(one, rare))
 
 
 def sampled_pairs(name: str, mechanism: Mechanism) -> list[Pair]:
     """A user within the radius and one beyond it, who is asked or not; all numbers that are released are seen."""
     one, beyond, missing = (_others(mechanism, own) for own in (WITHIN, -FAR, math.nan))
 
-    def read(noise: Noise, vectors: Vectors) -> list[float]:
+    def read(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
         return play_mechanism(mechanism, vectors, noise)
 
-    return [
-        _pair(name, "edges", mechanism, (one, beyond), read=read),
-        _pair(name, "missing", mechanism, (one, missing), _SANITY, read),
-    ]
+    return pairs_of(name, mechanism, read, edges=(one, beyond), missing=(one, missing))
 
 
 def _radius_pairs(budget: Budget) -> list[Pair]:
@@ -264,8 +254,8 @@ def _radius_pairs(budget: Budget) -> list[Pair]:
         below = round(1.5 * search.noise_std) if search.probes == 1 else 0
         missing = search.n_vectors - search.target + below
         one, other = (_others(search, own, far=missing) for own in (0.0, math.nan))
-        pairs.append(_pair(f"RadiusSearch, {search.probes} probes", "flips", search, (one, other)))
-    return pairs
+        pairs += pairs_of(f"RadiusSearch, {search.probes} probes", search, flips=(one, other))
+    return [replace(pair, weight=1.0) for pair in pairs]
 
 
 def _gate_pairs(budget: Budget) -> list[Pair]:

@@ -118,12 +118,14 @@ def _mechanism_jobs(
     if not pairs:
         names = ", ".join(auditable(budget.epsilon, budget.delta)[1])
         raise ValueError(f"Expected a mechanism of {names}; got {mechanism!r}.")
-    jobs: list[tuple[str, Job]] = []
-    for pair in pairs:
-        if mode in (None, pair.mode) and (not fast or (pair.strongest and pair.weight >= 1)):
-            attack = partial(pair.attacked, noise_source(seed), max(100, math.ceil(pair.weight * runs)), budget.delta)
-            jobs.append((f"{pair.what}: {pair.attack}", attack))
-    return jobs
+    return [
+        (
+            f"{pair.what}: {pair.attack}",
+            partial(pair.attacked, noise_source(seed), max(100, math.ceil(pair.weight * runs)), budget.delta),
+        )
+        for pair in pairs
+        if mode in (None, pair.mode) and (not fast or (pair.strongest and pair.weight >= 1))
+    ]
 
 
 def _solver_jobs(
@@ -135,24 +137,16 @@ def _solver_jobs(
         names = ", ".join(sorted({name for name, _ in SOLVERS}))
         raise ValueError(f"Expected a solver of {names}, in a mode that it has; got {solver!r}, mode={mode!r}.")
     trainings = max(60, math.ceil(_TRAININGS * runs))
-    jobs: list[tuple[str, Job]] = []
+    repeated, jobs = {"trainings": trainings, "insecure_seed": seed}, []
     for key in chosen:
-        name, slow, n_canaries = key[0], key in _SLOW, SOLVERS[key].most_canaries
-        few = 1 if slow else math.ceil(trainings / (40 if fast else 8))
-        canaries = partial(audit_canaries, *key, budget, n_canaries=n_canaries, trainings=few, insecure_seed=seed)
-        jobs.append((f"{name}, {key[1]}: canaries", canaries))
-        if not fast and not slow:
-            jobs.append((f"{name}: edges", partial(audit_edges, *key, budget, trainings=trainings, insecure_seed=seed)))
-            jobs.append(
-                (
-                    f"{name}: membership",
-                    partial(audit_membership, *key, budget, trainings=trainings, insecure_seed=seed),
-                )
-            )
-    for name in () if fast or (AUTO, "tight") not in chosen else VARIANTS:
-        jobs.append(
-            (f"{name}: edges", partial(audit_edges, name, "tight", budget, trainings=trainings, insecure_seed=seed))
-        )
+        few = 1 if key in _SLOW else math.ceil(trainings / (40 if fast else 8))
+        planted = {"n_canaries": SOLVERS[key].most_canaries, "trainings": few, "insecure_seed": seed}
+        jobs.append((f"{key[0]}, {key[1]}: canaries", partial(audit_canaries, *key, budget, **planted)))
+        if not fast and key not in _SLOW:
+            jobs.append((f"{key[0]}: edges", partial(audit_edges, *key, budget, **repeated)))
+            jobs.append((f"{key[0]}: membership", partial(audit_membership, *key, budget, **repeated)))
+    if not fast and (AUTO, "tight") in chosen:
+        jobs += [(f"{name}: edges", partial(audit_edges, name, "tight", budget, **repeated)) for name in VARIANTS]
     return jobs
 
 

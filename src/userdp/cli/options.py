@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+_T = TypeVar("_T")
 DATA, PRIVACY, MODEL, OUTPUT = "Data", "Privacy", "Model and work", "Output"
 
 EngineName = StrEnum("EngineName", ["local", "ray"])
@@ -43,6 +45,27 @@ def argument(help: str) -> Any:
     return typer.Argument(show_default=False, help=help)
 
 
+def taking(record: type[_T]) -> Callable[[Callable[[typer.Context, _T], None]], Callable[..., None]]:
+    """A command whose options are the fields of a record, each declared once: it is called with a filled-in one."""
+
+    def command(function: Callable[[typer.Context, _T], None]) -> Callable[..., None]:
+        def run(context: typer.Context, **given: Any) -> None:
+            function(context, record(**given))
+
+        types = get_type_hints(record, include_extras=True)
+        declared = [
+            parameter.replace(annotation=types[parameter.name])
+            for parameter in inspect.signature(record).parameters.values()
+        ]
+        first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        run.__signature__ = inspect.Signature([first, *declared])  # type: ignore[attr-defined]
+        run.__annotations__ = {"context": typer.Context} | types
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        return run
+
+    return command
+
+
 class Command(TyperCommand):
     """A command whose `--json` may stand alone, as the last word or before another option: it is then `--json -`."""
 
@@ -58,7 +81,6 @@ Table = Annotated[Path, argument("Parquet, CSV or Arrow file, by its suffix.")]
 ModelFile = Annotated[Path, argument("Model that `userdp fit` wrote.")]
 Target = Annotated[str, option(DATA, "Column to predict.")]
 Columns = Annotated[str | None, option(DATA, "Columns, if the model holds no names.")]
-Weight = Annotated[str | None, option(DATA, "Column that says how many times a row counts.")]
 FillMissing = Annotated[float | None, option(DATA, "Number to put into missing cells of features.")]
 Epsilon = Annotated[float, option(PRIVACY, "Privacy loss allowed; 1 is a common choice.")]
 Seed = Annotated[int | None, option(PRIVACY, "Repeatable and NOT PRIVATE; for tests.")]
@@ -73,16 +95,11 @@ Json = Annotated[
     ),
 ]
 EXPOSURE = data("Column that says how long, or how much, was counted in a row, of models with --loss poisson.")
+WEIGHT = data("Column that says how many times a row counts.")
 MAX_COUNT = data("Public largest count of a row, needed with --loss poisson; those beyond are cut off.")
-DELTA = privacy("Chance of more, well below 1 / number of users; else users^-1.5, at most 1e-6.")
-LEDGER = privacy("Ledger of the data set: what it holds is added up, and too much is refused.")
-LOSS = model(
-    "For classes: logistic, hinge, squared_hinge. For numbers: squared, huber, quantile, absolute. For counts: "
-    "poisson.",
-    LossName.logistic,
-    metavar="NAME",
-)
-ROW_NORM = model(
-    "For phased-sgd and accelerated: how long a row of features may be, about; else the root of their number."
-)
+DELTA = privacy("Failure probability, well below 1 / number of users; else users^-1.5, at most 1e-6.")
+LEDGER = privacy("Ledger file of the data set: what would exceed its budget is refused.")
+_OF = "logistic, hinge, squared_hinge (classes); squared, huber, quantile, absolute (numbers); poisson (counts)."
+LOSS = model(_OF, LossName.logistic, metavar="NAME")
+ROW_NORM = model("For phased-sgd and accelerated: about how long a row is; else the root of the number of features.")
 PURPOSE = output("What it is for, in words that may be shown to anyone: ledger, model and report name it.", "")

@@ -49,7 +49,8 @@ def plan(
 
     userdp plan --users 48092 --rows-per-user 30 --features 29 --epsilon 1 --delta 1e-6 --plot plan.svg
     """
-    show.check_picture(plot)
+    fine = plot is None or plot.suffix.lower() in (".svg", ".png", ".pdf")
+    expect(fine, f"--plot to end in .svg, .png or .pdf, got {plot}.")
     show.check_files(plot, json)
     with show.working("planning", quiet=False):
         comparison = planner.plan(
@@ -72,10 +73,9 @@ def plan(
             plot_plan(comparison, new, max_gradients)
     if show.as_json(comparison.to_dict() | {"plot": None if plot is None else str(plot)}, json):
         return
-    show.options(comparison, comparison.choice)
-    typer.echo("")
     budget = comparison.budget
-    show.paragraph(comparison.why, f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}. {_BOUNDS}")
+    typer.echo(f"{comparison}\n")
+    show.paragraph(f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}. {_BOUNDS}")
     if plot is not None:
         typer.echo(f"The picture is in {plot}.")
 

@@ -13,12 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from userdp.cli.errors import expect
 from userdp.data.tables import check_place, whole_file
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.statement import Statement, in_percent, right_guess
-from userdp.solvers.planner import EXCESS_NOTE, Comparison, Option, beyond, excess, needs
 
 _STDOUT = Path("-")
 
@@ -93,7 +91,7 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") ->
 def scores(found: Scores, counted: str = "user") -> None:
     """Private scores with intervals, and the calibration curve if there is one."""
     interval = f"{100 * found.confidence:g}% interval"
-    grid([f"score, every {counted} counted once", "value", interval, "noise", "sampling"], found.lines())
+    typer.echo(f"Every {counted} counted once:\n{found}")
     if found.curve:
         rows = [
             (
@@ -106,8 +104,6 @@ def scores(found: Scores, counted: str = "user") -> None:
             for point in found.curve
         ]
         grid(["predicted chance", "mean", "observed", interval, "of the rows"], rows, "Calibration")
-    for why in found.notes:
-        note(why)
     if not found.notes and any(shown[1] == "-" for shown in found.lines()):
         note("-: noise hides it. Ask for fewer scores or groups, or have more users or a larger epsilon.")
 
@@ -118,34 +114,7 @@ def working(what: str, quiet: bool) -> AbstractContextManager[Any]:
     return nullcontext() if quiet or not console.is_terminal else console.status(Text(what))
 
 
-def options(comparison: Comparison, taken: Option | None) -> None:
-    """Every solver's plan side by side, the one that is taken marked."""
-    table, notes = Table("", "solver", "mode"), []
-    for name in ("excess", "noise", "gradients", "releases"):
-        table.add_column(name, justify="right")
-    for option in comparison.options:
-        mine = taken is not None and (option.solver, option.mode) == (taken.solver, taken.mode)
-        numbers = ["-"] * 4
-        if option.feasible:
-            numbers = [excess(option), f"{option.noise_std:.2g}", f"{option.n_gradients:,}", f"{option.n_releases:,}"]
-            notes += [beyond(option)] if option.outside else []
-        else:
-            notes.append(f"{option.solver}, {option.mode}: {needs(option)}.".replace("..", "."))
-        cells = ("->" if mine else "", option.solver, option.mode, *numbers)
-        table.add_row(*map(Text, cells), style="bold green" if mine else None)
-    console = Console(highlight=False)
-    console.print(table)
-    for line in (EXCESS_NOTE, *notes):
-        console.print(Text(line, style="dim"))
-
-
 def paragraph(*texts: str) -> None:
     """Texts on stdout, wrapped at the terminal's width."""
     for text in texts:
         Console(highlight=False).print(Text(text))
-
-
-def check_picture(path: Path | None) -> None:
-    """Refuse a picture of another kind."""
-    fine = path is None or path.suffix.lower() in (".svg", ".png", ".pdf")
-    expect(fine, f"--plot to end in .svg, .png or .pdf, got {path}.")

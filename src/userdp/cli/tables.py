@@ -6,8 +6,6 @@ What a column is comes from its type alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +24,8 @@ from userdp.data.schema import (
     require_column,
 )
 from userdp.data.tables import TableFile
-from userdp.data.users import UserData
 from userdp.models.estimators import PoissonRegressor
 from userdp.models.linear import LinearModel
-from userdp.models.scaling import PublicScaler
-
-_BLOCK = 65536  # rows scaled at a time
-_FORM = "--feature-range low,high for all features, or age=0:100,spend=0:500 for some"
 
 
 def pair_of(text: str, option: str) -> tuple[float, float]:
@@ -51,28 +44,19 @@ def declare_classes(model: LinearModel, table: TableFile, target: str, classes: 
     if not model._classifies:
         return None
     labels = classes_of(classes, table.without_cells(target), target)
-    fine = len(labels) == 2 or getattr(model, "loss", None) != "hinge"
-    expect(fine, f"2 classes for the hinge loss, got {len(labels)}: use --loss squared_hinge.")
     model.set_params(classes=labels)
     return labels
 
 
 def class_weights(text: str, labels: list[Any] | None) -> dict[Any, float]:
-    """The public weights of classes that an option names, such as "no=1,yes=5"."""
-    expect(labels is not None, "--class-weight with classes only: for numbers leave it out.")
+    """The public weights of classes that an option names, such as "no=1,yes=5", which the estimator checks."""
     by_text = {str(label).lower() if isinstance(label, bool) else str(label): label for label in labels or ()}
     found = {}
     for part in text.split(","):
         name, _, weight = (word.strip() for word in part.rpartition("="))
         value = _number(weight)
-        expect(
-            name in by_text and value is not None and value >= 0,
-            f"--class-weight to be labels and numbers >= 0, such as {next(iter(by_text))}=5, of the classes "
-            f"{', '.join(by_text)}; got {part.strip()!r}.",
-        )
-        found[by_text[name]] = float(value or 0)
-    some = any(found.get(label, 1.0) for label in by_text.values())
-    expect(some, "--class-weight to be above 0 for at least one class.")
+        expect(value is not None, f"--class-weight to be labels and numbers, such as no=1,yes=5, got {part.strip()!r}.")
+        found[by_text.get(name, name)] = float(value or 0)
     return found
 
 
@@ -90,9 +74,7 @@ def exposure_of(model: LinearModel, table: TableFile, name: str | None, check: b
 
 def weights_of(table: TableFile, name: str | None, n_rows: int) -> np.ndarray:
     """How many times each row counts: numbers >= 0, not all 0; once without a column."""
-    if name is None:
-        return np.ones(n_rows)
-    found = _numbers_in(table, name)
+    found = np.ones(n_rows) if name is None else _numbers_in(table, name)
     fine = (np.isfinite(found) & (found >= 0)).all() and found.any()
     expect(fine, f"numbers >= 0 in column {name!r}, the weight, got others too, or only 0.")
     return found
@@ -129,8 +111,9 @@ def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
     """Targets as numbers, NaN where they make no sense, or an error if they are to be checked."""
     table.prefetch_text(schema.columns)
     targets = schema.targets(table[schema.target]).astype(np.float64, copy=False)
-    if check:
-        check_targets(schema, targets)
+    wanted = "a finite number" if schema.classes is None else f"one of the labels {', '.join(map(str, schema.classes))}"
+    fine = not check or np.isfinite(targets).all()
+    expect(fine, f"{wanted} in every row of column {schema.target!r}, got others too: drop those rows.")
     return targets
 
 
@@ -157,21 +140,13 @@ def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, che
     matrix = np.empty((n_rows, len(schema.features)))
     for position, name in enumerate(schema.features):
         values = numbers(f"column {name!r}", table[name])
-        if check:
-            check_cells(name, values, fill_missing is not None)
         matrix[:, position] = values if fill_missing is None else np.where(np.isnan(values), fill_missing, values)
+        expect(
+            not check or np.isfinite(matrix[:, position]).all(),
+            f"finite numbers in column {name!r}, got missing or infinite ones, or text: fill them, with --fill-missing "
+            "0, say.",
+        )
     return matrix
-
-
-def check_targets(schema: Schema, targets: np.ndarray) -> None:
-    labels, fine = schema.classes, np.isfinite(targets).all()
-    wanted = "a finite number" if labels is None else f"one of the labels {', '.join(map(str, labels))}"
-    expect(fine, f"{wanted} in every row of column {schema.target!r}, got others too: drop those rows.")
-
-
-def check_cells(name: str, values: np.ndarray, filled: bool) -> None:
-    where = f"in column {name!r}, got missing or infinite ones, or text: fill them, with --fill-missing 0, say."
-    expect(not np.isinf(values).any() and (filled or not np.isnan(values).any()), f"finite numbers {where}")
 
 
 def classes_of(text: str | None, column: Any, target: str) -> list[Any]:
@@ -218,59 +193,3 @@ def _number(token: str) -> int | float | None:
         return value if math.isfinite(value := float(token)) else None
     except ValueError:
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class Ranges:
-    """Public ranges of some features: rows are scaled by them for training, and weights brought back to units."""
-
-    positions: list[int]
-    scaler: PublicScaler
-
-    @classmethod
-    def read(cls, text: str, features: Sequence[str]) -> Ranges:
-        """The ranges that an option names, such as "0,100" or "age=0:100,spend=0:500"."""
-        found = {}
-        if "=" not in text:
-            found = dict.fromkeys(range(len(features)), _ends(text, ","))
-        else:
-            for part in text.split(","):
-                name, _, ends = (word.strip() for word in part.partition("="))
-                expect(name in features, f"{_FORM}: {name!r} is not among the --features.")
-                found[features.index(name)] = _ends(ends, ":")
-        low, high = np.transpose([*found.values()])
-        return cls([*found], PublicScaler(low, high).fit(np.zeros((1, len(found)))))
-
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """A copy of rows in units of the ranges, cut off at their ends; further columns stay as they are."""
-        rows = np.array(rows)
-        rows[:, self.positions] = self.scaler.transform(rows[:, self.positions])
-        return rows
-
-    def users(self, data: UserData) -> UserData:
-        """The users with rows in units of the ranges."""
-        rows = data.scratch(data.rows.shape, data.rows.dtype)
-        for start in range(0, len(rows), _BLOCK):
-            rows[start : start + _BLOCK] = self.of(data.rows[start : start + _BLOCK])
-        return replace(data, rows=rows)
-
-    def bring_back(self, model: LinearModel) -> None:
-        """The model's weights in the columns' own units."""
-        coef = np.array(np.atleast_2d(model.coef_))
-        coef[:, self.positions] /= self.scaler.half_
-        intercept = np.atleast_1d(model.intercept_) - coef[:, self.positions] @ self.scaler.middle_
-        if model.uncertainty_ is not None:
-            back = np.eye(coef.shape[1] + 1)
-            back[self.positions, self.positions] /= self.scaler.half_
-            back[-1, self.positions] = -self.scaler.middle_ / self.scaler.half_
-            model.uncertainty_ = model.uncertainty_.mapped(back)
-        model._keep_weights(coef, intercept)
-
-
-def _ends(text: str, mark: str) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in text.split(mark))
-    except ValueError:
-        raise InputError(f"Expected {_FORM}, got {text!r}.") from None
-    expect(-math.inf < low < high < math.inf, f"{_FORM}, low < high, got {text!r}.")
-    return low, high

@@ -33,10 +33,15 @@ _MODEL = (
 
 def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says of a model's record, as plain values. Holds nothing that is not in the record."""
-    model = checked(record)
+    plain: dict[str, Any] = _plain(facts_of(checked(record)))
+    return plain
+
+
+def facts_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What page and `report_facts` say of a checked record."""
     privacy, found = model["privacy"], model["privacy"]["tradeoff"]
     private, affected, scores = privacy["private"], privacy["affected_users"], model["scores"]
-    facts = {
+    return {
         "format": "userdp report 1",
         "guarantee": {
             "private": private,
@@ -90,8 +95,6 @@ def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "model": {name: model[name] for name in _MODEL},
         "questions": [{"question": asked, "answer": answer} for asked, answer in wording.questions(model)],
     }
-    plain: dict[str, Any] = _plain(facts)
-    return plain
 
 
 def _plain(value: Any) -> Any:

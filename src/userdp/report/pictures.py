@@ -1,9 +1,8 @@
-"""Pictures of plans and audits, in the format that a path's suffix says."""
+"""The picture of a plan, in the format that a path's suffix says."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,9 +11,6 @@ from matplotlib.ticker import FuncFormatter
 from userdp.privacy.accounting import Budget
 from userdp.solvers.base import SOLVERS
 from userdp.solvers.planner import Comparison, consider
-
-if TYPE_CHECKING:
-    from userdp.auditing.run import AuditReport
 
 COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
 
@@ -59,25 +55,4 @@ def plot_plan(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    _save(figure, path)
-
-
-def plot_audit(report: AuditReport, path: str | PathLike[str]) -> None:
-    """A line for each finding: dots are bounds, the bar is the claim."""
-    findings = report.findings[::-1]
-    figure = Figure(figsize=(7.5, 1.2 + 0.22 * len(findings)), layout="constrained")
-    axes, places = figure.subplots(), range(len(findings))
-    axes.barh(places, [finding.claim for finding in findings], color="#d9e6ec", label="claim")
-    axes.plot([finding.bound for finding in findings], places, "o", color=COLOURS[0], markersize=5, label="bound")
-    shaped = [finding.best if finding.shaped is None else finding.shaped for finding in findings]
-    style: dict[str, Any] = {"color": COLOURS[1], "markersize": 9, "markeredgewidth": 2}
-    axes.plot(shaped, places, "|", label="bound with the claimed shape", **style)
-    axes.set_yticks(places, [f"{f.what}, {f.mode}: {f.attack}" for f in findings], fontsize=7)
-    axes.set_xlabel("epsilon")
-    axes.set_xlim(left=0)
-    figure.legend(loc="outside upper center", ncols=3, fontsize=9, frameon=False)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: str | PathLike[str]) -> None:
     figure.savefig(path, metadata={"Date": None} if str(path).lower().endswith(".svg") else None, dpi=150)

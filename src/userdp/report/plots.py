@@ -21,12 +21,13 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from userdp.report.record import number, positive, real, shorten
-from userdp.report.wording import column, percent_at_most
+from userdp.report.wording import percent_at_most
 
 MOST_BARS = 30
-MOST_ROWS = 20
+MOST_ROWS = 20  # steps of the budget's picture
 MOST_NARROW = 10  # outputs of a heat map that a phone has room for
 _WIDTH, _WIDE = 360.0, 720.0
 _TEXT = 11
@@ -55,24 +56,21 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
         wrong, right = [0.0, 1 - alone, 1 - delta, 1.0], [delta, alone, 1.0, 1.0]
         if found is not None:
             axes.plot(wrong, right, color=_ORANGE, linewidth=1.4, linestyle=(0, (2, 2)))
-            axes.plot([1 - alone], [alone], marker="D", markersize=6, color=_ORANGE, clip_on=False, zorder=4)
+            picture.mark(1 - alone, alone, "D", _ORANGE, 6)
             wrong = [*(alarm for alarm, _ in found.points), 1.0]
             right = [*(1 - miss for _, miss in found.points), 1.0]
         axes.fill_between(wrong, right, wrong, color=_BLUE, alpha=0.16, linewidth=0)
         axes.plot(wrong, right, color=_BLUE, linewidth=2)
         axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
-        axes.plot([1 - best], [best], marker="o", markersize=8, color=_BLUE, clip_on=False, zorder=5)
-        if found is not None:  # both numbers below the diagonal, where there is room
-            axes.plot([0.36], [0.26], marker="o", markersize=7, color=_BLUE)
-            picture.write(0.4, 0.26, f"{percent_at_most(best)} right with this noise", weight="bold")
-            axes.plot([0.36], [0.16], marker="D", markersize=7, color=_ORANGE)
+        picture.mark(1 - best, best, "o", _BLUE, 8)
+        picture.mark(0.36, 0.26, "o", _BLUE)  # numbers below the diagonal, where there is room
+        picture.write(
+            0.4, 0.26, f"{percent_at_most(best)} right{' with this noise' * (found is not None)}", weight="bold"
+        )
+        if found is not None:
+            picture.mark(0.36, 0.16, "D", _ORANGE)
             picture.write(0.4, 0.16, f"{percent_at_most(alone)} right by (ε, δ) alone")
-            picture.write(0.4, 0.06, "at even odds", color=_MUTED)
-        elif best < 0.8:  # there is room above the curve
-            axes.plot([1 - best, 0.16], [best, 0.89], color=_BLUE, linewidth=0.8)
-            picture.write(0.03, 0.93, f"{percent_at_most(best)} right, at even odds", weight="bold")
-        else:
-            picture.write(1.08 - best, best - 0.09, f"{percent_at_most(best)} right, at even odds", weight="bold")
+        picture.write(0.4, 0.16 if found is None else 0.06, "at even odds", color=_MUTED)
         picture.write(0.52, 0.42, "blind guessing", color=_MUTED)
         ticks = (0, 0.25, 0.5, 0.75, 1)
         for axis in (axes.xaxis, axes.yaxis):
@@ -132,40 +130,11 @@ def error_picture(levels: Sequence[tuple[str, object]]) -> str:
         for place, (name, value) in enumerate(shown):
             colour, marker = _LEVELS.get(name, (_MUTED, "s"))
             axes.plot([low, value], [place, place], color=colour, linewidth=3, alpha=0.35, solid_capstyle="butt")
-            axes.plot([value], [place], marker=marker, markersize=8, color=colour, clip_on=False, zorder=5)
+            picture.mark(value, place, marker, colour, 8)
             picture.write(1.06, place, number(value, 2), weight="bold", transform=axes.get_yaxis_transform())
         axes.set_yticks(range(len(shown)), names)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         return picture.svg("; ".join(f"{name}: {number(value, 2)}" for name, value in shown))
-
-
-def phases_picture(phases: Sequence[Mapping[str, Any]]) -> str:
-    """For each phase: the radius that theory expected, the one that was released, and the noise."""
-    marks = (
-        ("expected_radius", "o", _MUTED, "none"),
-        ("radius", "o", _BLUE, _BLUE),
-        ("noise_std", "D", _ORANGE, _ORANGE),
-    )
-    shown = list(phases)[:MOST_ROWS]
-    values = [real(phase.get(key)) for phase in shown for key, *_ in marks if positive(phase.get(key))]
-    if not values:
-        return ""
-    height = 24 * len(shown) + 60
-    with _canvas("phases", height, left=66, right=18, top=34, bottom=22) as picture:
-        axes = picture.axes
-        _log_axis(axes, values)
-        for place in range(len(shown)):
-            axes.axhline(place, color=_LINE, linewidth=1, zorder=0)
-        top: dict[str, Any] = {"transform": picture.figure.transFigure, "clip_on": False}
-        for across, (key, marker, colour, fill) in zip((0.03, 0.36, 0.69), marks, strict=True):
-            style: dict[str, Any] = {"color": colour, "markerfacecolor": fill, "markeredgewidth": 1.6, "linestyle": ""}
-            found = [(real(phase[key]), k) for k, phase in enumerate(shown) if positive(phase.get(key))]
-            axes.plot(*zip(*found, strict=True) if found else ([], []), marker, markersize=8, clip_on=False, **style)
-            axes.plot([across], [1 - 12 / height], marker, markersize=7, **style, **top)
-            picture.write(across + 0.03, 1 - 12 / height, column(key), **top)
-        axes.set_yticks(range(len(shown)), [f"phase {k + 1}" for k in range(len(shown))])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        return picture.svg("Expected radius, released radius and noise of each phase.")
 
 
 def bars_picture(
@@ -194,13 +163,11 @@ def bars_picture(
             picture.write(edge, place, number(value, 3), ha="right", size=10, transform=axes.get_yaxis_transform())
         axes.set_yticks(places, labels, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        low, high, _ = bars_range(centres, reach)  # with four steps or so
+        low, high, _ = bars_range(centres, reach)
         span = high - low if high - low > 1e-300 else 1.0
-        step = 10.0 ** math.floor(math.log10(span / 2))
-        step *= next(times for times in (1, 2, 5, 10) if span / (times * step) <= 4)
-        ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
         axes.set_xlim(low - 0.02 * span, high + 0.02 * span)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(lambda tick, _: f"{tick:g}".replace("-", "−"))
         axes.grid(axis="x", color=_LINE, linewidth=0.7)
         return picture.svg("The largest coefficients as bars.")
 
@@ -256,6 +223,9 @@ class _Canvas:
 
     def write(self, x: float, y: float, words: str, **style: Any) -> None:
         self.axes.text(x, y, words, **{"color": _INK, "size": _TEXT, "va": "center", "parse_math": False, **style})
+
+    def mark(self, x: float, y: float, marker: str, colour: str, size: float = 7) -> None:
+        self.axes.plot([x], [y], marker=marker, markersize=size, color=colour, clip_on=False, zorder=5)
 
     def svg(self, words: str) -> str:
         """The SVG element: ids of its own, the page's font and colours, words for who cannot see it."""

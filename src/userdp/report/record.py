@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from collections.abc import Mapping
+from numbers import Real
 from pathlib import PureWindowsPath
-from typing import Any, TypeVar
+from typing import Any
 
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
@@ -27,109 +27,66 @@ _OPTIONAL: Mapping[str, Any] = {
     "source": {},
 }
 _OPTIONAL_PRIVACY: Mapping[str, Any] = {
-    "neighbours": "",
-    "warning": "",
+    **dict.fromkeys(("neighbours", "warning"), ""),
     **dict.fromkeys(("insecure_seed", "ledger", "tradeoff", "affected_users")),
 }
-_KINDS: tuple[tuple[str, Any, str], ...] = (
-    ("estimator", str, "a name"),
-    ("parameters", Mapping, "a dict"),
-    ("privacy", Mapping, "a dict"),
-    ("versions", Mapping, "a dict"),
-    ("source", Mapping, "a dict"),
-    ("halted", bool, "true or false"),
-    ("message", str, "text"),
-    ("coef", list, "a list of rows, one per output"),
-    ("intercept", list, "a list of numbers, one per output"),
-    ("phases", list | tuple, "a list of dicts"),
-    ("notes", list | tuple, "a list of texts"),
-)
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would let a name rearrange the text around it
-_T = TypeVar("_T")
 
 
 def checked(record: object) -> dict[str, Any]:
-    """A copy of the record with everything optional filled in, or an error that says what was expected."""
-    if not isinstance(record, Mapping):
-        raise _refused("a model's record", "a dict", record)
-    whole = {**_OPTIONAL, **{str(key): value for key, value in record.items()}}
+    """A copy of the record with everything optional filled in, and its parts as they are used; or an error."""
+    try:
+        return _completed(record)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"Expected a model's record, as its to_dict() gives it; this one is damaged ({type(error).__name__}: "
+            f"{clean(error)[:200]}). Pass a fitted model, or such a record."
+        ) from None
 
-    def expect(fine: bool, key: str, words: str) -> None:
-        if not fine:
-            raise _refused(f'"{key}"', words, whole.get(key))
 
-    expect(whole.get("format") == FORMAT, "format", f'"{FORMAT}"')
-    for key, kind, words in _KINDS:
-        expect(isinstance(whole.get(key), kind), key, words)
-    expect(all(isinstance(phase, Mapping) for phase in whole["phases"]), "phases", "a list of dicts")
-    for key in ("n_users", "n_features"):
-        expect(isinstance(whole.get(key), Integral) and whole[key] >= 1, key, "a whole number >= 1")
-    if whole["bound_is_estimate"] is None:
-        whole["bound_is_estimate"] = whole["solver"] not in PROVEN
-    expect(isinstance(whole["bound_is_estimate"], bool), "bound_is_estimate", "true or false")
-    width, rows, names = whole["n_features"], whole["coef"], whole["features"]
-    fine = bool(rows) and all(isinstance(row, list | tuple) and len(row) == width for row in rows)
-    expect(fine, "coef", f"rows of n_features={width} numbers, one row per output")
-    if not all(_is_number(value) for row in [*rows, whole["intercept"]] for value in row):
-        raise _refused('"coef" and "intercept"', "numbers", "something else")
-    fine = len(whole["intercept"]) in (0, len(rows))
-    expect(fine, "intercept", f"{len(rows)} numbers, one per output, or none")
-    fine = names is None or (isinstance(names, list | tuple) and len(names) == width)
-    expect(fine, "features", f"null or {width} names")
-    expect(isinstance(whole["classes"], list | tuple | None), "classes", "null or a list")
-
-    def standard_errors(found: Any) -> list[float]:
-        """Of the coefficients, the intercept's last if there is one."""
+def _completed(record: Any) -> dict[str, Any]:
+    whole = dict(_OPTIONAL) | {str(key): value for key, value in record.items()}
+    whole["phases"] = [dict(phase) for phase in whole["phases"]]
+    width, rows = whole["n_features"], whole["coef"]
+    errors: list[float] | None = None
+    _check(whole["format"] == FORMAT, f'its format is "{FORMAT}"')
+    _check(whole["n_users"] >= 1 and rows and all(len(row) == width for row in rows), "rows of n_features numbers")
+    _check(len(whole["intercept"]) in (0, len(rows)), "one intercept per output, or none")
+    _check(whole["features"] is None or len(whole["features"]) == width, "a name for each feature, or none")
+    if (found := whole["uncertainty"]) is not None:  # of the coefficients, the intercept's last if there is one
         size = len(found["noise"])
         errors = [math.sqrt(float(found["noise"][k][k]) + float(found["sampling"][k][k])) for k in range(size)]
-        return _if(size in (width, width + 1) and len(rows) == 1 and all(map(math.isfinite, errors)), errors)
-
-    words = "null or two covariances of the weights of one output"
-    whole["std_err"] = _read('"uncertainty"', words, whole["uncertainty"], standard_errors)
-
-    def shrunk(found: Any) -> list[float]:
-        """What was taken off each coefficient's estimate, which intervals are about."""
-        off = [float(value) for value in found.get("shrunk", [0.0] * len(found["noise"]))]
-        return _if(len(off) == len(found["noise"]) and all(map(math.isfinite, off)), off)
-
-    whole["shrunk"] = _read('"uncertainty": "shrunk"', "a number for each weight", whole["uncertainty"], shrunk)
-    whole["privacy"] = _checked_privacy(whole["privacy"])
-    whole["scores"] = _read('"scores"', "null or what Scores.to_dict() gives", whole["scores"], _checked_scores)
-    return whole
+        whole["shrunk"] = [float(value) for value in found.get("shrunk", [0.0] * size)]  # off the intervals' middles
+        fine = size in (width, width + 1) and len(rows) == 1 and len(whole["shrunk"]) == size
+        _check(fine and all(map(math.isfinite, errors + whole["shrunk"])), "covariances of the weights of one output")
+    if whole["bound_is_estimate"] is None:
+        whole["bound_is_estimate"] = whole["solver"] not in PROVEN
+    scores = None if whole["scores"] is None else Scores.from_dict(whole["scores"])
+    return whole | {"std_err": errors, "scores": scores, "privacy": _completed_privacy(whole["privacy"])}
 
 
-def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
+def _completed_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """The same of the guarantee; with what follows: the most right guesses, and the name of the ledger's file."""
     whole = {**_OPTIONAL_PRIVACY, **privacy}
-    epsilon, delta, steps, ledger = (whole.get(key) for key in ("epsilon", "delta", "mechanisms", "ledger"))
-
-    def expect(fine: bool, key: str, words: str) -> None:
-        if not fine:
-            raise _refused(f'"privacy": "{key}"', words, whole.get(key))
-
-    fine = epsilon is not None and _is_number(epsilon) and 0 < epsilon < math.inf
-    expect(fine, "epsilon", "a finite number > 0")
-    fine = delta is not None and _is_number(delta) and 0 <= delta < 1
-    expect(fine, "delta", "a number >= 0 and < 1")
-    expect(whole.get("unit") in ("user", "row"), "unit", '"user" or "row"')
-    expect(isinstance(whole.get("private"), bool), "private", "true or false")
-    fine = isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)
-    expect(fine, "mechanisms", "a list of dicts")
-    expect(isinstance(ledger, Mapping | None), "ledger", "null or a dict")
-    words = "null or what Tradeoff.to_dict() gives"
-    found = _read('"privacy": "tradeoff"', words, whole["tradeoff"], _checked_tradeoff)
-    words = "null or a fraction and its interval"
-    affected = _read('"privacy": "affected_users"', words, whole["affected_users"], AffectedUsers.from_list)
-    alone = right_guess(
-        whole["epsilon"], whole["delta"]
-    )  # what epsilon and delta alone rule out, beside what the noise gives
-    best, weak = (alone, _WEAK) if found is None else (float(found.right_guess), _WEAK_NOISE)
+    epsilon, delta, ledger = whole["epsilon"], whole["delta"], whole["ledger"]
+    _check(0 < epsilon < math.inf and 0 <= delta < 1, "0 < epsilon < infinity and 0 <= delta < 1")
+    _check(whole["unit"] in ("user", "row"), 'the unit is "user" or "row"')
+    found = None if whole["tradeoff"] is None else Tradeoff.from_dict(whole["tradeoff"])
+    if found is not None:
+        points = [end for point in found.points for end in point]
+        chances = [found.right_guess, found.failure, found.mu_failure, *points]
+        numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
+        fine = all(value is None or 0 <= value < math.inf for value in numbers) and len(points) > 2
+        _check(fine and all(0 <= chance <= 1 for chance in chances), "chances and epsilons of the trade-off")
+    alone = right_guess(epsilon, delta)  # what epsilon and delta alone rule out, beside what the noise gives
+    best, weak = (alone, _WEAK) if found is None else (found.right_guess, _WEAK_NOISE)
     where = (ledger or {}).get("path")  # whose folder it is in is nobody's business
     return whole | {
+        "mechanisms": [dict(step) for step in whole["mechanisms"]],
         "tradeoff": found,
-        "affected_users": affected,
-        "private": whole["private"] and whole["insecure_seed"] is None,
+        "affected_users": AffectedUsers.from_list(whole["affected_users"]),
+        "private": whole["private"] is True and whole["insecure_seed"] is None,
         "alone": alone,
         "best": best,
         "weak": best >= weak,
@@ -137,46 +94,9 @@ def _checked_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked_scores(record: Any) -> Scores:
-    """The scores that were measured, if that is what they are."""
-    found = Scores.from_dict(record)
-    found.lines()
-    return _if(isinstance(found.n_users, int) and 0 < float(found.confidence) < 1 and bool(found.scores), found)
-
-
-def _checked_tradeoff(record: Any) -> Tradeoff:
-    """What the noise really gives, if its numbers can be chances at all."""
-    found = Tradeoff.from_dict(record)
-    chances = [found.right_guess, found.failure, found.mu_failure, *(end for point in found.points for end in point)]
-    numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
-    fine = all(0 <= chance <= 1 for chance in chances) and len(found.points) > 1
-    return _if(fine and all(value is None or 0 <= value < math.inf for value in numbers), found)
-
-
-def _if(fine: bool, found: _T) -> _T:
+def _check(fine: object, expected: str) -> None:
     if not fine:
-        raise ValueError("not what it should be")
-    return found
-
-
-def _read(what: str, words: str, part: Any, read: Callable[[Any], _T | None]) -> _T | None:
-    """A part of the record as it is used, None if there is none; or an error that says what was expected."""
-    try:
-        return None if part is None else read(part)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError):
-        raise _refused(what, words, part) from None
-
-
-def _refused(what: str, expected: str, got: object) -> ValueError:
-    shown = clean(repr(got))
-    shown = shown if len(shown) <= 60 else f"{type(got).__name__} {shown[:57]}..."
-    return ValueError(
-        f"Expected {what} to be {expected}, got {shown}: pass a fitted model, or what its to_dict() gives."
-    )
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, Real) and not isinstance(value, bool))
+        raise ValueError(f"{expected} expected")
 
 
 def real(value: Any) -> float:

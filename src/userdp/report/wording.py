@@ -158,6 +158,14 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def other_deltas(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same release's epsilon at other deltas."""
+    return [
+        (power(delta), "none: tests may err more often" if epsilon is None else up(epsilon))
+        for delta, epsilon in privacy["tradeoff"].epsilons
+    ]
+
+
 def error_in_words(record: Mapping[str, Any]) -> str:
     """What the number that the plan was chosen by says of the model's error."""
     bound, nothing = record["bound"], record["loss_at_zero"]
