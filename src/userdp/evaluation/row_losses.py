@@ -135,12 +135,7 @@ def row_losses(
     """
     scale = scale_of(model, target_range=target_range)
     (part,) = PARTS[metric]
-    return losses_of(predictions_of(model, X, y, scale), scale, (part,))[:, 0]
-
-
-def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarray | None = None) -> Predictions:
-    """Predictions beside targets, of rows and a column as they are passed; or y as coded numbers."""
-    return compared(model, *read_rows(model, X, y), scale, exposure)
+    return losses_of(compared(model, *read_rows(model, X, y), scale), scale, (part,))[:, 0]
 
 
 def read_rows(model: Any, X: Any, y: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -170,7 +165,7 @@ def compared(
     scale: Scale,
     exposure: np.ndarray | None = None,
 ) -> Predictions:
-    """The same of features, and of targets that are positions or numbers; NaN where they make no sense.
+    """Predictions beside targets, which are positions or numbers; NaN where they make no sense.
 
     sound: which rows may make sense. Those that the model, or a step before it, fails on do not.
     """
@@ -253,13 +248,8 @@ def taken(rows: Any, places: np.ndarray) -> Any:
 def isolated(predict: Callable[[Any], Any], rows: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What `predict` says of each row, NaN for rows that it fails on.
 
-    All rows are asked for at once. If that fails, those on which it fails by themselves are found by halves, and all
-    are asked for again with a copy of another row in their places. So everybody else's rows are asked for in the same
-    place, among as many and laid out alike, and their answers are the same to the last bit.
-
     Guarantee: nothing is raised, and nothing is warned of, whatever rows hold.
     """
-    out, everyone = np.full(shape, np.nan), np.arange(shape[0])
 
     def attempt(places: np.ndarray) -> np.ndarray | None:
         try:
@@ -267,27 +257,38 @@ def isolated(predict: Callable[[Any], Any], rows: Any, shape: tuple[int, ...]) -
         except Exception:  # its words may quote a cell
             return None
 
+    out = np.full(shape, np.nan)
     with WARNINGS_OFF, np.errstate(all="ignore"):
-        found, sound = attempt(everyone), np.ones(shape[0], dtype=bool)
-        if found is None:
-            sound = works_on(attempt, everyone)
-            found = attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None
+        found, sound = made_apart(attempt, np.arange(shape[0]))
     if found is not None:
         out[sound] = found[sound]
     return out
 
 
-def works_on(attempt: Callable[[np.ndarray], Any], everyone: np.ndarray) -> np.ndarray:
-    """Which rows, or users, an attempt does not fail on, found by halves: it gives None if it fails on any of some."""
-    sound, todo = np.zeros(everyone.size, dtype=bool), [(0, everyone.size)]
+def made_apart(attempt: Callable[[np.ndarray], Any], units: np.ndarray) -> tuple[Any, np.ndarray]:
+    """What an attempt makes of all rows, None if nothing, and of which rows that is: not of units that it fails on.
+
+    units: whose each row is, or its number. An attempt gives None if it fails on any of the rows it is given.
+    All rows are asked for at once. If that fails, units on which it fails by themselves are found by halves, and all
+    are asked for again with a copy of another row in their places. So everybody else's rows are asked for in the same
+    place, among as many and laid out alike, and their answers are the same to the last bit.
+    """
+    everyone = np.arange(units.size)
+    found = attempt(everyone)
+    if found is not None:
+        return found, np.ones(units.size, dtype=bool)
+    order = np.argsort(units, kind="stable")
+    ends = np.append(0, np.cumsum(np.unique(units, return_counts=True)[1]))
+    sound, todo = np.zeros(units.size, dtype=bool), [(0, ends.size - 1)]
     while todo:
         first, last = todo.pop()
-        if attempt(everyone[first:last]) is not None:
-            sound[first:last] = True
+        some = np.sort(order[ends[first] : ends[last]])
+        if attempt(some) is not None:
+            sound[some] = True
         elif last - first > 1:
             middle = (first + last) // 2
             todo += [(first, middle), (middle, last)]
-    return sound
+    return (attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None), sound
 
 
 def _features(model: Any, X: Any) -> tuple[Any, np.ndarray]:

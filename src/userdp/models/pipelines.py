@@ -20,8 +20,7 @@ that nobody's rows fail for anybody else.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from sklearn.pipeline import make_pipeline as any_pipeline
 
 from userdp.data.schema import NUMBER, declared
 from userdp.data.sparse import is_sparse
-from userdp.evaluation.row_losses import taken, works_on
+from userdp.evaluation.row_losses import made_apart, taken
 from userdp.privacy.curator import WARNINGS_OFF
 
 # Transformers of scikit-learn that learn nothing, by their names: those that nobody uses are not loaded.
@@ -126,9 +125,6 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
 
     own: the user who owns each row; made: what they make of a blank row, which says what kind of result is none.
 
-    Where they fail on some, all rows are made again with a copy of another row in the places of these: so everybody
-    else's are made in the same place, among as many, and are the same to the last bit.
-
     Guarantee: nothing is raised, and a user's rows are a function of its own rows, provided that steps make of a row,
     or fail on it, what that row alone says.
     """
@@ -140,21 +136,12 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
         except Exception:  # tells of values
             return None
 
-    def rows_of(users: Iterable[np.ndarray]) -> np.ndarray:
-        return np.sort(np.concatenate([everyone[:0], *users]))
-
-    everyone = np.arange(len(own))
     with WARNINGS_OFF, np.errstate(all="ignore"):
-        found, sound = attempt(everyone), everyone
-        if found is None:
-            by_user = np.split(np.argsort(own, kind="stable"), np.cumsum(np.unique(own, return_counts=True)[1])[:-1])
-            works = works_on(lambda some: attempt(rows_of(by_user[k] for k in some)), np.arange(len(by_user)))
-            sound = rows_of(itertools.compress(by_user, works))
-            found = attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None
-            found = None if found is None else taken(found, sound)
+        found, sound = made_apart(attempt, own)
         if found is None:  # nobody's, or steps that do not work row by row
-            found, sound = made[:0], everyone[:0]
-        return _spread(found, sound, len(own))
+            return _spread(made[:0], np.arange(0), len(own))
+        rows = np.flatnonzero(sound)
+        return _spread(found if sound.all() else taken(found, rows), rows, len(own))
 
 
 def _spread(found: Any, rows: np.ndarray, n_rows: int) -> Any:
