@@ -453,7 +453,7 @@ class _People:
         columns = []
         for model in models:
             scored = model_of(model)
-            ends = None if scored._classifies else scored._scale.ends
+            ends = None if scored._classifies else scored._targets.ends
             of_rows = row_losses(model, X, y, (_OF_CLASSES | _OF_NUMBERS)[scoring], target_range=ends)
             columns.append(np.bincount(own, of_rows, len(users)) / counts)  # row after row of a user
         return np.column_stack(columns)
@@ -463,6 +463,6 @@ def _as_scores(losses: Vectors, noise_std: float, scoring: str, model: LinearMod
     """Losses in [0, 1] as scores, greater is better, in the targets' units; and the noise in the same."""
     if scoring == "accuracy":
         return 1 - losses, noise_std
-    low, high = (0.0, 1.0) if model._classifies else model._scale.ends
+    low, high = (0.0, 1.0) if model._classifies else model._targets.ends
     unit = (high - low) ** (2 if scoring == "neg_mean_squared_error" else 1)
     return -losses * unit, noise_std * unit

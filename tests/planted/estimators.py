@@ -19,9 +19,9 @@ MUTANTS = [
     ),
     Mutant(
         "estimator: labels read off the data",
-        "_Classifier._declare",
-        "self.unprotected_checks",
-        "True",
+        "Classes.declared",
+        "if not model.unprotected_checks:",
+        "if False:",
         "test_estimators_secrecy.py::test_categories_made_of_the_data_are_not_published",
     ),
     Mutant(

@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "people are scored who were trained on",
-        "HeldOut.planned",
+        "HeldOut.steps",
         "start = n_users - self.n_users",
         "start = 0",
         _HELD,

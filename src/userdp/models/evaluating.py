@@ -22,7 +22,7 @@ from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.guarantee import COVERS_EVALUATION, Statement
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.privacy.plan import Plan
+from userdp.privacy.plan import Plan, Step
 from userdp.solvers.planner import check_delta
 
 _DEFAULT = {"binary": ("log_loss", "auc", "calibration"), "classes": ("log_loss", "accuracy")}
@@ -250,14 +250,10 @@ class HeldOut:
     rows: Callable[[np.ndarray], np.ndarray]
     scores: Scores | None = None
 
-    def planned(self, training: Plan, n_users: int, budget: Budget) -> Plan:
-        """Training on the first users of the curator's order, the evaluation on the last; certified as one plan."""
+    def steps(self, n_users: int, budget: Budget) -> tuple[Step, ...]:
+        """The evaluation, on the last users of the curator's order; training is on those before them."""
         start = n_users - self.n_users
-        plan = Plan(n_users, (*training.steps, *evaluation_steps(self.layout, self.n_users, budget, start)))
-        if training.n_users > start:
-            raise ValueError("Expected training without the people who are kept from it.")
-        plan.certify(budget)
-        return plan
+        return evaluation_steps(self.layout, self.n_users, budget, start)
 
     def score(self, curator: Curator, plan: Plan, data: UserData, weights: np.ndarray) -> None:
         """Release the scores of the model with these weights.

@@ -36,6 +36,7 @@ from userdp.models import estimators
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
+from userdp.models.targets import Classes
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import AffectedUsers, Statement
 from userdp.solvers.base import Result, Uncertainty
@@ -210,7 +211,7 @@ def _model(record: dict[str, Any]) -> LinearModel:
     if classes is None:
         model._declare(None)
     else:
-        model.classes_ = classes
+        model._keep_targets(Classes(classes))
     model.prediction_range_ = _limits(record, model)
     if hasattr(model, "target_range_"):
         model.target_range_ = model.prediction_range_
