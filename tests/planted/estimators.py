@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "scaler: rows for users",
         "PrivateStandardScaler.fit",
-        "self.engine, seed, purpose, self.privacy_unit",
-        "self.engine, seed, purpose",
+        '"unit": self.privacy_unit, ',
+        "",
         "test_private_mean.py::test_a_scaler_of_rows_says_so",
     ),
     Mutant(

@@ -59,10 +59,6 @@ class MeanErrors:
     sampling_noise: np.ndarray
 
     @property
-    def std_err(self) -> np.ndarray:
-        return np.asarray(np.sqrt(self.noise + self.sampling))
-
-    @property
     def freedom(self) -> np.ndarray:
         """Degrees of freedom with which a variance would be as uncertain (Satterthwaite): 2 (variance / its std)^2."""
         return np.asarray(2 * ((self.noise + self.sampling) / self.sampling_noise) ** 2)
@@ -125,7 +121,8 @@ class MeanResult:
     @property
     def std_err(self) -> np.ndarray:
         """The standard error of each feature's mean: privacy's noise, and who was sampled."""
-        return self._known_errors(AttributeError).std_err
+        errors = self._known_errors(AttributeError)
+        return np.asarray(np.sqrt(errors.noise + errors.sampling))
 
     def conf_int(self, level: float = 0.95) -> np.ndarray:
         """Confidence intervals: a row (low, high) for each feature's mean, over all people there could be.
@@ -212,7 +209,8 @@ def private_mean(
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
     fraction = fraction_of(inference, DEFAULT_FRACTION)
     check_purpose(purpose)
-    source = replace(Source.of(users=groups), columns=named_columns(X))
+    names = column_names(X)
+    source = replace(Source.of(users=groups), columns=", ".join(names) or None)
     data = UserData.from_arrays(
         numbers("X", X)[:, None] if getattr(X, "ndim", 0) == 1 else X,
         None,
@@ -223,16 +221,13 @@ def private_mean(
     budget = budget_for(epsilon, delta, data.n_users)
     check_delta(budget, data.n_users, insecure_seed)
     entry = source.entry(purpose, "private_mean")
-    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry, fraction=fraction)
-    return replace(found, purpose=purpose, source=source, names=_names(X))
+    run = {"ledger": ledger, "engine": engine, "insecure_seed": insecure_seed, "purpose": entry}
+    found = mean_of_users(data, budget, spread, outliers, fraction, **run)
+    return replace(found, purpose=purpose, source=source, names=names)
 
 
-def named_columns(X: Any) -> str | None:
-    """The names of a table's columns, or of one column; None where there are none, or they are no text."""
-    return ", ".join(_names(X)) or None
-
-
-def _names(X: Any) -> tuple[str, ...]:
+def column_names(X: Any) -> tuple[str, ...]:
+    """The names of a table's columns, or of one column; none where they are no text."""
     for names in (getattr(X, "columns", ()), getattr(X, "column_names", ())):  # the first is arrays, of pyarrow
         listed = tuple(names)
         if listed and all(isinstance(name, str) for name in listed):
@@ -246,28 +241,23 @@ def mean_of_users(
     budget: Budget,
     spread: tuple[float, float] = (1e-9, 1e9),
     outliers: float = 0.01,
-    ledger: Ledger | None = None,
-    engine: Engine | str | None = None,
-    insecure_seed: int | None = None,
-    purpose: str = "private_mean",
-    unit: str = "user",
     fraction: float | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "private_mean",
+    **run: Any,
 ) -> MeanResult:
-    """The same of data that is grouped already; fraction: of the budget, for standard errors."""
+    """The same of data that is grouped already; fraction: of the budget, for standard errors; run: see `Curator`."""
     if not (isinstance(outliers, int | float | np.number) and 0 <= outliers < 0.4):
         raise ValueError(f"Expected 0 <= outliers={outliers!r} < 0.4: a fraction of the users. Nothing was spent.")
     n_users, d = data.n_users, data.n_features
     radii = _radii(spread)
-    planned: OutlierRemoval | MeanSteps
-    if fraction is None:
-        planned = plan_plain(n_users, d, budget, radii, outliers)
-    else:
-        planned = plan_intervals(n_users, d, budget, radii, outliers, fraction)
-    plan = planned.plan if isinstance(planned, MeanSteps) else Plan(n_users, (Step(MEAN, 0, n_users, planned),))
-    ledger = Ledger(budget) if ledger is None else ledger
-    curator = Curator(
-        data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed, unit=unit
+    planned: OutlierRemoval | MeanSteps = (
+        plan_plain(n_users, d, budget, radii, outliers)
+        if fraction is None
+        else plan_intervals(n_users, d, budget, radii, outliers, fraction)
     )
+    plan = planned.plan if isinstance(planned, MeanSteps) else Plan(n_users, (Step(MEAN, 0, n_users, planned),))
+    curator = Curator(data, plan, ledger or Ledger(budget), budget=budget, purpose=purpose, **run)
     if isinstance(planned, OutlierRemoval):
         released = curator.release(MEAN, UserMean(), 1.0)
         mean, radius = released[:-1], float(released[-1])
