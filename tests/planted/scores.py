@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "people are scored who were trained on",
         "HeldOut.steps",
-        "start = n_users - self.n_users",
-        "start = 0",
+        "start=n_users - self.n_users",
+        "start=0",
         _HELD,
     ),
 ]

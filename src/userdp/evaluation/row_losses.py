@@ -32,7 +32,6 @@ LARGEST_MARGIN = 50.0  # a chance of 2e-22
 _LARGEST_LOG_LOSS = 4.0  # of a label that was given a chance of 1.8%
 _LARGEST = 1e30  # features beyond are cut off: single precision holds this, and no sum of such products overflows
 _BLOCK = 65536  # rows multiplied at a time
-_OTHER_WIDTH = "Expected X with the {} features of the fit, got {}."
 
 METRICS: dict[str, tuple[Kind, ...]] = {
     **dict.fromkeys(("log_loss", "brier", "accuracy"), ("binary", "classes")),
@@ -90,10 +89,6 @@ def kind_of(model: Any) -> Kind:
     """What a fitted model predicts: one of two classes, of several, or numbers."""
     classes = getattr(model, "classes_", None)
     return "numbers" if classes is None else "binary" if len(classes) == 2 else "classes"
-
-
-def has_probabilities(model: Any) -> bool:
-    return hasattr(model, "predict_proba")
 
 
 def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, float] | None = None) -> Scale:
@@ -233,10 +228,10 @@ def _check_columns(model: Any, X: Any) -> None:
         missing = [str(name) for name in named if name not in held]
         if missing:
             raise ValueError(f"Expected X with the columns of the fit: {', '.join(missing[:5])} is missing.")
-    elif isinstance(X, np.ndarray) or is_sparse(X):
-        width = getattr(model, "n_features_in_", None)
-        if width is not None and len(X.shape) == 2 and X.shape[1] != width:
-            raise ValueError(_OTHER_WIDTH.format(width, X.shape[1]))
+    elif described is None or isinstance(X, np.ndarray) or is_sparse(X):
+        width, shape = getattr(model, "n_features_in_", None), getattr(X, "shape", ())
+        if width is not None and len(shape) == 2 and shape[1] != width:
+            raise ValueError(f"Expected X with the {width} features of the fit, got {X.shape[1]}.")
 
 
 def taken(rows: Any, places: np.ndarray) -> Any:
@@ -296,11 +291,7 @@ def _features(model: Any, X: Any) -> tuple[Any, np.ndarray]:
     if getattr(model, "columns", None) is not None and not (isinstance(X, np.ndarray) or is_sparse(X)):
         rows = model.columns_.encode(X)
         return rows, np.ones(rows.shape[0], dtype=bool)
-    width = getattr(model, "n_features_in_", None)
-    rows = X if is_sparse(X) else matrix("X", X, width)
-    if width is not None and rows.shape[1] != width:
-        raise ValueError(_OTHER_WIDTH.format(width, rows.shape[1]))
-    return finite(rows)
+    return finite(X if is_sparse(X) else matrix("X", X, getattr(model, "n_features_in_", None)))
 
 
 def finite(rows: Any) -> tuple[Any, np.ndarray]:
@@ -363,10 +354,10 @@ def _predicted(kind: Kind, model: Any, features: Any) -> np.ndarray:
     if last is not None:
         margins = margins_of(model, features)
         if kind == "classes":
-            total = logsumexp(margins, axis=1, keepdims=True) if has_probabilities(model) else 0.0
+            total = logsumexp(margins, axis=1, keepdims=True) if hasattr(model, "predict_proba") else 0.0
             return np.asarray(margins - total)
         return np.exp(margins[:, 0]) if kind == "numbers" and hasattr(last, "max_count") else margins[:, 0]
-    chances = kind != "numbers" and has_probabilities(model)
+    chances = kind != "numbers" and hasattr(model, "predict_proba")
     method = model.predict_proba if chances else model.predict if kind == "numbers" else model.decision_function
     found = np.asarray(method(as_table(features)), dtype=np.float64)
     if not chances:
