@@ -31,7 +31,7 @@ from userdp.data.grouping import Groups
 from userdp.data.schema import collected
 from userdp.data.source import SHARED, Source, shares_memory
 from userdp.data.sparse import is_sparse
-from userdp.evaluation.row_losses import row_losses, taken
+from userdp.evaluation.row_losses import as_table, row_losses, taken
 from userdp.models.estimators import QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
@@ -407,6 +407,7 @@ def _prepared(unfitted: Any, X: Any, codes: Users) -> Any:
     steps = unfitted[:-1]
     if all(isinstance(step, SelectFeatures) or step in (None, "passthrough") for _, step in steps.steps):
         return steps.transform(X)  # of any kind of table: no cell is looked at
+    X = as_table(X)
     return transformed(steps, X, codes, fit_on_nobody(steps, X))
 
 

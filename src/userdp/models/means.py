@@ -58,11 +58,6 @@ class MeanErrors:
     sampling: np.ndarray
     sampling_noise: np.ndarray
 
-    @property
-    def freedom(self) -> np.ndarray:
-        """Degrees of freedom with which a variance would be as uncertain (Satterthwaite): 2 (variance / its std)^2."""
-        return np.asarray(2 * ((self.noise + self.sampling) / self.sampling_noise) ** 2)
-
 
 @dataclass(frozen=True)
 class Clipped:
@@ -135,7 +130,9 @@ class MeanResult:
         """A table of means, standard errors, z, intervals, and which part of the variance is privacy's noise."""
         errors, title = self._known_errors(ValueError), title_of("private_mean", self.privacy)
         names = self.names or [f"x{k}" for k in range(len(self.mean))]
-        told = {"what": "mean", "freedom": errors.freedom, "note": "" if self.clipped is None else self.clipped.note}
+        # Degrees of freedom with which a variance would be as uncertain (Satterthwaite).
+        freedom = 2 * ((errors.noise + errors.sampling) / errors.sampling_noise) ** 2
+        told = {"what": "mean", "freedom": freedom, "note": "" if self.clipped is None else self.clipped.note}
         return Summary.of(names, self.mean, errors.noise, errors.sampling, level, title, **told)
 
     def _known_errors(self, refusal: type[Exception]) -> MeanErrors:
@@ -327,14 +324,6 @@ class MeanSteps:
         steps = (Step(label, 0, one.n_vectors, one) for label, one in found.items() if one is not None)
         return Plan(self.mean.n_vectors, tuple(steps))
 
-    def tells_nothing(self, n_features: int) -> bool:
-        """Whether users are too few, or noise hides means or variances, if these are in standard deviations of users"""
-        assert self.spread is not None
-        reach = self.reach(n_features)
-        noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(reach**2, n_features)
-        rough = sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
-        return rough or noise > _MOST_NOISE or self.mean.n_vectors < _FEWEST
-
     def reach(self, n_features: int) -> float:
         """Where to clip, in standard deviations, about.
 
@@ -364,8 +353,11 @@ class MeanSteps:
         noise_std = clipped.reach * self.mean.noise_std(1.0, n_features)
         mean, errors = centre + clipped.reach * moved, None
         if self.spread is not None and not clipped.lost:
-            cut = _SHORT * clipped.reach * clipped.beyond
-            errors = self.errors(curator, mean, clipped.reach, math.hypot(noise_std, cut))
+            squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, clipped.reach)), 1.0)
+            noise = np.full(n_features, math.hypot(noise_std, _SHORT * clipped.reach * clipped.beyond) ** 2)
+            scale = clipped.reach**2 / self.mean.n_vectors
+            sampling_noise = np.full(n_features, self.spread.noise_std(1.0, n_features) * scale)
+            errors = MeanErrors(noise, np.maximum(squares, 0.0) * scale, sampling_noise)
         return mean, noise_std, radius, errors, clipped
 
     @staticmethod
@@ -390,14 +382,6 @@ class MeanSteps:
             told += _HIDDEN * float(noise[first])
             reach = min(reach, _OVER * float(edges[first - 1] * np.sqrt(beyond[first - 1] / seen[first - 1])))
         return Clipped(reach * usual, told, at_most, lost)
-
-    def errors(self, curator: Curator, mean: np.ndarray, reach: float, noise_std: float) -> MeanErrors:
-        """Errors of a mean with such noise, of squares of differences that are clipped at this length."""
-        assert self.spread is not None
-        squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, reach)), 1.0)
-        scale = reach**2 / self.mean.n_vectors
-        sampling_noise = np.full(mean.size, self.spread.noise_std(1.0, mean.size) * scale)
-        return MeanErrors(np.full(mean.size, noise_std**2), np.maximum(squares, 0.0) * scale, sampling_noise)
 
 
 def mu_squared_of(budget: Budget, failure: float = 0.0) -> float:
@@ -430,8 +414,14 @@ def plan_intervals(
     """
 
     def planned(n_users: int) -> MeanSteps | None:
+        """None if users are too few, or noise hides means or variances, in standard deviations of users."""
         steps = located_steps(n_users, n_features, budget, radii, outliers, fraction)
-        return None if steps is None or steps.tells_nothing(n_features) else steps
+        if steps is None or steps.spread is None or n_users < _FEWEST:
+            return None
+        reach = steps.reach(n_features)
+        noise, sampling_noise = steps.mean.noise_std(reach, n_features), steps.spread.noise_std(reach**2, n_features)
+        rough = sampling_noise / (1 + n_users * noise**2) > _MOST_ROUGH
+        return None if rough or noise > _MOST_NOISE else steps
 
     steps = planned(n_users)
     if steps is not None:

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from scipy import sparse
 from sklearn.pipeline import Pipeline
 from sklearn.pipeline import make_pipeline as any_pipeline
@@ -189,8 +188,6 @@ def _blank(X: Any) -> Any:
         return _blank_of_pandas(X)
     if hasattr(X, "get_columns"):  # of polars
         return X.clear(1).fill_null(0)
-    if isinstance(X, pa.Table):
-        return pa.table([_blank_of_arrow(kind) for kind in X.schema.types], X.schema.names)
     return [None]  # of lists, whose cells have no types
 
 
@@ -209,13 +206,6 @@ def _blank_of_pandas(X: Any) -> Any:
     table = pd.concat([cell(kind) for kind in X.dtypes], axis=1)
     table.columns = X.columns
     return table
-
-
-def _blank_of_arrow(kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array([0]).cast(kind)
-    except pa.ArrowException:
-        return pa.nulls(1, kind)
 
 
 def _known(step: Any, row: Any) -> Any:
