@@ -117,7 +117,12 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         _block_scores(layout, found, block, quantile, tables, histogram)
         for block, (tables, histogram) in enumerate(zip(function.tables, histograms, strict=True))
     ]
-    everybody, in_units = histograms[0], layout.kind == "numbers" or "log_loss" in layout.metrics
+    everybody, in_units, clipped = histograms[0], layout.kind == "numbers" or "log_loss" in layout.metrics, None
+    if everybody is not None and "log_loss" in layout.metrics:
+        limit, below = layout.scale.limit, everybody.cumulative
+        margin = limit + math.log(-math.expm1(-limit))  # beyond which a row's log loss is above the limit
+        lost = float(np.interp(-margin, KNOTS, below[1])), 1 - float(np.interp(margin, KNOTS, below[0]))
+        clipped = float(everybody.chances[1] * lost[0] + everybody.chances[0] * lost[1])
     return Scores(
         blocks[0],
         {str(level): scores for level, scores in zip(layout.levels, blocks[1:], strict=True)},
@@ -126,7 +131,7 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         "people" if layout.most_rows is None else "rows",
         n_users,
         layout.scale.limit if in_units else None,
-        None if everybody is None or "log_loss" not in layout.metrics else _clipped(layout.scale.limit, everybody),
+        clipped,
         _notes(layout, function, histograms),
     )
 
@@ -142,13 +147,6 @@ def _notes(layout: ScoreLayout, function: BlockScores, histograms: list[Histogra
         if names:
             notes.append(_TOO_FEW_BINS.format(names=" and ".join(names), whom=whom))
     return tuple(notes)
-
-
-def _clipped(limit: float, found: Histogram) -> float:
-    """About which fraction of rows has a log loss above the limit."""
-    margin, below = limit + math.log(-math.expm1(-limit)), found.cumulative
-    lost = float(np.interp(-margin, KNOTS, below[1])), 1 - float(np.interp(margin, KNOTS, below[0]))
-    return float(found.chances[1] * lost[0] + found.chances[0] * lost[1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,18 +139,17 @@ def minimize(
     n_trained = data.n_users - (0 if held_out is None else held_out.n_users)
     with bar(progress) as tell:
 
-        def plain(left: Budget) -> Option:
-            return choose(problem, n_trained, rows_per_user, left, solver, mode, max_gradients)
-
         def chosen(left: Budget) -> Option:
-            if inference is None:
-                return plain(left)
-            return with_intervals(problem, n_trained, rows_per_user, left, inference, plain)
+            return choose(problem, n_trained, rows_per_user, left, solver, mode, max_gradients)
 
         before, left = ([], budget) if first is None else first.planned(budget)
         after = () if held_out is None else held_out.steps(data.n_users, budget)
         for _ in range(_TRIES):
-            option = chosen(left)
+            option = (
+                chosen(left)
+                if inference is None
+                else with_intervals(problem, n_trained, rows_per_user, left, inference, chosen)
+            )
             certified = Plan(data.n_users, (*before, *option.plan.certified.steps, *after))
             if not before or all(fits(cost, budget) for cost in certified.costs):
                 break

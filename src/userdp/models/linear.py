@@ -506,7 +506,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         """Minimise; cells are of columns that are learned privately before."""
         source = data.source or Source()
         facts, held_out = self._facts(loss, source), self._held_out(data, loss, evaluate)
-        first = self._preparation(cells, data)
+        first, public_X = self._preparation(cells, data), self.public_X
+        if self.columns is not None and public_X is not None and not isinstance(public_X, np.ndarray):
+            public_X = self.columns_.encode(public_X)
         result = minimize(
             loss,
             data,
@@ -514,7 +516,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             self.epsilon,
             self.delta,
             row_norm=self.row_norm,
-            public_X=self._public_rows(),
+            public_X=public_X,
             rows_per_user=self._rows_per_user,
             target_bound=None if self._classifies else 1.0,
             solver=self.solver,
@@ -547,18 +549,12 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             result = replace(result, uncertainty=result.uncertainty.mapped(rows))
         errors = None if result.weight_errors is None else result.weight_errors[kept]
         self.prediction_range_ = self._limits()
-        result = replace(
-            result, message=" ".join(filter(None, [result.message, self._targets.advice(result.target_fraction)]))
-        )
+        result = replace(result, message=f"{result.message} {self._targets.advice(result.target_fraction)}".strip())
         assert result.privacy is not None
-        warnings_of_privacy = [result.privacy.warning, _UNPROTECTED if self.unprotected_checks else ""]
-        guarantee = replace(result.privacy, warning=" ".join(filter(None, warnings_of_privacy)))
+        warning = result.privacy.warning + (f" {_UNPROTECTED}" if self.unprotected_checks else "")
+        guarantee = replace(result.privacy, warning=warning.strip())
         unresolved = unresolved_columns(names_of(self, self.n_features_in_), errors, guarantee.n_users)
         self._keep_result(result, guarantee, facts, unresolved, notes_on(unresolved, result.total_error, guarantee))
-
-    def _public_rows(self) -> Any:
-        described = self.columns is not None and self.public_X is not None and not isinstance(self.public_X, np.ndarray)
-        return self.columns_.encode(self.public_X) if described else self.public_X
 
     def _keep_weights(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         """Weights in the units of targets, one row per output; a number's weights are flat."""

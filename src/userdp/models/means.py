@@ -247,7 +247,14 @@ def mean_of_users(
     if not (isinstance(outliers, int | float | np.number) and 0 <= outliers < 0.4):
         raise ValueError(f"Expected 0 <= outliers={outliers!r} < 0.4: a fraction of the users. Nothing was spent.")
     n_users, d = data.n_users, data.n_features
-    radii = _radii(spread)
+    ends = spread if isinstance(spread, tuple | list | np.ndarray) else ()
+    known = len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends)
+    if not (known and _ENDS[0] <= float(ends[0]) <= float(ends[1]) <= _ENDS[1]):
+        raise ValueError(
+            f"Expected two public distances of users, the smaller one first, between {_ENDS[0]:g} and {_ENDS[1]:g}, "
+            f"such as spread=(1e-9, 1e9), got {spread!r}: scale values to a usual size. Nothing was spent."
+        )
+    radii = radius_grid(float(ends[0]), float(ends[1]), _RATIO)
     planned: OutlierRemoval | MeanSteps = (
         plan_plain(n_users, d, budget, radii, outliers)
         if fraction is None
@@ -265,19 +272,6 @@ def mean_of_users(
             warnings.warn(clipped.message, UtilityWarning, stacklevel=3)
     told = None if fraction is None else clipped
     return MeanResult(mean, noise_std, radius, curator.statement(), errors=errors, clipped=told)
-
-
-def _radii(spread: Any) -> tuple[float, ...]:
-    """Distances to try between two public ones."""
-    ends = spread if isinstance(spread, tuple | list | np.ndarray) else ()
-    if len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends):
-        smallest, largest = map(float, ends)
-        if _ENDS[0] <= smallest <= largest <= _ENDS[1]:
-            return radius_grid(smallest, largest, _RATIO)
-    raise ValueError(
-        f"Expected two public distances of users, the smaller one first, between {_ENDS[0]:g} and "
-        f"{_ENDS[1]:g}, such as spread=(1e-9, 1e9), got {spread!r}: scale values to a usual size. Nothing was spent."
-    )
 
 
 @dataclass(frozen=True)
