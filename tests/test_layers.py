@@ -179,14 +179,14 @@ ROOMS = {
     "data": 4_000,
     "engines": 1_375,
     "losses": 850,
-    "evaluation": 1_450,
-    "models": 4_000,
+    "evaluation": 1_315,
+    "models": 3_580,
     "paper": 2_000,
     "privacy": 5_850,
     "report": 1_800,
     "solvers": 3_650,
     "statistics": 2_450,
-    "": 1_050,  # the package's own modules
+    "": 810,  # the package's own modules
 }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ class Preparation:
             return "ranges of columns"
         return "ranges of columns and targets" if self._numbers else "range of targets"
 
-    @cached_property
+    @property
     def asked(self) -> UserData:
         """The cells that are asked for: numbers, targets, then the levels' packed texts."""
         parts = [self._cells[name][:, None] for name in self._numbers]

@@ -46,7 +46,6 @@ _INSTEAD = {
     "TfidfVectorizer": "HashingVectorizer",
     "CountVectorizer": "HashingVectorizer",
 }
-_ANY_STEP = "a step that works row by row with public parameters"
 
 
 def learns(step: Any) -> str:
@@ -81,7 +80,7 @@ def check_steps(steps: list[Any]) -> None:
         if found:
             raise ValueError(
                 f"Expected steps that learn nothing from the data, or privately; {found} learns: use "
-                f"{_INSTEAD.get(found, _ANY_STEP)}. Nothing was spent."
+                f"{_INSTEAD.get(found, 'a step that works row by row with public parameters')}. Nothing was spent."
             )
 
 
@@ -138,27 +137,25 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
     with WARNINGS_OFF, np.errstate(all="ignore"):
         found, sound = made_apart(attempt, own)
         if found is None:  # nobody's, or steps that do not work row by row
-            return _spread(made[:0], np.arange(0), len(own))
-        rows = np.flatnonzero(sound)
-        return _spread(found if sound.all() else taken(found, rows), rows, len(own))
+            found, sound = taken(made, np.zeros(len(own), dtype=np.int64)), np.zeros_like(sound)
+        return _blanked(found, sound)
 
 
-def _spread(found: Any, rows: np.ndarray, n_rows: int) -> Any:
-    """Rows at their places among n_rows, missing values at the others, of a type that does not tell if there are any"""
-    place = np.full(n_rows, len(rows))
-    place[rows] = np.arange(len(rows))
+def _blanked(found: Any, sound: np.ndarray) -> Any:
+    """Missing values in rows that are not sound, of a type that does not tell if there are any."""
+    place = np.where(sound, np.arange(len(sound)), len(sound))
     if hasattr(found, "iloc"):
-        return found.reset_index(drop=True).reindex([*place, len(rows)]).iloc[:-1]
+        return found.reset_index(drop=True).reindex([*place, len(sound)]).iloc[:-1]
     if declared(found) == NUMBER and found.dtype not in (np.float32, np.float64):
         found = found.astype(np.float64)
-    if len(rows) == n_rows:
+    if sound.all():
         return found
     if is_sparse(found):
         missing = sparse.csr_matrix(([np.nan], [0], [0, 1]), shape=(1, found.shape[1]), dtype=found.dtype)
         return sparse.vstack([found, missing], format="csr")[place]
-    spread = np.full((n_rows, *found.shape[1:]), np.nan, found.dtype)
-    spread[rows] = found
-    return spread
+    found = np.array(found)
+    found[~sound] = np.nan
+    return found
 
 
 def _alike(found: Any, made: Any, n_rows: int) -> bool:
