@@ -252,7 +252,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.models[0]))
         std = spread * math.hypot(1.0, self.plan_.level_noise / found.noise_std)
         tried = [parameters for parameters, _ in candidates]
-        self.cv_results_ = {}
+        self.cv_results_: dict[str, Any] = {}
         for name in sorted({name for one in tried for name in one}):  # masked where a candidate has none
             values = np.empty(len(tried), dtype=object)
             for place, one in enumerate(tried):  # not at once: values may be lists

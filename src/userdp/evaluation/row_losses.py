@@ -229,8 +229,8 @@ def _check_columns(model: Any, X: Any) -> None:
         if missing:
             raise ValueError(f"Expected X with the columns of the fit: {', '.join(missing[:5])} is missing.")
     elif described is None or isinstance(X, np.ndarray) or is_sparse(X):
-        width, shape = getattr(model, "n_features_in_", None), getattr(X, "shape", ())
-        if width is not None and len(shape) == 2 and shape[1] != width:
+        width: int | None = getattr(model, "n_features_in_", None)
+        if width is not None and len(getattr(X, "shape", ())) == 2 and X.shape[1] != width:
             raise ValueError(f"Expected X with the {width} features of the fit, got {X.shape[1]}.")
 
 

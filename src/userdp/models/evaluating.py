@@ -146,7 +146,7 @@ def evaluate(
 
     budget = budget_for(epsilon, delta, places.n_users)
     opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
-    run = {"engine": engine, "insecure_seed": insecure_seed, "unit": privacy_unit}
+    run: dict[str, Any] = {"engine": engine, "insecure_seed": insecure_seed, "unit": privacy_unit}
     source = Source.of(y, groups)
     return evaluate_users(places, rows, layout, budget, confidence, opened, purpose=purpose, source=source, **run)
 

@@ -266,7 +266,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
     def _keep_targets(self, targets: Targets) -> None:
         self._targets = targets
-        vars(self).update(targets.attributes)
+        self.__dict__ |= targets.attributes
 
     def _encoded_blocks(self, data: UserData) -> np.ndarray:
         """Grouped numbers as the loss wants them, some at a time: they may be more than memory holds."""

@@ -218,7 +218,7 @@ def private_mean(
     budget = budget_for(epsilon, delta, data.n_users)
     check_delta(budget, data.n_users, insecure_seed)
     entry = source.entry(purpose, "private_mean")
-    run = {"ledger": ledger, "engine": engine, "insecure_seed": insecure_seed, "purpose": entry}
+    run: dict[str, Any] = {"ledger": ledger, "engine": engine, "insecure_seed": insecure_seed, "purpose": entry}
     found = mean_of_users(data, budget, spread, outliers, fraction, **run)
     return replace(found, purpose=purpose, source=source, names=names)
 

@@ -117,8 +117,9 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
         # Means are at most sqrt(d) from 0, so no two are farther apart than twice that.
         spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
-        run = {"engine": self.engine, "insecure_seed": seed, "unit": self.privacy_unit, "purpose": purpose}
-        released = mean_of_users(data, budget, spread, _OUTLIERS, ledger=self._opened_ledger(), **run)
+        run: dict[str, Any] = {"engine": self.engine, "insecure_seed": seed, "unit": self.privacy_unit}
+        run |= {"ledger": self._opened_ledger(), "purpose": purpose}
+        released = mean_of_users(data, budget, spread, _OUTLIERS, **run)
         means, squares = np.split(released.mean, 2)
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means

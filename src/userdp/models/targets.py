@@ -58,7 +58,7 @@ class Targets(ABC):
 
     def sound(self, targets: np.ndarray) -> np.ndarray:
         """Which targets of grouped data make sense."""
-        return np.isfinite(targets)
+        return np.asarray(np.isfinite(targets))
 
     def users(self, data: UserData) -> UserData:
         """The same users with encoded targets."""
@@ -104,7 +104,7 @@ class Classes(Targets):
         return codes
 
     def sound(self, targets: np.ndarray) -> np.ndarray:
-        return (targets >= 0) & (targets < len(self.labels)) & (targets == np.floor(targets))
+        return np.asarray((targets >= 0) & (targets < len(self.labels)) & (targets == np.floor(targets)))
 
     def weighed(self, codes: np.ndarray, declared: Mapping[Any, float]) -> tuple[np.ndarray, float]:
         """How often rows of these classes count, by public weights of labels, as fractions of the largest; and that."""
