@@ -83,7 +83,7 @@ MUTANTS = [
     Mutant(
         "scaler: rows for users",
         "PrivateStandardScaler.fit",
-        '"unit": self.privacy_unit, ',
+        ', "unit": self.privacy_unit',
         "",
         "test_private_mean.py::test_a_scaler_of_rows_says_so",
     ),
