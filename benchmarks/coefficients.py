@@ -123,7 +123,7 @@ def reference(model: Any, X: np.ndarray, y: np.ndarray, owners: np.ndarray) -> t
     model._declare_largest({})
     loss = model._loss()
     loss = loss if loss.smooth else losses.smoothed(loss, 0.02)
-    data = UserData.from_arrays(X, model._coded(y), owners, fit_intercept=True)
+    data = UserData.from_arrays(X, model._targets.encode(y), owners, fit_intercept=True)
     best = user_optimum(loss, data)
     inverse, _ = _bent_inverse(_expansion(loss, data, best)[2])
     gradients = MeanGradient(loss, best)(data, np.arange(data.n_users), data.n_users)
@@ -133,7 +133,7 @@ def reference(model: Any, X: np.ndarray, y: np.ndarray, owners: np.ndarray) -> t
     z = gaussian_multiplier(budget_for(model.epsilon, None, data.n_users))
     spread = np.sqrt(np.diag(inverse)).reshape(loss.n_outputs, -1)[:, :-1]
     weights = best.reshape(loss.n_outputs, -1)[:, :-1]
-    return model._scale.weight * weights, model._scale.weight * 2 * z / data.n_users * rms * spread
+    return model._targets.weight * weights, model._targets.weight * 2 * z / data.n_users * rms * spread
 
 
 def run(

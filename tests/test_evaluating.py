@@ -30,7 +30,16 @@ from userdp.evaluation.coordinates import (
 )
 from userdp.evaluation.histogram import N_BINS, Histogram
 from userdp.evaluation.release import _root, above_noise, evaluation_steps
-from userdp.evaluation.row_losses import Predictions, Scale, as_table, isolated, margins_of, predictions_of, row_losses
+from userdp.evaluation.row_losses import (
+    Predictions,
+    Scale,
+    as_table,
+    compared,
+    isolated,
+    margins_of,
+    read_rows,
+    row_losses,
+)
 from userdp.evaluation.scores import Score, Scores
 from userdp.models import evaluating
 from userdp.privacy.accounting import fits
@@ -57,6 +66,10 @@ def with_weights(model, coef, intercept, classes=None):
         model.classes_ = np.array(classes)
     model.n_features_in_ = np.shape(coef)[-1]
     return model
+
+
+def predictions_of(model, X, y, scale):
+    return compared(model, *read_rows(model, X, y), scale)
 
 
 def logistic(coef=(0.8, -0.6), intercept=-0.3):

@@ -8,7 +8,7 @@ import pytest
 
 from userdp import LinearRegression, LogisticRegression, load_model, save_model
 from userdp.data.source import Source
-from userdp.models.files import model_of, write_whole
+from userdp.models.files import model_of
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +109,13 @@ def test_files_that_are_no_models(text, tmp_path):
         load_model(path)
 
 
-def test_missing_files_and_folders(tmp_path):
+def test_missing_files_and_folders(record, tmp_path):
     with pytest.raises(FileNotFoundError, match="Expected a model file"):
         load_model(tmp_path / "none.json")
     with pytest.raises((FileNotFoundError, ValueError), match="Expected"):
         load_model(tmp_path)
     with pytest.raises(ValueError, match="Choose another"):
-        write_whole(tmp_path / "no" / "such" / "file", "text")
+        save_model(model_of(record), tmp_path / "no" / "such" / "file")
     with pytest.raises(TypeError, match="got str"):
         save_model("model", tmp_path / "model.json")
 

@@ -286,7 +286,7 @@ def test_a_draft_tells_nothing_of_what_failed(people, monkeypatch):
     def fails(*_, **__):
         raise KeyError("secret-name-of-bob")
 
-    monkeypatch.setattr(LogisticRegression, "_coded", fails)
+    monkeypatch.setattr(LogisticRegression, "_weighed", fails)
     X, y, users = people
     search = PrivateSearchCV(LogisticRegression(**SEEDED), GRID, 8.0)
     with pytest.raises(RuntimeError, match="a check failed") as told:

@@ -476,7 +476,7 @@ def test_a_plan_that_holds_too_much_is_refused_before_it_is_charged(tmp_path):
     object.__setattr__(data.store, "memory_limit", 400 * 48 + 10)
     ledger = Ledger(Budget(9.0, 1e-4))
     with pytest.raises(ValueError, match=r"memory_limit >= .* vector of each .*Nothing was spent"):
-        mean_of_users(data, Budget(5.0, 1e-4), (1e-3, 10.0), 0.01, ledger)
+        mean_of_users(data, Budget(5.0, 1e-4), (1e-3, 10.0), 0.01, ledger=ledger)
     assert ledger.charges() == ()
     streaming = Plan(400, (Step("mean", 0, 400, Clip(400, 20.0)),))
     assert Curator(data, streaming, ledger).release("mean", UserMean(), 1.0).shape == (3,)

@@ -31,7 +31,7 @@ from userdp.data.grouping import Groups
 from userdp.data.schema import collected
 from userdp.data.source import SHARED, Source, shares_memory
 from userdp.data.sparse import is_sparse
-from userdp.evaluation.row_losses import row_losses, taken
+from userdp.evaluation.row_losses import as_table, row_losses, taken
 from userdp.models.estimators import QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
@@ -160,7 +160,9 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         """
         began = datetime.now(UTC).date().isoformat()
         candidates = self._candidates()
-        if any(shares_memory(rows, X) for rows in self._public_rows()):
+        tried = (pair for parameters in ParameterGrid(self.param_grid) for pair in parameters.items())
+        public = [value for name, value in tried if name.rpartition("__")[2] == "public_X"]
+        if any(shares_memory(rows, X) for rows in [model_of(self.estimator).public_X, *public]):
             raise ValueError(SHARED)
         base = model_of(candidates[0][1])
         self._warn_of_surroundings(stacklevel=2)
@@ -168,8 +170,11 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             raise ValueError("PrivateSearchCV requires y to be passed, but the target y is None.")
         X = X.tocsr() if is_sparse(X) else collected(X)
         n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-        held = owners(groups, base.privacy_unit, n_rows)
-        data = _People(X, read_targets(y, n_rows), _codes(held, n_rows), base.privacy_unit == "user")
+        grouped = Groups.make(owners(groups, base.privacy_unit, n_rows), n_rows)
+        codes = np.empty(n_rows, dtype=np.int64)  # the number of the user who owns each row
+        own = np.repeat(np.arange(len(grouped.offsets) - 1), np.diff(grouped.offsets))
+        codes[slice(None) if grouped.order is None else grouped.order] = own
+        data = _People(X, read_targets(y, n_rows), codes, base.privacy_unit == "user")
         budget = budget_for(self.epsilon, self.delta, data.n_users)
         scoring = self._scoring(base)
         plan = self.plan(data.n_users)
@@ -223,12 +228,6 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             _check_candidate(candidate, first)
         return made
 
-    def _public_rows(self) -> list[Any]:
-        """Public rows of all candidates, as they were passed: clones have copies."""
-        pairs = (pair for parameters in ParameterGrid(self.param_grid) for pair in parameters.items())
-        tried = [value for name, value in pairs if name.rpartition("__")[2] == "public_X"]
-        return [model_of(self.estimator).public_X, *tried]
-
     def _scoring(self, model: LinearModel) -> str:
         fitting = [*(_OF_CLASSES if model._classifies else _OF_NUMBERS)]
         if model._classifies and not hasattr(model, "predict_proba"):
@@ -253,8 +252,13 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         scores, spread = _as_scores(found.losses, found.noise_std, scoring, model_of(found.models[0]))
         std = spread * math.hypot(1.0, self.plan_.level_noise / found.noise_std)
         tried = [parameters for parameters, _ in candidates]
-        self.cv_results_ = {
-            **{f"param_{name}": _tried(name, tried) for name in sorted({name for one in tried for name in one})},
+        self.cv_results_: dict[str, Any] = {}
+        for name in sorted({name for one in tried for name in one}):  # masked where a candidate has none
+            values = np.empty(len(tried), dtype=object)
+            for place, one in enumerate(tried):  # not at once: values may be lists
+                values[place] = one.get(name)
+            self.cv_results_[f"param_{name}"] = np.ma.MaskedArray(values, mask=[name not in one for one in tried])
+        self.cv_results_ |= {
             "params": tried,
             "mean_test_score": scores,
             "noise_test_score": np.full(len(scores), spread),
@@ -353,14 +357,6 @@ def _check_candidate(candidate: Any, first: LinearModel) -> None:
         )
 
 
-def _tried(name: str, params: list[dict[str, Any]]) -> Any:
-    """One parameter of each candidate, masked where it has none, as scikit-learn's searches have it."""
-    values = np.empty(len(params), dtype=object)
-    for place, one in enumerate(params):  # not at once: values may be lists
-        values[place] = one.get(name)
-    return np.ma.MaskedArray(values, mask=[name not in one for one in params])
-
-
 def _equal(one: Any, other: Any) -> bool:
     """Whether two parameters are the same, arrays and lists by what is in them."""
     return one is other or np.array_equal(np.asarray(one, dtype=object), np.asarray(other, dtype=object))
@@ -411,16 +407,8 @@ def _prepared(unfitted: Any, X: Any, codes: Users) -> Any:
     steps = unfitted[:-1]
     if all(isinstance(step, SelectFeatures) or step in (None, "passthrough") for _, step in steps.steps):
         return steps.transform(X)  # of any kind of table: no cell is looked at
+    X = as_table(X)
     return transformed(steps, X, codes, fit_on_nobody(steps, X))
-
-
-def _codes(held: Any, n_rows: int) -> Users:
-    """The number of the user who owns each row."""
-    groups = Groups.make(held, n_rows)
-    codes = np.empty(n_rows, dtype=np.int64)
-    order = slice(None) if groups.order is None else groups.order
-    codes[order] = np.repeat(np.arange(len(groups.offsets) - 1), np.diff(groups.offsets))
-    return codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,7 +441,7 @@ class _People:
         columns = []
         for model in models:
             scored = model_of(model)
-            ends = None if scored._classifies else scored._scale.ends
+            ends = None if scored._classifies else scored._targets.ends
             of_rows = row_losses(model, X, y, (_OF_CLASSES | _OF_NUMBERS)[scoring], target_range=ends)
             columns.append(np.bincount(own, of_rows, len(users)) / counts)  # row after row of a user
         return np.column_stack(columns)
@@ -463,6 +451,6 @@ def _as_scores(losses: Vectors, noise_std: float, scoring: str, model: LinearMod
     """Losses in [0, 1] as scores, greater is better, in the targets' units; and the noise in the same."""
     if scoring == "accuracy":
         return 1 - losses, noise_std
-    low, high = (0.0, 1.0) if model._classifies else model._scale.ends
+    low, high = (0.0, 1.0) if model._classifies else model._targets.ends
     unit = (high - low) ** (2 if scoring == "neg_mean_squared_error" else 1)
     return -losses * unit, noise_std * unit

@@ -12,16 +12,16 @@ MUTANTS = [
     ),
     Mutant(
         "estimator: rows without owners are everybody's own",
-        "owners",
+        "sklearn_compat.owners",
         '== "user"',
         '== "nobody"',
         "test_estimators.py::test_groups_dropped_on_the_way_are_missed",
     ),
     Mutant(
         "estimator: labels read off the data",
-        "_Classifier._declare",
-        "self.unprotected_checks",
-        "True",
+        "Classes.declared",
+        "if not model.unprotected_checks:",
+        "if False:",
         "test_estimators_secrecy.py::test_categories_made_of_the_data_are_not_published",
     ),
     Mutant(
@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "scaler: rows for users",
         "PrivateStandardScaler.fit",
-        "self.engine, seed, purpose, self.privacy_unit",
-        "self.engine, seed, purpose",
+        ', "unit": self.privacy_unit',
+        "",
         "test_private_mean.py::test_a_scaler_of_rows_says_so",
     ),
     Mutant(

@@ -152,14 +152,14 @@ MUTANTS = [
     ),
     Mutant(
         "standard errors of a mean without its noise",
-        "MeanSteps.errors",
-        "noise_std**2",
+        "MeanSteps.located_mean",
+        "math.hypot(noise_std, _SHORT * clipped.reach * clipped.beyond) ** 2",
         "0.0",
         _MEAN_ERRORS,
     ),
     Mutant(
         "standard errors of a mean without the choice of people",
-        "MeanSteps.errors",
+        "MeanSteps.located_mean",
         "np.maximum(squares, 0.0) * scale",
         "0 * scale",
         _MEAN_ERRORS,

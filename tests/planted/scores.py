@@ -113,9 +113,9 @@ MUTANTS = [
     ),
     Mutant(
         "people are scored who were trained on",
-        "HeldOut.planned",
-        "start = n_users - self.n_users",
-        "start = 0",
+        "HeldOut.steps",
+        "start=n_users - self.n_users",
+        "start=0",
         _HELD,
     ),
 ]

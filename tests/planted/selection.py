@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "search: one person's missing values are everybody's",
-        "row_losses.works_on",
+        "row_losses.made_apart",
         "todo += [(first, middle), (middle, last)]",
         "pass",
         _OWN_ROWS,
@@ -115,8 +115,8 @@ MUTANTS = [
     Mutant(
         "search: others are asked for in smaller blocks if a row fails",
         "row_losses.isolated",
-        "attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None",
-        "None\nif sound.any():\n    out[sound] = attempt(everyone[sound])",
+        "out[sound] = found[sound]",
+        "out[sound] = attempt(np.flatnonzero(sound))",
         "test_evaluating.py::test_rows_that_a_step_fails_on_change_no_bit_of_the_others",
     ),
     Mutant(
@@ -151,8 +151,8 @@ MUTANTS = [
     Mutant(
         "search: one person's cell makes everybody's rows missing",
         "pipelines.transformed",
-        "itertools.compress(by_user, works)",
-        "by_user[:0]",
+        "found, sound = made_apart(attempt, own)",
+        "found, sound = made_apart(attempt, np.zeros_like(own))",
         _FEATURES,
     ),
     Mutant(

@@ -97,9 +97,9 @@ MUTANTS = [
     ),
     Mutant(
         "what columns learn is not in the plan that is charged",
-        "Preparation.planned",
-        "(*steps, *option.plan.certified.steps)",
-        "option.plan.certified.steps",
+        "fitting.minimize",
+        "*before, ",
+        "",
         "test_columns.py::test_the_example_of_the_docs",
     ),
     Mutant(

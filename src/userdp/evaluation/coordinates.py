@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from userdp.evaluation.histogram import INFLUENCES, KNOTS, N_BINS, Histogram, Influences, bin_of
+from userdp.evaluation.histogram import EDGES, INFLUENCES, KNOTS, N_BINS, Histogram, Influences
 from userdp.evaluation.row_losses import (
     LARGEST_MARGIN,
     METRICS,
@@ -129,15 +129,10 @@ class ScoreLayout:
         own = np.full(len(out), float(none)) if levels is None else np.where(np.isnan(levels), none, levels)
         out[:, CELL], out[:, LEVEL], out[:, MARGIN] = -1.0, own, 0.0
         if self.needs_cells:
-            cells = (2 * own + found.targets) * N_BINS + bin_of(found.values)
+            cells = (2 * own + found.targets) * N_BINS + np.searchsorted(EDGES, found.values, side="right")
             out[:, CELL], out[:, MARGIN] = np.where(found.sound, cells, -1.0), found.values
         out[:, FIRST_PART:] = losses_of(found, self.scale, self.parts)
         return out
-
-    @property
-    def worst(self) -> np.ndarray:
-        """The row that makes no sense, of no level."""
-        return np.array([-1.0, len(self.levels), 0.0, *np.ones(len(self.parts))])
 
     def possible_rows(self) -> np.ndarray:
         """Rows that between them show how long vectors can be; no data."""

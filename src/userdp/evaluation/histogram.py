@@ -37,11 +37,6 @@ _CURVE_POINTS = 10
 _CURVE_NOISE = 0.1  # of a point of the curve, at most, unless the curve would have one only
 
 
-def bin_of(margins: np.ndarray) -> np.ndarray:
-    """The number of each margin's bin."""
-    return np.searchsorted(EDGES, margins, side="right")
-
-
 @dataclass(frozen=True, eq=False)
 class Histogram:
     """Noisy fractions of rows by class (2) and by class and bin (2, bins), with the deviations of their noise."""

@@ -86,14 +86,21 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
     if BINS in steps:
         statistic = CellFractions(2 * layout.n_blocks, N_BINS, layout.most_rows)
         noise = mechanisms[BINS].noise_std(1.0, statistic.n_groups * (N_BINS + 1))
-        histograms = _histograms(layout, statistic, curator.release(BINS, statistic, 1.0), noise)
+        groups, cells = statistic.split(curator.release(BINS, statistic, 1.0))
+        groups, cells = groups.reshape(-1, 2), cells.reshape(-1, 2, N_BINS)
+        stds = np.array([noise / math.sqrt(statistic.GROUPS), noise / math.sqrt(1 - statistic.GROUPS)])
+        together = Histogram(groups.sum(axis=0), cells.sum(axis=0), *(math.sqrt(len(groups)) * stds))
+        of_levels = [Histogram(groups[level], cells[level], *stds) for level in range(len(layout.levels))]
+        histograms = [one if one.clear else None for one in (together, *of_levels)]  # where both classes show
     function = BlockScores.of(layout, histograms)
     possible, knots = function(layout.possible_rows()), layout.knots(function.scales)
     if layout.most_rows is not None:
         possible = np.vstack([possible, np.zeros(layout.width)])  # of someone with few rows
     possible = corners_of_means(possible, knots)
     centre, axes = enclosing_ball(possible) if layout.levels else enclosing_ellipsoid(possible, layout.weights)
-    empty = layout.worst if layout.most_rows is None else None  # of users of whom no row can be scored
+    empty = None  # the row of users of whom none can be scored: the worst, of no level
+    if layout.most_rows is None:
+        empty = np.array([-1.0, len(layout.levels), 0.0, *np.ones(len(layout.parts))])
     means = ScoreMeans(function, centre, layout.most_rows, np.linalg.inv(axes), knots, empty)
     mean = curator.release(SCORES, means, _RADIUS)
     squares = symmetric(curator.release(SPREAD, ScoreSquares(means), _RADIUS**2))
@@ -110,7 +117,12 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         _block_scores(layout, found, block, quantile, tables, histogram)
         for block, (tables, histogram) in enumerate(zip(function.tables, histograms, strict=True))
     ]
-    everybody, in_units = histograms[0], layout.kind == "numbers" or "log_loss" in layout.metrics
+    everybody, in_units, clipped = histograms[0], layout.kind == "numbers" or "log_loss" in layout.metrics, None
+    if everybody is not None and "log_loss" in layout.metrics:
+        limit, below = layout.scale.limit, everybody.cumulative
+        margin = limit + math.log(-math.expm1(-limit))  # beyond which a row's log loss is above the limit
+        lost = float(np.interp(-margin, KNOTS, below[1])), 1 - float(np.interp(margin, KNOTS, below[0]))
+        clipped = float(everybody.chances[1] * lost[0] + everybody.chances[0] * lost[1])
     return Scores(
         blocks[0],
         {str(level): scores for level, scores in zip(layout.levels, blocks[1:], strict=True)},
@@ -119,22 +131,9 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
         "people" if layout.most_rows is None else "rows",
         n_users,
         layout.scale.limit if in_units else None,
-        None if everybody is None or "log_loss" not in layout.metrics else _clipped(layout.scale.limit, everybody),
+        clipped,
         _notes(layout, function, histograms),
     )
-
-
-def _histograms(
-    layout: ScoreLayout, statistic: CellFractions, released: np.ndarray, noise: float
-) -> list[Histogram | None]:
-    """Of everybody, then of each level; None where a class is not above the noise."""
-    groups, cells = statistic.split(released)
-    groups, cells = groups.reshape(-1, 2), cells.reshape(-1, 2, N_BINS)
-    stds = noise / math.sqrt(statistic.GROUPS), noise / math.sqrt(1 - statistic.GROUPS)
-    together = math.sqrt(len(groups))
-    everybody = Histogram(groups.sum(axis=0), cells.sum(axis=0), *(std * together for std in stds))
-    found = [everybody, *(Histogram(groups[level], cells[level], *stds) for level in range(len(layout.levels)))]
-    return [histogram if histogram.clear else None for histogram in found]
 
 
 def _notes(layout: ScoreLayout, function: BlockScores, histograms: list[Histogram | None]) -> tuple[str, ...]:
@@ -148,13 +147,6 @@ def _notes(layout: ScoreLayout, function: BlockScores, histograms: list[Histogra
         if names:
             notes.append(_TOO_FEW_BINS.format(names=" and ".join(names), whom=whom))
     return tuple(notes)
-
-
-def _clipped(limit: float, found: Histogram) -> float:
-    """About which fraction of rows has a log loss above the limit."""
-    margin, below = limit + math.log(-math.expm1(-limit)), found.cumulative
-    lost = float(np.interp(-margin, KNOTS, below[1])), 1 - float(np.interp(margin, KNOTS, below[0]))
-    return float(found.chances[1] * lost[0] + found.chances[0] * lost[1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,6 @@ LARGEST_MARGIN = 50.0  # a chance of 2e-22
 _LARGEST_LOG_LOSS = 4.0  # of a label that was given a chance of 1.8%
 _LARGEST = 1e30  # features beyond are cut off: single precision holds this, and no sum of such products overflows
 _BLOCK = 65536  # rows multiplied at a time
-_OTHER_WIDTH = "Expected X with the {} features of the fit, got {}."
 
 METRICS: dict[str, tuple[Kind, ...]] = {
     **dict.fromkeys(("log_loss", "brier", "accuracy"), ("binary", "classes")),
@@ -92,10 +91,6 @@ def kind_of(model: Any) -> Kind:
     return "numbers" if classes is None else "binary" if len(classes) == 2 else "classes"
 
 
-def has_probabilities(model: Any) -> bool:
-    return hasattr(model, "predict_proba")
-
-
 def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, float] | None = None) -> Scale:
     """The public bounds: as declared, else 4 (or twice that of guessing) of log losses, and the range of targets.
 
@@ -135,12 +130,7 @@ def row_losses(
     """
     scale = scale_of(model, target_range=target_range)
     (part,) = PARTS[metric]
-    return losses_of(predictions_of(model, X, y, scale), scale, (part,))[:, 0]
-
-
-def predictions_of(model: Any, X: Any, y: Any, scale: Scale, exposure: np.ndarray | None = None) -> Predictions:
-    """Predictions beside targets, of rows and a column as they are passed; or y as coded numbers."""
-    return compared(model, *read_rows(model, X, y), scale, exposure)
+    return losses_of(compared(model, *read_rows(model, X, y), scale), scale, (part,))[:, 0]
 
 
 def read_rows(model: Any, X: Any, y: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -170,7 +160,7 @@ def compared(
     scale: Scale,
     exposure: np.ndarray | None = None,
 ) -> Predictions:
-    """The same of features, and of targets that are positions or numbers; NaN where they make no sense.
+    """Predictions beside targets, which are positions or numbers; NaN where they make no sense.
 
     sound: which rows may make sense. Those that the model, or a step before it, fails on do not.
     """
@@ -238,10 +228,10 @@ def _check_columns(model: Any, X: Any) -> None:
         missing = [str(name) for name in named if name not in held]
         if missing:
             raise ValueError(f"Expected X with the columns of the fit: {', '.join(missing[:5])} is missing.")
-    elif isinstance(X, np.ndarray) or is_sparse(X):
-        width = getattr(model, "n_features_in_", None)
-        if width is not None and len(X.shape) == 2 and X.shape[1] != width:
-            raise ValueError(_OTHER_WIDTH.format(width, X.shape[1]))
+    elif described is None or isinstance(X, np.ndarray) or is_sparse(X):
+        width: int | None = getattr(model, "n_features_in_", None)
+        if width is not None and len(getattr(X, "shape", ())) == 2 and X.shape[1] != width:
+            raise ValueError(f"Expected X with the {width} features of the fit, got {X.shape[1]}.")
 
 
 def taken(rows: Any, places: np.ndarray) -> Any:
@@ -253,13 +243,8 @@ def taken(rows: Any, places: np.ndarray) -> Any:
 def isolated(predict: Callable[[Any], Any], rows: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What `predict` says of each row, NaN for rows that it fails on.
 
-    All rows are asked for at once. If that fails, those on which it fails by themselves are found by halves, and all
-    are asked for again with a copy of another row in their places. So everybody else's rows are asked for in the same
-    place, among as many and laid out alike, and their answers are the same to the last bit.
-
     Guarantee: nothing is raised, and nothing is warned of, whatever rows hold.
     """
-    out, everyone = np.full(shape, np.nan), np.arange(shape[0])
 
     def attempt(places: np.ndarray) -> np.ndarray | None:
         try:
@@ -267,27 +252,38 @@ def isolated(predict: Callable[[Any], Any], rows: Any, shape: tuple[int, ...]) -
         except Exception:  # its words may quote a cell
             return None
 
+    out = np.full(shape, np.nan)
     with WARNINGS_OFF, np.errstate(all="ignore"):
-        found, sound = attempt(everyone), np.ones(shape[0], dtype=bool)
-        if found is None:
-            sound = works_on(attempt, everyone)
-            found = attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None
+        found, sound = made_apart(attempt, np.arange(shape[0]))
     if found is not None:
         out[sound] = found[sound]
     return out
 
 
-def works_on(attempt: Callable[[np.ndarray], Any], everyone: np.ndarray) -> np.ndarray:
-    """Which rows, or users, an attempt does not fail on, found by halves: it gives None if it fails on any of some."""
-    sound, todo = np.zeros(everyone.size, dtype=bool), [(0, everyone.size)]
+def made_apart(attempt: Callable[[np.ndarray], Any], units: np.ndarray) -> tuple[Any, np.ndarray]:
+    """What an attempt makes of all rows, None if nothing, and of which rows that is: not of units that it fails on.
+
+    units: whose each row is, or its number. An attempt gives None if it fails on any of the rows it is given.
+    All rows are asked for at once. If that fails, units on which it fails by themselves are found by halves, and all
+    are asked for again with a copy of another row in their places. So everybody else's rows are asked for in the same
+    place, among as many and laid out alike, and their answers are the same to the last bit.
+    """
+    everyone = np.arange(units.size)
+    found = attempt(everyone)
+    if found is not None:
+        return found, np.ones(units.size, dtype=bool)
+    order = np.argsort(units, kind="stable")
+    ends = np.append(0, np.cumsum(np.unique(units, return_counts=True)[1]))
+    sound, todo = np.zeros(units.size, dtype=bool), [(0, ends.size - 1)]
     while todo:
         first, last = todo.pop()
-        if attempt(everyone[first:last]) is not None:
-            sound[first:last] = True
+        some = np.sort(order[ends[first] : ends[last]])
+        if attempt(some) is not None:
+            sound[some] = True
         elif last - first > 1:
             middle = (first + last) // 2
             todo += [(first, middle), (middle, last)]
-    return sound
+    return (attempt(np.where(sound, everyone, sound.argmax())) if sound.any() else None), sound
 
 
 def _features(model: Any, X: Any) -> tuple[Any, np.ndarray]:
@@ -295,11 +291,7 @@ def _features(model: Any, X: Any) -> tuple[Any, np.ndarray]:
     if getattr(model, "columns", None) is not None and not (isinstance(X, np.ndarray) or is_sparse(X)):
         rows = model.columns_.encode(X)
         return rows, np.ones(rows.shape[0], dtype=bool)
-    width = getattr(model, "n_features_in_", None)
-    rows = X if is_sparse(X) else matrix("X", X, width)
-    if width is not None and rows.shape[1] != width:
-        raise ValueError(_OTHER_WIDTH.format(width, rows.shape[1]))
-    return finite(rows)
+    return finite(X if is_sparse(X) else matrix("X", X, getattr(model, "n_features_in_", None)))
 
 
 def finite(rows: Any) -> tuple[Any, np.ndarray]:
@@ -362,10 +354,10 @@ def _predicted(kind: Kind, model: Any, features: Any) -> np.ndarray:
     if last is not None:
         margins = margins_of(model, features)
         if kind == "classes":
-            total = logsumexp(margins, axis=1, keepdims=True) if has_probabilities(model) else 0.0
+            total = logsumexp(margins, axis=1, keepdims=True) if hasattr(model, "predict_proba") else 0.0
             return np.asarray(margins - total)
         return np.exp(margins[:, 0]) if kind == "numbers" and hasattr(last, "max_count") else margins[:, 0]
-    chances = kind != "numbers" and has_probabilities(model)
+    chances = kind != "numbers" and hasattr(model, "predict_proba")
     method = model.predict_proba if chances else model.predict if kind == "numbers" else model.decision_function
     found = np.asarray(method(as_table(features)), dtype=np.float64)
     if not chances:

@@ -13,7 +13,6 @@ Which targets each takes and what it predicts; `linear` has all that they share.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -22,20 +21,18 @@ import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import d2_tweedie_score
-from sklearn.utils.multiclass import check_classification_targets
 
 from userdp import losses
-from userdp.data.schema import is_boolean, label_set, numbers, positions
 from userdp.losses import Loss
-from userdp.models.linear import LinearModel, TargetScale, Weighed, documented_model
-from userdp.solvers.base import Result
-
-_NARROW = 0.02  # of a declared range: if nearly all targets lie within that much of it a fit says that it is too wide
+from userdp.models.linear import LinearModel, documented_model
+from userdp.models.targets import Classes, Counts, Range, Targets
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Classifier(ClassifierMixin, LinearModel):
     """Classes are public: declared, or the two values of a target whose type is boolean."""
+
+    _kind: ClassVar[type[Targets]] = Classes
 
     classes: Sequence[Any] | None = None
     class_weight: Mapping[Any, float] | None = None
@@ -51,18 +48,6 @@ class _Classifier(ClassifierMixin, LinearModel):
         chosen = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
-    def _declare(self, y: Any) -> None:
-        declared = [False, True] if self.classes is None and is_boolean(y) else self.classes
-        if declared is not None:
-            self.classes_ = label_set(declared)
-        elif self.unprotected_checks:
-            self.classes_ = np.empty(0)
-        else:
-            raise ValueError(
-                "Expected classes, all labels that there can be, such as classes=[0, 1]: labels are not read off the "
-                "data, because that would tell of people who have rare ones. Nothing was spent."
-            )
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self.class_weight is not None and not isinstance(self.class_weight, Mapping):
@@ -72,51 +57,19 @@ class _Classifier(ClassifierMixin, LinearModel):
                 "frequency. Nothing was spent."
             )
 
-    def _weighed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> Weighed:
+    def _weighed(
+        self, targets: np.ndarray, fractions: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None, Loss]:
         if self.class_weight is not None:
-            of_class = self._class_weights(self.class_weight)
-            self.largest_["class_weight"] = float(of_class.max())
-            chosen = np.append(of_class / of_class.max(), 0.0)[_positions(targets, len(of_class))]
-            sample_weight = chosen if sample_weight is None else chosen * sample_weight
-        return super()._weighed(targets, sample_weight)
-
-    def _class_weights(self, declared: Mapping[Any, float]) -> np.ndarray:
-        """A weight for each class, all of them public."""
-        labels = self.classes_.tolist()
-        for label, weight in declared.items():
-            if not (isinstance(weight, int | float | np.number) and 0 <= weight < math.inf):
-                raise ValueError(f"Expected class_weight of {label!r} to be a finite number >= 0, got {weight!r}.")
-        unknown = [label for label in declared if label not in labels]
-        if unknown and not self.unprotected_checks:
-            raise ValueError(f"Expected class_weight of the classes {labels}, got {unknown!r} too.")
-        found = np.array([float(declared.get(label, 1.0)) for label in labels])
-        if not found.any():
-            raise ValueError("Expected class_weight to be above 0 for at least one class.")
-        return found
-
-    def _coded(self, y: Any) -> np.ndarray:
-        """Position of each label in the classes; NaN for labels that are none of them."""
-        if not len(self.classes_):
-            labels = np.asarray(y.tolist())
-            check_classification_targets(labels)
-            self.classes_ = np.unique(labels)
-            if len(self.classes_) < 2:
-                raise ValueError("Expected labels of at least 2 classes, got one class only.")
-        codes = positions("y", y, self.classes_.tolist())
-        if self.unprotected_checks and np.isnan(codes).any():
-            raise ValueError(f"Expected labels among the classes {self.classes_.tolist()}, got others too.")
-        return codes
+            assert isinstance(self._targets, Classes)
+            own, self.largest_["class_weight"] = self._targets.weighed(targets, self.class_weight)
+            fractions = {"class_weight": own} | fractions
+        return super()._weighed(targets, fractions)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # noise costs accuracy where rows are few
         return tags
-
-
-def _positions(codes: np.ndarray, n_classes: int) -> np.ndarray:
-    """Codes as positions in an array, the last but one more where they are no class."""
-    sound = (codes >= 0) & (codes < n_classes)  # False for NaN
-    return np.where(sound, codes, n_classes).astype(np.int64)
 
 
 @documented_model()
@@ -177,6 +130,7 @@ class _Regressor(RegressorMixin, LinearModel):
     The range is public: declared, or released before the fit, as ranges of columns are.
     """
 
+    _kind: ClassVar[type[Targets]] = Range
     _classifies: ClassVar[bool] = False
     _degree: ClassVar[int] = 2  # with which power of targets' units the loss grows
 
@@ -185,19 +139,6 @@ class _Regressor(RegressorMixin, LinearModel):
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each row, cut off at the range of targets."""
         return cut_off(self._predictions(X)[:, 0], getattr(self, "prediction_range_", None))
-
-    def _limits(self) -> tuple[float, float] | None:
-        return self.target_range_
-
-    def _range_advice(self, result: Result) -> str:
-        if self._learns_range or self.target_range is None or not result.target_fraction < _NARROW:
-            return ""
-        low, high = map(float, self.target_range)
-        return (
-            f"Nearly all targets seem to lie within about {max(100 * result.target_fraction, 0.1):.1g}% of "
-            f"target_range=({low:g}, {high:g}), or less. A range that fits, or target_range='private', would give less "
-            "noise."
-        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -211,40 +152,6 @@ class _Regressor(RegressorMixin, LinearModel):
                     f"Expected no {name} with target_range='private': it is planned with before the range is known. "
                     "Declare target_range=(lowest, highest), or leave it out. Nothing was spent."
                 )
-
-    def _declare(self, y: Any) -> None:
-        self.target_range_: tuple[float, float] | None = None
-        if self._learns_range:
-            self._keep_range((-1.0, 1.0))  # as targets are scaled, until it is learned
-        elif self.target_range is not None:
-            try:
-                low, high = map(float, self.target_range)
-            except (TypeError, ValueError):
-                low = high = math.nan
-            if not (low < high and math.isfinite(high - low)):
-                raise ValueError(
-                    f"Expected target_range={self.target_range!r} to be two numbers, lowest < highest, or 'private'."
-                )
-            self._keep_range((low, high))
-        elif not self.unprotected_checks:
-            raise ValueError(
-                "Expected target_range=(lowest, highest): a public range of targets, from what they mean and not from "
-                "the data; those beyond are cut off. target_range='private' learns it for a part of the budget. "
-                "Nothing was spent."
-            )
-
-    def _coded(self, y: Any) -> np.ndarray:
-        y = numbers("y", y).astype(np.float64, copy=False)
-        if self.target_range_ is None:
-            self._keep_range((float(y.min()), float(y.max()) + (y.min() == y.max())))
-        return self._scale(y)
-
-    def _keep_range(self, ends: tuple[float, float]) -> None:
-        """Keep the range, and scale targets to [-1, 1]; without an intercept their 0 stays where it is."""
-        self.target_range_ = ends
-        middle = ends[0] / 2 + ends[1] / 2 if self.fit_intercept else 0.0
-        half = max(abs(end - middle) for end in ends)
-        self._scale = TargetScale(ends, middle, half, weight=half, loss=half**self._degree)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -271,7 +178,7 @@ class HuberRegressor(_Regressor):
     threshold: float | None = None
 
     def _loss(self) -> Loss:
-        return losses.huber(0.2 if self.threshold is None else self.threshold / self._scale.half)
+        return losses.huber(0.2 if self.threshold is None else self.threshold / self._targets.half)
 
 
 @documented_model(quantile="Which quantile of the target, given the features, is predicted.")
@@ -307,6 +214,7 @@ class PoissonRegressor(RegressorMixin, LinearModel):
     True
     """
 
+    _kind: ClassVar[type[Targets]] = Counts
     _classifies: ClassVar[bool] = False
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True, "exposure": True}
 
@@ -351,49 +259,25 @@ class PoissonRegressor(RegressorMixin, LinearModel):
             y = y / exposure
         return float(d2_tweedie_score(y, rates, sample_weight=sample_weight, power=1))
 
-    def _declare(self, y: Any) -> None:
-        if self.max_count is None and not self.unprotected_checks:
-            raise ValueError(
-                "Expected max_count, the public largest count of a row, from what is counted and not from the data; "
-                "those beyond are cut off. Nothing was spent."
-            )
-        declared = isinstance(self.max_count, int | float | np.number) and 0 < self.max_count < math.inf
-        if self.max_count is not None and not declared:
-            raise ValueError(f"Expected max_count={self.max_count!r} to be a finite number > 0.")
-        self.max_count_: float | None = None
-        if self.max_count is not None:
-            self._keep_range((0.0, float(self.max_count)))
-
-    def _keep_range(self, ends: tuple[float, float]) -> None:
-        """Keep the largest count, over which counts are divided; weights are of logarithms."""
-        self.max_count_ = ends[1]
-        self._scale = TargetScale(ends, half=ends[1], loss=ends[1])
-
-    def _coded(self, y: Any) -> np.ndarray:
-        y = numbers("y", y).astype(np.float64, copy=False)
-        if self.max_count_ is None:
-            self._keep_range((0.0, max(float(y.max()), 1e-300)))
-        return self._scale(y)
-
     def _limits(self) -> tuple[float, float] | None:
         return 0.0, self._largest_rate
 
     def _weighed(
-        self, targets: np.ndarray, sample_weight: np.ndarray | None = None, exposure: np.ndarray | None = None
-    ) -> Weighed:
-        if exposure is None:
-            return super()._weighed(targets, sample_weight)
+        self, targets: np.ndarray, fractions: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None, Loss]:
+        if "exposure" not in fractions:
+            return super()._weighed(targets, fractions)
+        exposure = fractions["exposure"]
         rates = np.where(exposure > 0, np.minimum(targets / exposure, 1e30), 0.0)  # infinite ones would be left out
-        weights = exposure if sample_weight is None else exposure * sample_weight
-        return rates, weights, losses.poisson_of_exposure(self._largest_rate, self._scale.half)
+        loss = losses.poisson_of_exposure(self._largest_rate, self._targets.half)
+        return rates, np.prod([*fractions.values()], axis=0), loss
 
     def _loss(self) -> Loss:
         return losses.poisson(self._largest_rate)
 
     @property
     def _largest_rate(self) -> float:
-        assert self.max_count_ is not None
-        return self.max_count_ / (self.largest_.get("exposure") or 1.0)
+        return self._targets.ends[1] / (self.largest_.get("exposure") or 1.0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -15,13 +15,13 @@ from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
 from userdp.evaluation.coordinates import MOST_LEVELS, ScoreLayout, check_metrics
 from userdp.evaluation.release import evaluation_steps, released_scores
-from userdp.evaluation.row_losses import compared, has_probabilities, kind_of, read_rows, scale_of
+from userdp.evaluation.row_losses import compared, kind_of, read_rows, scale_of
 from userdp.evaluation.scores import Score, Scores
 from userdp.models.sklearn_compat import documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.ledger import Ledger
-from userdp.privacy.plan import Plan
+from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import COVERS_EVALUATION, Statement
 from userdp.solvers.planner import check_delta
 
@@ -139,22 +139,21 @@ def evaluate(
     if by is not None and (isinstance(by, str) or not (hasattr(by, "__len__") and len(by) == n_rows)):
         raise ValueError('Expected by with one value per row of X, in one dimension: the column itself, X["city"] say.')
     own = None if by is None else positions("by", by, list(layout.levels))
-    opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
     places = row_places(n_rows, owners(groups, privacy_unit, n_rows), max_rows_per_user, insecure_seed)
 
     def rows() -> np.ndarray:
         return layout.rows(compared(model, *read, layout.scale, exposed), own)
 
     budget = budget_for(epsilon, delta, places.n_users)
+    opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
+    run: dict[str, Any] = {"engine": engine, "insecure_seed": insecure_seed, "unit": privacy_unit}
     source = Source.of(y, groups)
-    return evaluate_users(
-        places, rows, layout, budget, confidence, opened, engine, privacy_unit, purpose, source, insecure_seed
-    )
+    return evaluate_users(places, rows, layout, budget, confidence, opened, purpose=purpose, source=source, **run)
 
 
 def usual_metrics(model: Any) -> tuple[str, ...]:
     """What people ask of a model of this kind, and it has."""
-    return (_DEFAULT if has_probabilities(model) else _WITHOUT_CHANCES).get(kind_of(model), _OF_NUMBERS)
+    return (_DEFAULT if hasattr(model, "predict_proba") else _WITHOUT_CHANCES).get(kind_of(model), _OF_NUMBERS)
 
 
 def evaluation_layout(
@@ -171,7 +170,7 @@ def evaluation_layout(
 ) -> ScoreLayout:
     """What is asked of a fitted model, checked by public facts alone."""
     check_is_fitted(model)
-    kind, probabilities = kind_of(model), has_probabilities(model)
+    kind, probabilities = kind_of(model), hasattr(model, "predict_proba")
     asked = check_metrics(usual_metrics(model) if metrics is None else metrics, kind, probabilities)
     if has_by != (levels is not None):
         raise ValueError(
@@ -208,25 +207,22 @@ def evaluate_users(
     budget: Budget,
     confidence: float,
     ledger: Ledger | None = None,
-    engine: Engine | str | None = None,
-    unit: str = "user",
+    *,
     purpose: str = "",
-    source: Source | None = None,
+    source: Source,
     insecure_seed: int | None = None,
+    **run: Any,
 ) -> Evaluation:
     """The same of users whose rows stand at these places in `rows()`, the layout's, which is called after the charge.
 
     Predictions take longer where steps before the model fail on a cell: nothing that is written at the charge may
     depend on that.
     """
-    source = source or Source()
     check_delta(budget, places.n_users, insecure_seed)
     plan = Plan(places.n_users, evaluation_steps(layout, places.n_users, budget))
     ledger = Ledger(budget) if ledger is None else ledger
     entry = source.entry(purpose, "evaluate")
-    curator = Curator(
-        places, plan, ledger, budget=budget, purpose=entry, engine=engine, insecure_seed=insecure_seed, unit=unit
-    )
+    curator = Curator(places, plan, ledger, budget=budget, purpose=entry, insecure_seed=insecure_seed, **run)
     own = places.rows[:, 0].astype(np.int64)
     curator.prepare(replace(places, rows=np.ascontiguousarray(rows()[own])))
     scores = released_scores(curator, plan, layout, confidence)
@@ -250,14 +246,9 @@ class HeldOut:
     rows: Callable[[np.ndarray], np.ndarray]
     scores: Scores | None = None
 
-    def planned(self, training: Plan, n_users: int, budget: Budget) -> Plan:
-        """Training on the first users of the curator's order, the evaluation on the last; certified as one plan."""
-        start = n_users - self.n_users
-        plan = Plan(n_users, (*training.steps, *evaluation_steps(self.layout, self.n_users, budget, start)))
-        if training.n_users > start:
-            raise ValueError("Expected training without the people who are kept from it.")
-        plan.certify(budget)
-        return plan
+    def steps(self, n_users: int, budget: Budget) -> tuple[Step, ...]:
+        """The evaluation, on the last users of the curator's order; training is on those before them."""
+        return evaluation_steps(self.layout, self.n_users, budget, start=n_users - self.n_users)
 
     def score(self, curator: Curator, plan: Plan, data: UserData, weights: np.ndarray) -> None:
         """Release the scores of the model with these weights.

@@ -36,6 +36,7 @@ from userdp.models import estimators
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
+from userdp.models.targets import Classes
 from userdp.privacy.accounting import Budget
 from userdp.privacy.statement import AffectedUsers, Statement
 from userdp.solvers.base import Result, Uncertainty
@@ -67,14 +68,17 @@ def save_model(model: LinearModel | Pipeline, path: str | os.PathLike[str]) -> P
         record = model.to_dict()
     else:
         raise TypeError(f"Expected a fitted userdp estimator, or a pipeline of one, got {type(model).__name__}.")
-    return write_whole(path, json.dumps(record, indent=1, allow_nan=False, default=_no_json) + "\n")
+    text = json.dumps(record, indent=1, allow_nan=False, default=_no_json)
+    with whole_file(path) as new:
+        new.write_text(text + "\n", encoding="utf-8")
+    return Path(path)
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
     """The estimator, or pipeline, that was saved at `path`, fitted; ledger and engine are not kept."""
     record = _record_at(path)
     is_pipeline = isinstance(record, dict) and record.get("format") == PIPELINE_FORMAT
-    return pipeline_of(record, str(path)) if is_pipeline else model_of(record, str(path))
+    return (pipeline_of if is_pipeline else model_of)(record, str(path))
 
 
 def load_estimator(path: str | os.PathLike[str]) -> LinearModel:
@@ -210,8 +214,15 @@ def _model(record: dict[str, Any]) -> LinearModel:
     if classes is None:
         model._declare(None)
     else:
-        model.classes_ = classes
-    model.prediction_range_ = _limits(record, model)
+        model._keep_targets(Classes(classes))
+    # What predictions stay within; files of 0.1 do not have it, but where it is declared.
+    known = None if model._learns_range else getattr(model, "target_range_", None)
+    ends = model.prediction_range_ = record.get("prediction_range", known)
+    if ends is not None or model._learns_range:
+        low, high = ends or (math.nan, math.nan)
+        sound = classes is None and {type(low), type(high)} <= {int, float} and low < high
+        _expect(sound, "a range of predictions expected")
+        model.prediction_range_ = float(low), float(high)
     if hasattr(model, "target_range_"):
         model.target_range_ = model.prediction_range_
     model._keep_weights(coef, intercept)
@@ -254,18 +265,6 @@ _TYPES: dict[tuple[type, ...], tuple[str, ...]] = {
 }
 
 
-def _limits(record: dict[str, Any], model: LinearModel) -> tuple[float, float] | None:
-    """What predictions stay within; files of 0.1 do not have it, but where it is declared."""
-    declared = None if model._learns_range else getattr(model, "target_range_", None)
-    ends = record.get("prediction_range", declared)
-    if ends is None and not model._learns_range:
-        return None
-    low, high = ends or (math.nan, math.nan)
-    sound = not model._classifies and {type(low), type(high)} <= {int, float} and low < high
-    _expect(sound, "a range of predictions expected")
-    return float(low), float(high)
-
-
 def _check_types(record: dict[str, Any]) -> None:
     """Refuse what `to_dict` would not have made: what is said of privacy above all."""
     for kinds, names in _TYPES.items():
@@ -290,13 +289,6 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file whole or not at all."""
-    with whole_file(path) as new:
-        new.write_text(text, encoding="utf-8")
-    return Path(path)
-
-
 def _no_json(value: Any) -> Any:
     raise TypeError(
         f"Expected parameters and classes that JSON knows (numbers, text, true, false), got {type(value).__name__}."
@@ -314,36 +306,37 @@ def to_sklearn(model: Any) -> Any:
         check_steps([step for _, step in model.steps[:-1]])
         kept = (None, "passthrough")
         return Pipeline([(name, step if step in kept else to_sklearn(step)) for name, step in model.steps])
-    convert = _CONVERT.get(type(model))
-    if convert is None:
-        if type(model).__module__.startswith("sklearn."):
-            return model
+    if type(model).__module__.startswith("sklearn."):
+        return model
+    if type(model) not in (*_PLAIN, PublicScaler, PrivateStandardScaler):
         raise TypeError(f"Expected a fitted userdp estimator, scaler or pipeline, got {type(model).__name__}.")
     check_is_fitted(model)
-    return _with(convert(model), **{name: getattr(model, name) for name in _SHAPE if hasattr(model, name)})
+    shape = {name: getattr(model, name) for name in ("n_features_in_", "feature_names_in_") if hasattr(model, name)}
+    if isinstance(model, PublicScaler):
+        return _with(_cut_off(model.middle_, model.half_), **shape)
+    if isinstance(model, PrivateStandardScaler):  # cut off at the public ranges, then mean 0 and scale 1: two steps
+        middle, half = public_range(model.low, model.high, model.n_features_in_)
+        mean, scale = (model.mean_ - middle) / half, model.scale_ / half
+        last = _with(StandardScaler(), mean_=mean, scale_=scale, var_=scale**2, n_samples_seen_=1)
+        last.n_features_in_ = len(mean)
+        return Pipeline([("range", _with(_cut_off(middle, half), **shape)), ("scale", last)])
+    plain = _with(_PLAIN[type(model)](), coef_=np.array(model.coef_), intercept_=np.array(model.intercept_)[()])
+    plain.n_iter_ = 1
+    if model._classifies:
+        plain.classes_ = model.classes_
+    elif isinstance(model, estimators.HuberRegressor):
+        plain.scale_ = 1.0
+    elif isinstance(model, estimators.QuantileRegressor):
+        plain.quantile = model.quantile
+    elif isinstance(model, estimators.PoissonRegressor):
+        plain._base_loss = plain._get_loss()
+    return _with(plain, **shape)
 
 
-_SHAPE = ("n_features_in_", "feature_names_in_")
-
-
-def _with(estimator: Any, **fitted: Any) -> Any:
-    first = estimator.steps[0][1] if isinstance(estimator, Pipeline) else estimator
+def _with(made: Any, **fitted: Any) -> Any:
     for name, value in fitted.items():
-        setattr(first, name, value)
-    return estimator
-
-
-def _fitted(estimator: Any, model: Any, **more: Any) -> Any:
-    return _with(estimator, coef_=np.array(model.coef_), intercept_=np.array(model.intercept_)[()], n_iter_=1, **more)
-
-
-def _classifier(kind: Callable[[], Any]) -> Callable[[Any], Any]:
-    return lambda model: _fitted(kind(), model, classes_=model.classes_)
-
-
-def _poisson(model: Any) -> Any:
-    made = linear_model.PoissonRegressor()
-    return _fitted(made, model, _base_loss=made._get_loss())
+        setattr(made, name, value)
+    return made
 
 
 def _cut_off(middle: np.ndarray, half: np.ndarray) -> Any:
@@ -354,21 +347,11 @@ def _cut_off(middle: np.ndarray, half: np.ndarray) -> Any:
     return _with(scaler, scale_=1 / half, min_=-middle / half, n_features_in_=len(half), **ends)
 
 
-def _standardised(model: PrivateStandardScaler) -> Pipeline:
-    """Cut off at the public ranges, then mean 0 and scale 1: two steps."""
-    middle, half = public_range(model.low, model.high, model.n_features_in_)
-    mean, scale = (model.mean_ - middle) / half, model.scale_ / half
-    last = _with(StandardScaler(), mean_=mean, scale_=scale, var_=scale**2, n_samples_seen_=1, n_features_in_=len(mean))
-    return Pipeline([("range", _cut_off(middle, half)), ("scale", last)])
-
-
-_CONVERT: dict[type, Callable[[Any], Any]] = {
-    estimators.LogisticRegression: _classifier(linear_model.LogisticRegression),
-    estimators.LinearSVC: _classifier(svm.LinearSVC),
-    estimators.LinearRegression: lambda model: _fitted(linear_model.LinearRegression(), model),
-    estimators.HuberRegressor: lambda model: _fitted(linear_model.HuberRegressor(), model, scale_=1.0),
-    estimators.QuantileRegressor: lambda model: _fitted(linear_model.QuantileRegressor(quantile=model.quantile), model),
-    estimators.PoissonRegressor: _poisson,
-    PublicScaler: lambda model: _cut_off(model.middle_, model.half_),
-    PrivateStandardScaler: _standardised,
+_PLAIN: dict[type, Callable[[], Any]] = {
+    estimators.LogisticRegression: linear_model.LogisticRegression,
+    estimators.LinearSVC: svm.LinearSVC,
+    estimators.LinearRegression: linear_model.LinearRegression,
+    estimators.HuberRegressor: linear_model.HuberRegressor,
+    estimators.QuantileRegressor: linear_model.QuantileRegressor,
+    estimators.PoissonRegressor: linear_model.PoissonRegressor,
 }

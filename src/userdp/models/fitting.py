@@ -25,10 +25,11 @@ from userdp.losses import loss as loss_of_name
 from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import documented
-from userdp.privacy.accounting import Budget, budget_for
+from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, fits
 from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
+from userdp.privacy.plan import Plan
 from userdp.solvers import base as solvers
 from userdp.solvers.base import Result
 from userdp.solvers.inference import with_intervals
@@ -41,11 +42,12 @@ from userdp.solvers.whitening import MOST_FEATURES
 # generated users, with four stages of whitening, 22 explained less than a quarter of what could be: 20 of these were
 # warned of, and 21 of the others.
 _HIDDEN = 0.12
+_TRIES, _LESS = 60, 0.97  # budgets to try for a fit beside what is learned first, each that part of the one before
 
 
 @documented(
     loss="A loss, or the name of one in `userdp.losses`.",
-    data="Users' rows and targets; estimators also pass tables whose columns are partly to be learned first.",
+    data="Users' rows and targets.",
     domain="Where weights may be: a `Ball` or a `Box`.",
     rows_per_user="The cap that the data was loaded with (`max_rows_per_user`), or how many rows users typically have. "
     "It decides accuracy, not privacy, as the other bounds do: all are public.",
@@ -54,13 +56,14 @@ _HIDDEN = 0.12
     warm_start="Public weights to begin at, of an earlier release say.",
     purpose="What the ledger says that the charge was for.",
     progress="True shows a progress bar, None shows it on a terminal only.",
+    first="For estimators: what is learned privately before the fit, which makes the rows to fit.",
     held_out="For estimators: people who are kept from training, and scored with what was found.",
     inference="The fraction of the budget for standard errors (`uncertainty` of the result); None for none.",
 )
 @np.errstate(all="ignore")
 def minimize(
     loss: Loss | str,
-    data: UserData | RemoteUsers | Preparation,
+    data: UserData | RemoteUsers,
     domain: Domain,
     epsilon: float,
     delta: float | None = None,
@@ -82,6 +85,7 @@ def minimize(
     insecure_seed: int | None = None,
     checkpoint: Journal | str | None = None,
     allow_weak: bool = True,
+    first: Preparation | None = None,
     held_out: HeldOut | None = None,
     inference: float | None = None,
     privacy_unit: str = "user",
@@ -99,7 +103,7 @@ def minimize(
     >>> bool(result.weights[0] > 0 > result.weights[1]), result.aborted
     (True, False)
     """
-    if not isinstance(data, UserData | RemoteUsers | Preparation):
+    if not isinstance(data, UserData | RemoteUsers):
         raise TypeError(
             f"Expected data to be UserData, got {type(data).__name__}: use UserData.from_arrays or .from_table."
         )
@@ -118,44 +122,50 @@ def minimize(
         loss = loss_of_name(loss)
     if isinstance(data, UserData) and data.weights is not None and known(loss) is not None:
         loss = weighted(loss)  # which solvers refuse whose proofs do not speak of weights
+    shape = data if first is None else first
     problem = Problem(
         loss,
         domain,
-        data.n_features,
-        math.sqrt(data.n_features) if row_norm is None else row_norm,
+        shape.n_features,
+        math.sqrt(shape.n_features) if row_norm is None else row_norm,
         target_bound,
         prediction_scale,
         warm_start,
         l2,
-        intercept=data.has_intercept,
+        intercept=shape.has_intercept,
         public_moment=None if public_X is None else _public_moment(public_X, data),
     )
     ledger = Ledger(budget) if ledger is None else ledger
     n_trained = data.n_users - (0 if held_out is None else held_out.n_users)
     with bar(progress) as tell:
 
-        def plain(left: Budget) -> Option:
+        def chosen(left: Budget) -> Option:
             return choose(problem, n_trained, rows_per_user, left, solver, mode, max_gradients)
 
-        def chosen(left: Budget) -> Option:
-            if inference is None:
-                return plain(left)
-            return with_intervals(problem, n_trained, rows_per_user, left, inference, plain)
-
-        if isinstance(data, Preparation):
-            option, certified = data.planned(budget, chosen)
+        before, left = ([], budget) if first is None else first.planned(budget)
+        after = () if held_out is None else held_out.steps(data.n_users, budget)
+        for _ in range(_TRIES):
+            option = (
+                chosen(left)
+                if inference is None
+                else with_intervals(problem, n_trained, rows_per_user, left, inference, chosen)
+            )
+            certified = Plan(data.n_users, (*before, *option.plan.certified.steps, *after))
+            if not before or all(fits(cost, budget) for cost in certified.costs):
+                break
+            left = Budget(_LESS * left.epsilon, left.delta)  # tests and samples compose worse than Gaussian noise does
         else:
-            option = chosen(budget)
-            certified = option.plan.certified
-        if held_out is not None:
-            certified = held_out.planned(certified, data.n_users, budget)
+            raise BudgetExceeded(
+                "Expected a budget with room for this solver besides what is learned first: declare the columns and "
+                "target_range, or lower columns_fraction. Nothing was spent."
+            )
         if not allow_weak:
             check_use(option, problem, n_trained, rows_per_user, budget, max_gradients)
         curator = Curator(
-            data.asked if isinstance(data, Preparation) else data,
+            data if first is None else first.asked,
             certified,
             ledger,
-            budget=budget,  # of the statement: the curator certifies it
+            budget=budget,  # of the statement: the curator certifies that the plan is within it
             purpose=purpose,
             engine=engine,
             insecure_seed=insecure_seed,
@@ -163,8 +173,8 @@ def minimize(
             unit=privacy_unit,
         )
         with closing(curator):
-            if isinstance(data, Preparation):
-                curator.prepare(data.prepared(curator, certified))
+            if first is not None:
+                curator.prepare(first.prepared(curator, certified))
             result = solvers.run(problem, option.plan, curator, tell)
             if held_out is not None:
                 assert isinstance(data, UserData)
@@ -194,7 +204,7 @@ def _hidden(problem: Problem, option: Option, result: Result) -> bool:
     return result.signal < 1 or (errors.size > 0 and bool(np.median(errors) > _HIDDEN))
 
 
-def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers | Preparation) -> np.ndarray:
+def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers) -> np.ndarray:
     """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
 
     The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.vocabulary import Vocabulary
-from userdp.solvers.planner import Option
 from userdp.statistics.columns import Histograms, OwnLevels
 
 _LEVELS = "levels of {}"
@@ -36,21 +34,19 @@ _FARTHER = 2.0  # by this factor a range of targets ends beyond the last bin tha
 # them with a chance of less than 0.001, and one that it does could be anywhere.
 _CLEAR, _CLEAR_LAPLACE = 4.5, 8.0
 _LEAST_SHARE = 0.2  # of the users: what must be clear for ranges or levels to be worth asking for
-_TRIES, _LESS = 60, 0.97
+_TRIES = 60
 # Where bins begin and end, the outermost ones too.
 _EDGES = np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
 
 
 class Preparation:
-    """Users of whom some columns, or the range of targets, are to be learned privately before there is data to fit.
+    """A first phase: some columns, or the range of targets, are learned privately before there is data to fit.
 
-    It stands for the users' data until then: number of users and features, which are public. `prepared` gives the data,
-    and `learned` and `target_range` then what was learned. With private columns the rows of `frame` are the numbers of
-    the table's rows, otherwise they are the features. Where the range of targets is to be learned, `coded` makes of it
-    what the frame's targets become.
+    `planned` gives its releases, `asked` what they are of, and `prepared` the data for the fit; `learned` and
+    `target_range` are then there. With private columns the rows of `frame` are the numbers of the table's rows,
+    otherwise they are the features; its targets are as they were passed if their range is to be learned, and `encoded`
+    makes of that range what they become. `n_features` is how many there will be, the first `width` of them columns.
     """
-
-    has_targets = True
 
     def __init__(
         self,
@@ -59,9 +55,9 @@ class Preparation:
         frame: UserData,
         fit_intercept: bool,
         fraction: float,
-        coded: Callable[[tuple[float, float]], np.ndarray] | None = None,
+        encoded: Callable[[tuple[float, float]], np.ndarray] | None = None,
     ) -> None:
-        self._columns, self._frame, self._fraction, self._coded = columns, frame, fraction, coded
+        self._columns, self._frame, self._fraction, self._encoded = columns, frame, fraction, encoded
         self._cells: dict[str, Any] = {}
         self.width = frame.n_features - frame.has_intercept
         if columns is not None:
@@ -69,52 +65,50 @@ class Preparation:
             self._cells = {name: cells[name][order] for name in columns}
             self.width = len(columns.names)
         self.target_range: tuple[float, float] | None = None
-        self.learned, self.has_intercept = columns, fit_intercept
-        self.n_users, self.insecure_seed, self.source = frame.n_users, frame.insecure_seed, frame.source
-        self.n_features = self.width + fit_intercept
-        self._described: dict[str, Column] = {} if columns is None else dict(columns)
-        private = {name: column for name, column in self._described.items() if column.private}
+        self.learned, self.has_intercept, self.n_features = columns, fit_intercept, self.width + fit_intercept
+        private = {name: column for name, column in (columns or {}).items() if column.private}
         self._numbers = [name for name, column in private.items() if isinstance(column, Number)]
         self._levels = {name: column for name, column in private.items() if isinstance(column, Category)}
-        self._n_ranges = len(self._numbers) + (coded is not None)
+        self._n_ranges = len(self._numbers) + (encoded is not None)
 
     @property
     def _ranges(self) -> str:
         """The label of the release about ranges."""
-        if self._coded is None:
+        if self._encoded is None:
             return "ranges of columns"
         return "ranges of columns and targets" if self._numbers else "range of targets"
 
-    @cached_property
+    @property
     def asked(self) -> UserData:
         """The cells that are asked for: numbers, targets, then the levels' packed texts."""
         parts = [self._cells[name][:, None] for name in self._numbers]
-        parts += [] if self._coded is None else [self._frame.targets[:, None]]
+        parts += [] if self._encoded is None else [self._frame.targets[:, None]]
         parts += [packed(self._cells[name]) for name in self._levels]
         rows = parts[0] if len(parts) == 1 else np.hstack(parts)
         return replace(self._frame, rows=np.ascontiguousarray(rows), has_targets=False, has_intercept=False)
 
-    def planned(self, budget: Budget, choose: Callable[[Budget], Option]) -> tuple[Option, Plan]:
-        """The solver's option for what is left of the budget, and the plan of everything, which is certified."""
+    def planned(self, budget: Budget) -> tuple[list[Step], Budget]:
+        """The releases, and what they leave of the budget; refuses what noise would hide, before anything is spent."""
         steps, left = self._steps(budget)
-        self._check_worth(steps, budget)
-        for _ in range(_TRIES):
-            option = choose(left)
-            plan = Plan(self.n_users, (*steps, *option.plan.certified.steps))
-            try:
-                plan.certify(budget)
-            except BudgetExceeded:  # solvers with tests or samples compose a little worse than Gaussian noise does
-                left = Budget(_LESS * left.epsilon, left.delta)
-                continue
-            return option, plan
+        worst = max(steps, key=self._clear)
+        if (clear := self._clear(worst)) <= _LEAST_SHARE:
+            return steps, left
+        larger = (Budget(budget.epsilon * 1.1**power, budget.delta) for power in range(1, _TRIES))
+        enough = (one.epsilon for one in larger if max(map(self._clear, self._steps(one)[0])) <= _LEAST_SHARE)
+        epsilon = next(enough, None)
+        remedy = "a larger epsilon" if epsilon is None else f"an epsilon of about {epsilon:.2g}"
+        declared = "them in the columns"
+        if self._encoded is not None:
+            declared = "target_range=(lowest, highest)" if self._columns is None else f"{declared} and target_range"
         raise BudgetExceeded(
-            "Expected a budget with room for this solver besides what is learned first: declare the columns and "
-            "target_range, or lower columns_fraction. Nothing was spent."
+            f"Expected more than n_users={self._frame.n_users} to learn {worst.label} privately: what fewer than "
+            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare {declared}, or have "
+            f"more users, {remedy} or a larger columns_fraction. Nothing was spent."
         )
 
     def _steps(self, budget: Budget) -> tuple[list[Step], Budget]:
         """The releases about columns and targets, for their part of the budget; and what is left of it."""
-        n, fraction, asked = self.n_users, self._fraction, self._n_ranges + len(self._levels)
+        n, fraction, asked = self._frame.n_users, self._fraction, self._n_ranges + len(self._levels)
         if budget.delta == 0:
             if self._levels:
                 raise BudgetExceeded(
@@ -151,26 +145,8 @@ class Preparation:
         """The fraction of the users who must have something for it to be told from noise."""
         mechanism = step.mechanism
         if isinstance(mechanism, Vocabulary):
-            return float(mechanism.threshold / self.n_users)
+            return float(mechanism.threshold / mechanism.n_vectors)
         return self._least(mechanism)
-
-    def _check_worth(self, steps: list[Step], budget: Budget) -> None:
-        """Refuse what noise would hide, before anything is spent."""
-        worst = max(steps, key=self._clear)
-        if (clear := self._clear(worst)) <= _LEAST_SHARE:
-            return
-        larger = (Budget(budget.epsilon * 1.1**power, budget.delta) for power in range(1, _TRIES))
-        enough = (one.epsilon for one in larger if max(map(self._clear, self._steps(one)[0])) <= _LEAST_SHARE)
-        epsilon = next(enough, None)
-        remedy = "a larger epsilon" if epsilon is None else f"an epsilon of about {epsilon:.2g}"
-        declared = "them in the columns"
-        if self._coded is not None:
-            declared = "target_range=(lowest, highest)" if self._columns is None else f"{declared} and target_range"
-        raise BudgetExceeded(
-            f"Expected more than n_users={self.n_users} to learn {worst.label} privately: what fewer than "
-            f"{min(clear, 1.0):.0%} of the users have would be lost in noise. Declare {declared}, or have "
-            f"more users, {remedy} or a larger columns_fraction. Nothing was spent."
-        )
 
     def _least(self, ranges: Any) -> float:
         """The fraction of users' cells that a bin must hold to be clear of noise."""
@@ -184,16 +160,16 @@ class Preparation:
     def prepared(self, curator: Curator, plan: Plan) -> UserData:
         """The users' features and targets, after what they need was released."""
         steps = {step.label: step.mechanism for step in plan.steps}
-        found, frame = dict(self._described), self._frame
+        found, frame = dict(self._columns or {}), self._frame
         if self._n_ranges:
             mechanism, c = steps[self._ranges], self._n_ranges
             released = curator.release(self._ranges, Histograms(c), self._radius(mechanism)) * math.sqrt(c)
             masses = released.reshape(c, -1)
             for name, some in zip(self._numbers, masses, strict=False):
                 found[name] = ranged(found[name], some, self._least(mechanism))
-            if self._coded is not None:
+            if self._encoded is not None:
                 self.target_range = range_of_targets(masses[-1], self._least(mechanism))
-                frame = replace(frame, targets=self._coded(self.target_range))
+                frame = replace(frame, targets=self._encoded(self.target_range))
         first = self._n_ranges
         for name, column in self._levels.items():
             statistic = OwnLevels(first, _WORDS, column.levels_per_user)

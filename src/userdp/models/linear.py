@@ -19,15 +19,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from userdp import losses
 from userdp._validate import check_counts
-from userdp.data.columns import PRIVATE, Columns
-from userdp.data.schema import numbers
+from userdp.data.columns import Columns
 from userdp.data.source import SHARED, Source, check_purpose, shares_memory
 from userdp.data.sparse import is_sparse
 from userdp.data.users import RemoteUsers, UserData
@@ -56,6 +55,7 @@ from userdp.models.sklearn_compat import (
     read_targets,
     read_weights,
 )
+from userdp.models.targets import Targets, is_private
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
 from userdp.privacy.journal import Journal
@@ -111,7 +111,6 @@ _ATTRIBUTES = {
     "notes_ : tuple": "What noise hides, in words; `fit` warns of what it hides by far.",
     "cov_ : array": "With `inference`: covariance of the coefficients, the intercept last.",
 }
-Weighed: TypeAlias = tuple[np.ndarray, np.ndarray | None, Loss]  # targets, weights of rows, and the loss
 _LARGEST_OF = {"sample_weight": "max_weight", "exposure": "max_exposure"}
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -121,39 +120,12 @@ def documented_model(**own: str) -> Callable[[_T], _T]:
     return documented(_ATTRIBUTES, **_PARAMETERS | own)
 
 
-@dataclass(frozen=True)
-class TargetScale:
-    """How targets become what is learned: cut off at public ends, less `middle`, over `half`; infinite ones missing.
-
-    weight: what learned weights are multiplied by; loss: a loss in units of targets over the same of what is learned.
-    Positions of classes stay as they are.
-    """
-
-    ends: tuple[float, float] = (-math.inf, math.inf)
-    middle: float = 0.0
-    half: float = 1.0
-    weight: float = 1.0
-    loss: float = 1.0
-
-    def __call__(self, targets: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = (np.clip(targets, *self.ends) - self.middle) / self.half
-        return np.where(np.isinf(targets), np.nan, scaled)
-
-    def back(self, scaled: np.ndarray) -> np.ndarray:
-        """Targets in their own units."""
-        return np.asarray(scaled * self.half + self.middle)
-
-    def users(self, data: UserData) -> UserData:
-        """The same users with such targets."""
-        return replace(data, targets=self(data.targets))
-
-
 @dataclass(eq=False, repr=False)
 class LinearModel(PrivateEstimator, Intervals, ABC):
     """Base of the estimators: public parameters, data to users, one private minimisation, what is kept."""
 
+    _kind: ClassVar[type[Targets]]
     _classifies: ClassVar[bool] = True
-    _scale = TargetScale()
 
     epsilon: float = 1.0
     delta: float | None = None
@@ -220,7 +192,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
             if groups is None:
                 owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
-            self._declare(y)
+            if not self.unprotected_checks:  # which read what was not declared off the targets, below
+                self._declare(y)
             source = source or Source.of(y, groups, **of_rows)
             cells = None
             if self.columns is not None:
@@ -233,11 +206,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 X = read_rows(self, X, sparse=True)
             fractions = self._fractions(of_rows, X.shape[0])
             y = read_targets(y, X.shape[0])
-            if self._learns_range:  # targets stay as they are until then, and rows are told by their numbers
-                targets = np.where(np.isfinite(numbers("y", y)), np.arange(len(y), dtype=np.float64), np.nan)
-                _, weights, loss = self._weighed(np.zeros(len(y)), **fractions)
-            else:
-                targets, weights, loss = self._weighed(self._coded(y), **fractions)
+            if self.unprotected_checks:
+                self._declare(y)
+            targets, weights, loss = self._weighed(self._targets.encode(y), fractions)
             data = UserData.from_arrays(
                 X,
                 targets,
@@ -249,10 +220,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 weights=weights,
             )
             del targets, weights  # the data has them, in its own order
-            data = replace(data, source=source)
-            if self._learns_range:
-                data = replace(data, targets=numbers("y", y).astype(np.float64)[data.targets.astype(np.int64)])
-            self._fit(self._preparation(cells, data), loss, evaluate)
+            self._fit(replace(data, source=source), loss, evaluate, cells)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
 
@@ -288,18 +256,24 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             self._check_evaluate(self.evaluate, {})
             if isinstance(data, UserData) and shares_memory(self.public_X, data.rows):
                 raise ValueError(SHARED)
-            self._fit(*self._coded_users(data), self.evaluate)
+            self._fit(*self._encoded_users(data), self.evaluate)
         self._warn()
         return self
 
-    def _coded_targets(self, data: UserData) -> np.ndarray:
-        """Numbers as the loss wants them, some at a time: they may be more than memory holds."""
-        ends = [data.targets.min(), data.targets.max()] if data.n_rows else [0.0, 0.0]
-        self._coded(np.array(ends))  # their range, if none is declared
-        coded = data.scratch(data.targets.shape, np.float64)
-        for start in range(0, len(coded), _BLOCK):
-            coded[start : start + _BLOCK] = self._coded(data.targets[start : start + _BLOCK])
-        return coded
+    def _declare(self, y: Any) -> None:
+        """Keep what is public about targets, from parameters or the type of y; y is None for grouped data."""
+        self._keep_targets(self._kind.declared(self, y))
+
+    def _keep_targets(self, targets: Targets) -> None:
+        self._targets = targets
+        self.__dict__ |= targets.attributes
+
+    def _encoded_blocks(self, data: UserData) -> np.ndarray:
+        """Grouped numbers as the loss wants them, some at a time: they may be more than memory holds."""
+        encoded = data.scratch(data.targets.shape, np.float64)
+        for start in range(0, len(encoded), _BLOCK):
+            encoded[start : start + _BLOCK] = self._targets.encode(data.targets[start : start + _BLOCK])
+        return encoded
 
     @contextlib.contextmanager
     def _unchanged_unless_it_succeeds(self) -> Iterator[None]:
@@ -332,22 +306,22 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             return None, self.columns.encode_cells(cells)
         return cells, np.arange(len(next(iter(cells.values()))), dtype=np.float64)[:, None]
 
-    def _preparation(self, cells: dict[str, Any] | None, data: UserData) -> UserData | Preparation:
-        """The data, or what is to be learned of it first: of columns that have cells, or of targets."""
-        if cells is None and not self._learns_range:
-            return data
+    def _preparation(self, cells: dict[str, Any] | None, data: UserData | RemoteUsers) -> Preparation | None:
+        """What is to be learned of the data first: of columns that have cells, or of targets."""
+        if not isinstance(data, UserData) or (cells is None and not self._learns_range):
+            return None
 
-        def coded(ends: tuple[float, float]) -> np.ndarray:
-            self._keep_range(ends)
-            return self._coded_targets(data)
+        def encoded(ends: tuple[float, float]) -> np.ndarray:
+            self._keep_targets(self._targets.within(ends))
+            return self._encoded_blocks(data)
 
-        columns, code = None if cells is None else self.columns, coded if self._learns_range else None
-        return Preparation(columns, cells or {}, data, bool(self.fit_intercept), self.columns_fraction, code)
+        columns, encode = None if cells is None else self.columns, encoded if self._learns_range else None
+        return Preparation(columns, cells or {}, data, bool(self.fit_intercept), self.columns_fraction, encode)
 
     @property
     def _learns_range(self) -> bool:
         """Whether the range of targets is to be learned privately."""
-        return isinstance(declared := getattr(self, "target_range", None), str) and declared == PRIVATE
+        return is_private(getattr(self, "target_range", None))
 
     def _keep_names(self, features: Sequence[str] = ()) -> None:
         """Which feature a weight belongs to: of the described columns, or of those of numbers."""
@@ -364,8 +338,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         return {
             "format": FORMAT,
             "estimator": type(self).__name__,
-            "created": self.facts_["created"],
-            "parameters": self.facts_["parameters"],
+            **self.facts_,
             "features": None if names is None else [str(name) for name in names],
             "n_features": self.n_features_in_,
             "columns": None if self.columns is None else self.columns_.to_dict(),
@@ -373,26 +346,17 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             "coef": np.atleast_2d(self.coef_).tolist(),
             "intercept": np.atleast_1d(self.intercept_).tolist(),
             "prediction_range": None if self.prediction_range_ is None else list(self.prediction_range_),
-            "solver": result.solver,
-            "mode": result.mode,
+            **{name: getattr(result, name) for name in ("solver", "mode", "message", "bound", "bound_is_estimate")},
             "n_users": self.privacy_.n_users,
-            "rows_per_user": self.facts_["rows_per_user"],
             "n_gradients": self.n_gradients_,
             "halted": self.aborted_,
-            "message": result.message,
             "unresolved": self.unresolved_,
             "notes": list(self.notes_),
-            "bound": result.bound,
-            "bound_is_estimate": result.bound_is_estimate,
             "outside": list(result.outside),
-            "source": self.facts_["source"],
-            "loss": self.facts_["loss"],
-            "loss_at_zero": self.facts_["loss_at_zero"],
             "phases": [dict(phase) for phase in result.phases],
             "scores": None if self.scores_ is None else self.scores_.to_dict(),
             "uncertainty": None if self.uncertainty_ is None else self.uncertainty_.to_dict(),
             "privacy": self.privacy_.to_dict(),
-            "versions": self.facts_["versions"],
         }
 
     def _check_parameters(self) -> None:
@@ -427,9 +391,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 "it. Score on other people with userdp.evaluation.evaluate instead. Nothing was spent."
             )
 
-    def _held_out(
-        self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None
-    ) -> HeldOut | None:
+    def _held_out(self, data: UserData | RemoteUsers, loss: Loss, evaluate: float | None) -> HeldOut | None:
         """Who is kept from training, if anybody."""
         if evaluate is None:
             return None
@@ -438,21 +400,21 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         n_held = round(evaluate * data.n_users)
         if not 2 <= n_held <= data.n_users - 2:
             raise ValueError(f"Expected evaluate={evaluate} to leave at least 2 users on either side.")
-        ends = None if self._classifies else self._scale.ends
+        ends = None if self._classifies else self._targets.ends
         layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
 
         def rows(weights: np.ndarray) -> np.ndarray:
             self._take_weights(weights.reshape(loss.n_outputs, -1))
             features, sound = finite(data.rows)
-            targets = self._scale.back(data.targets)
-            return layout.rows(compared(self, features, targets, sound, layout.scale))
+            return layout.rows(compared(self, features, self._targets.decode(data.targets), sound, layout.scale))
 
         return HeldOut(n_held, layout, rows)
 
     def _take_weights(self, weights: np.ndarray) -> None:
         """Keep weights as the solver has them, one row per output."""
         coef, intercept = weights[:, : self.n_features_in_], weights[:, self.n_features_in_ :].sum(axis=1)
-        self._keep_weights(self._scale.weight * coef, self._scale.weight * intercept + self._scale.middle)
+        unit = self._targets.weight
+        self._keep_weights(unit * coef, unit * intercept + self._targets.middle)
 
     @property
     def _rows_per_user(self) -> int:
@@ -488,53 +450,55 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
     def _fractions(self, of_rows: dict[str, Any], n_rows: int) -> dict[str, np.ndarray]:
         """What there is of each row as fractions of the largest, 0 where it makes no sense."""
-        given = {name: column for name, column in of_rows.items() if column is not None}
-        if self.unprotected_checks:
-            given = {name: np.asarray(column) for name, column in given.items()}
-        found = {name: read_weights(name, column, n_rows) for name, column in given.items()}
-        for name, values in found.items():
+        found = {}
+        for name, column in of_rows.items():
+            if column is None:
+                continue
+            values = read_weights(name, np.asarray(column) if self.unprotected_checks else column, n_rows)
             if self.unprotected_checks and not values.any():
                 raise ValueError(f"Expected at least one non-zero number in {name}.")
             if self.largest_[name] is None:  # with unprotected_checks only
                 self.largest_[name] = max(float(values.max(initial=0.0)), 1e-300)
-        with np.errstate(over="ignore"):  # a huge number divided by a small one: a warning would tell of it
-            return {name: np.clip(values / self.largest_[name], 0.0, 1.0) for name, values in found.items()}
+            found[name] = np.clip(values / self.largest_[name], 0.0, 1.0)
+        return found
 
-    def _weighed(self, targets: np.ndarray, sample_weight: np.ndarray | None = None) -> Weighed:
-        """Coded targets, rows' weights, if they have any, and what is minimised."""
-        return targets, sample_weight, self._loss() if sample_weight is None else losses.weighted(self._loss())
+    def _weighed(
+        self, targets: np.ndarray, fractions: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None, Loss]:
+        """Encoded targets, how often rows count, if not all of them once, and what is minimised."""
+        if not fractions:
+            return targets, None, self._loss()
+        return targets, np.prod([*fractions.values()], axis=0), losses.weighted(self._loss())
 
-    def _coded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers | Preparation, Loss]:
+    def _encoded_users(self, data: UserData | RemoteUsers) -> tuple[UserData | RemoteUsers, Loss]:
         """Users with targets as the loss wants them, wherever they are, and the loss."""
         if isinstance(data, RemoteUsers):
             if getattr(self, "class_weight", None) is not None:
                 raise ValueError("Expected no class_weight for users whose rows are elsewhere. Nothing was spent.")
-            if not self._classifies and (self._learns_range or math.isinf(self._scale.ends[1])):
+            if not self._classifies and math.isinf(self._targets.ends[1]):
                 raise ValueError(
                     "Expected target_range=(lowest, highest), or max_count: it is not learned of users whose rows are "
                     "elsewhere. Nothing was spent."
                 )
-            return data if self._classifies else data.mapped(self._scale.users), self._loss()
+            return data if self._classifies else data.mapped(self._targets.users), self._loss()
         if data.store is None:  # there, whether rows were copied would decide where they can be computed
-            data = data.without(self._has_sense(data.targets))
-        if self._learns_range:
-            return self._preparation(None, data), self._loss()
-        coded = data.targets if self._classifies else self._coded_targets(data)
-        targets, weights, loss = self._weighed(coded, data.weights)
+            data = data.without(self._targets.sound(data.targets))
+        if self.unprotected_checks and not self._classifies and data.n_rows:
+            self._declare(np.array([data.targets.min(), data.targets.max()]))
+        # A range that is to be learned scales targets once it is known.
+        targets = data.targets if self._classifies or self._learns_range else self._encoded_blocks(data)
+        targets, weights, loss = self._weighed(targets, {} if data.weights is None else {"sample_weight": data.weights})
         return replace(data, targets=targets, weights=weights), loss
 
-    def _has_sense(self, targets: np.ndarray) -> np.ndarray:
-        """Which targets of grouped data are numbers, or positions of classes; some at a time."""
-        found = np.empty(len(targets), dtype=bool)
-        for start in range(0, len(found), _BLOCK):
-            some = targets[start : start + _BLOCK]
-            known = np.isin(some, np.arange(len(self.classes_))) if self._classifies else np.isfinite(some)
-            found[start : start + _BLOCK] = known
-        return found
-
-    def _fit(self, data: UserData | RemoteUsers | Preparation, loss: Loss, evaluate: float | None) -> None:
+    def _fit(
+        self, data: UserData | RemoteUsers, loss: Loss, evaluate: float | None, cells: dict[str, Any] | None = None
+    ) -> None:
+        """Minimise; cells are of columns that are learned privately before."""
         source = data.source or Source()
         facts, held_out = self._facts(loss, source), self._held_out(data, loss, evaluate)
+        first, public_X = self._preparation(cells, data), self.public_X
+        if self.columns is not None and public_X is not None and not isinstance(public_X, np.ndarray):
+            public_X = self.columns_.encode(public_X)
         result = minimize(
             loss,
             data,
@@ -542,7 +506,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             self.epsilon,
             self.delta,
             row_norm=self.row_norm,
-            public_X=self._public_rows(),
+            public_X=public_X,
             rows_per_user=self._rows_per_user,
             target_bound=None if self._classifies else 1.0,
             solver=self.solver,
@@ -556,33 +520,31 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             progress=self.verbose,
             insecure_seed=self.insecure_seed,
             allow_weak=self.allow_weak,
+            first=first,
             held_out=held_out,
             inference=fraction_of(self.inference),
             privacy_unit=self.privacy_unit,
         )
-        kept = np.arange(data.n_features)
-        if isinstance(data, Preparation) and data.learned is not None:
+        n_features = data.n_features if first is None else first.n_features
+        kept = np.arange(n_features)
+        if first is not None and first.learned is not None:
             # Features that were held free for levels, and not needed, are 0 everywhere.
-            self.columns_ = data.learned
+            self.columns_ = first.learned
             self._keep_names()
-            kept = np.delete(kept, np.s_[self.n_features_in_ : data.width])
+            kept = np.delete(kept, np.s_[self.n_features_in_ : first.width])
         self._take_weights(result.weights.reshape(loss.n_outputs, -1)[:, kept])
         self.scores_: Scores | None = None if held_out is None else held_out.scores
         if result.uncertainty is not None:  # of one output
-            rows = self._scale.weight * np.eye(data.n_features)[kept]
+            rows = self._targets.weight * np.eye(n_features)[kept]
             result = replace(result, uncertainty=result.uncertainty.mapped(rows))
         errors = None if result.weight_errors is None else result.weight_errors[kept]
         self.prediction_range_ = self._limits()
-        result = replace(result, message=" ".join(filter(None, [result.message, self._range_advice(result)])))
+        result = replace(result, message=f"{result.message} {self._targets.advice(result.target_fraction)}".strip())
         assert result.privacy is not None
-        warnings_of_privacy = [result.privacy.warning, _UNPROTECTED if self.unprotected_checks else ""]
-        guarantee = replace(result.privacy, warning=" ".join(filter(None, warnings_of_privacy)))
+        warning = result.privacy.warning + (f" {_UNPROTECTED}" if self.unprotected_checks else "")
+        guarantee = replace(result.privacy, warning=warning.strip())
         unresolved = unresolved_columns(names_of(self, self.n_features_in_), errors, guarantee.n_users)
         self._keep_result(result, guarantee, facts, unresolved, notes_on(unresolved, result.total_error, guarantee))
-
-    def _public_rows(self) -> Any:
-        described = self.columns is not None and self.public_X is not None and not isinstance(self.public_X, np.ndarray)
-        return self.columns_.encode(self.public_X) if described else self.public_X
 
     def _keep_weights(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         """Weights in the units of targets, one row per output; a number's weights are flat."""
@@ -639,37 +601,22 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         Counts of rows with an exposure grow with it as their weights do, so it is no part of this.
         """
         largest = math.prod(number or 1.0 for name, number in self.largest_.items() if name != "exposure")
-        unit = self._scale.loss * largest / self._scale.weight**2
+        unit = self._targets.loss * largest / self._targets.weight**2
         return self.l2 / unit if isinstance(self.l2, int | float | np.number) else self.l2
 
     def _radius(self) -> float:
         """Of the weights that are learned."""
         if self.domain_radius is None:
             return default_radius(self.solver, self.mode)
-        return self.domain_radius / self._scale.weight
-
-    def _keep_range(self, ends: tuple[float, float]) -> None:
-        """Keep the range of targets, once it is known; classifiers have none."""
+        return self.domain_radius / self._targets.weight
 
     def _limits(self) -> tuple[float, float] | None:
         """What predictions stay within, if they are numbers."""
-        return None
-
-    def _range_advice(self, result: Result) -> str:
-        """What the releases tell of what was declared about targets, in a sentence, if it should be said."""
-        return ""
+        return None if self._classifies else self._targets.ends
 
     @abstractmethod
     def _loss(self) -> Loss:
         """What is minimised, once what is public about targets is known."""
-
-    @abstractmethod
-    def _declare(self, y: Any) -> None:
-        """Keep what is public about targets, from parameters or the type of y; y is None for grouped data."""
-
-    @abstractmethod
-    def _coded(self, y: Any) -> np.ndarray:
-        """Targets as the loss wants them, NaN where they make no sense."""
 
 
 def as_json(value: Any) -> Any:

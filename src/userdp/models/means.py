@@ -58,15 +58,6 @@ class MeanErrors:
     sampling: np.ndarray
     sampling_noise: np.ndarray
 
-    @property
-    def std_err(self) -> np.ndarray:
-        return np.asarray(np.sqrt(self.noise + self.sampling))
-
-    @property
-    def freedom(self) -> np.ndarray:
-        """Degrees of freedom with which a variance would be as uncertain (Satterthwaite): 2 (variance / its std)^2."""
-        return np.asarray(2 * ((self.noise + self.sampling) / self.sampling_noise) ** 2)
-
 
 @dataclass(frozen=True)
 class Clipped:
@@ -125,7 +116,8 @@ class MeanResult:
     @property
     def std_err(self) -> np.ndarray:
         """The standard error of each feature's mean: privacy's noise, and who was sampled."""
-        return self._known_errors(AttributeError).std_err
+        errors = self._known_errors(AttributeError)
+        return np.asarray(np.sqrt(errors.noise + errors.sampling))
 
     def conf_int(self, level: float = 0.95) -> np.ndarray:
         """Confidence intervals: a row (low, high) for each feature's mean, over all people there could be.
@@ -138,7 +130,9 @@ class MeanResult:
         """A table of means, standard errors, z, intervals, and which part of the variance is privacy's noise."""
         errors, title = self._known_errors(ValueError), title_of("private_mean", self.privacy)
         names = self.names or [f"x{k}" for k in range(len(self.mean))]
-        told = {"what": "mean", "freedom": errors.freedom, "note": "" if self.clipped is None else self.clipped.note}
+        # Degrees of freedom with which a variance would be as uncertain (Satterthwaite).
+        freedom = 2 * ((errors.noise + errors.sampling) / errors.sampling_noise) ** 2
+        told = {"what": "mean", "freedom": freedom, "note": "" if self.clipped is None else self.clipped.note}
         return Summary.of(names, self.mean, errors.noise, errors.sampling, level, title, **told)
 
     def _known_errors(self, refusal: type[Exception]) -> MeanErrors:
@@ -212,7 +206,8 @@ def private_mean(
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
     fraction = fraction_of(inference, DEFAULT_FRACTION)
     check_purpose(purpose)
-    source = replace(Source.of(users=groups), columns=named_columns(X))
+    names = column_names(X)
+    source = replace(Source.of(users=groups), columns=", ".join(names) or None)
     data = UserData.from_arrays(
         numbers("X", X)[:, None] if getattr(X, "ndim", 0) == 1 else X,
         None,
@@ -223,16 +218,13 @@ def private_mean(
     budget = budget_for(epsilon, delta, data.n_users)
     check_delta(budget, data.n_users, insecure_seed)
     entry = source.entry(purpose, "private_mean")
-    found = mean_of_users(data, budget, spread, outliers, ledger, engine, insecure_seed, entry, fraction=fraction)
-    return replace(found, purpose=purpose, source=source, names=_names(X))
+    run: dict[str, Any] = {"ledger": ledger, "engine": engine, "insecure_seed": insecure_seed, "purpose": entry}
+    found = mean_of_users(data, budget, spread, outliers, fraction, **run)
+    return replace(found, purpose=purpose, source=source, names=names)
 
 
-def named_columns(X: Any) -> str | None:
-    """The names of a table's columns, or of one column; None where there are none, or they are no text."""
-    return ", ".join(_names(X)) or None
-
-
-def _names(X: Any) -> tuple[str, ...]:
+def column_names(X: Any) -> tuple[str, ...]:
+    """The names of a table's columns, or of one column; none where they are no text."""
     for names in (getattr(X, "columns", ()), getattr(X, "column_names", ())):  # the first is arrays, of pyarrow
         listed = tuple(names)
         if listed and all(isinstance(name, str) for name in listed):
@@ -246,28 +238,30 @@ def mean_of_users(
     budget: Budget,
     spread: tuple[float, float] = (1e-9, 1e9),
     outliers: float = 0.01,
-    ledger: Ledger | None = None,
-    engine: Engine | str | None = None,
-    insecure_seed: int | None = None,
-    purpose: str = "private_mean",
-    unit: str = "user",
     fraction: float | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "private_mean",
+    **run: Any,
 ) -> MeanResult:
-    """The same of data that is grouped already; fraction: of the budget, for standard errors."""
+    """The same of data that is grouped already; fraction: of the budget, for standard errors; run: see `Curator`."""
     if not (isinstance(outliers, int | float | np.number) and 0 <= outliers < 0.4):
         raise ValueError(f"Expected 0 <= outliers={outliers!r} < 0.4: a fraction of the users. Nothing was spent.")
     n_users, d = data.n_users, data.n_features
-    radii = _radii(spread)
-    planned: OutlierRemoval | MeanSteps
-    if fraction is None:
-        planned = plan_plain(n_users, d, budget, radii, outliers)
-    else:
-        planned = plan_intervals(n_users, d, budget, radii, outliers, fraction)
-    plan = planned.plan if isinstance(planned, MeanSteps) else Plan(n_users, (Step(MEAN, 0, n_users, planned),))
-    ledger = Ledger(budget) if ledger is None else ledger
-    curator = Curator(
-        data, plan, ledger, budget=budget, purpose=purpose, engine=engine, insecure_seed=insecure_seed, unit=unit
+    ends = spread if isinstance(spread, tuple | list | np.ndarray) else ()
+    known = len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends)
+    if not (known and _ENDS[0] <= float(ends[0]) <= float(ends[1]) <= _ENDS[1]):
+        raise ValueError(
+            f"Expected two public distances of users, the smaller one first, between {_ENDS[0]:g} and {_ENDS[1]:g}, "
+            f"such as spread=(1e-9, 1e9), got {spread!r}: scale values to a usual size. Nothing was spent."
+        )
+    radii = radius_grid(float(ends[0]), float(ends[1]), _RATIO)
+    planned: OutlierRemoval | MeanSteps = (
+        plan_plain(n_users, d, budget, radii, outliers)
+        if fraction is None
+        else plan_intervals(n_users, d, budget, radii, outliers, fraction)
     )
+    plan = planned.plan if isinstance(planned, MeanSteps) else Plan(n_users, (Step(MEAN, 0, n_users, planned),))
+    curator = Curator(data, plan, ledger or Ledger(budget), budget=budget, purpose=purpose, **run)
     if isinstance(planned, OutlierRemoval):
         released = curator.release(MEAN, UserMean(), 1.0)
         mean, radius = released[:-1], float(released[-1])
@@ -278,19 +272,6 @@ def mean_of_users(
             warnings.warn(clipped.message, UtilityWarning, stacklevel=3)
     told = None if fraction is None else clipped
     return MeanResult(mean, noise_std, radius, curator.statement(), errors=errors, clipped=told)
-
-
-def _radii(spread: Any) -> tuple[float, ...]:
-    """Distances to try between two public ones."""
-    ends = spread if isinstance(spread, tuple | list | np.ndarray) else ()
-    if len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends):
-        smallest, largest = map(float, ends)
-        if _ENDS[0] <= smallest <= largest <= _ENDS[1]:
-            return radius_grid(smallest, largest, _RATIO)
-    raise ValueError(
-        f"Expected two public distances of users, the smaller one first, between {_ENDS[0]:g} and "
-        f"{_ENDS[1]:g}, such as spread=(1e-9, 1e9), got {spread!r}: scale values to a usual size. Nothing was spent."
-    )
 
 
 @dataclass(frozen=True)
@@ -337,14 +318,6 @@ class MeanSteps:
         steps = (Step(label, 0, one.n_vectors, one) for label, one in found.items() if one is not None)
         return Plan(self.mean.n_vectors, tuple(steps))
 
-    def tells_nothing(self, n_features: int) -> bool:
-        """Whether users are too few, or noise hides means or variances, if these are in standard deviations of users"""
-        assert self.spread is not None
-        reach = self.reach(n_features)
-        noise, sampling_noise = self.mean.noise_std(reach, n_features), self.spread.noise_std(reach**2, n_features)
-        rough = sampling_noise / (1 + self.mean.n_vectors * noise**2) > _MOST_ROUGH
-        return rough or noise > _MOST_NOISE or self.mean.n_vectors < _FEWEST
-
     def reach(self, n_features: int) -> float:
         """Where to clip, in standard deviations, about.
 
@@ -374,8 +347,11 @@ class MeanSteps:
         noise_std = clipped.reach * self.mean.noise_std(1.0, n_features)
         mean, errors = centre + clipped.reach * moved, None
         if self.spread is not None and not clipped.lost:
-            cut = _SHORT * clipped.reach * clipped.beyond
-            errors = self.errors(curator, mean, clipped.reach, math.hypot(noise_std, cut))
+            squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, clipped.reach)), 1.0)
+            noise = np.full(n_features, math.hypot(noise_std, _SHORT * clipped.reach * clipped.beyond) ** 2)
+            scale = clipped.reach**2 / self.mean.n_vectors
+            sampling_noise = np.full(n_features, self.spread.noise_std(1.0, n_features) * scale)
+            errors = MeanErrors(noise, np.maximum(squares, 0.0) * scale, sampling_noise)
         return mean, noise_std, radius, errors, clipped
 
     @staticmethod
@@ -400,14 +376,6 @@ class MeanSteps:
             told += _HIDDEN * float(noise[first])
             reach = min(reach, _OVER * float(edges[first - 1] * np.sqrt(beyond[first - 1] / seen[first - 1])))
         return Clipped(reach * usual, told, at_most, lost)
-
-    def errors(self, curator: Curator, mean: np.ndarray, reach: float, noise_std: float) -> MeanErrors:
-        """Errors of a mean with such noise, of squares of differences that are clipped at this length."""
-        assert self.spread is not None
-        squares = curator.release(SPREAD, CentredSquares(CentredMean(mean, reach)), 1.0)
-        scale = reach**2 / self.mean.n_vectors
-        sampling_noise = np.full(mean.size, self.spread.noise_std(1.0, mean.size) * scale)
-        return MeanErrors(np.full(mean.size, noise_std**2), np.maximum(squares, 0.0) * scale, sampling_noise)
 
 
 def mu_squared_of(budget: Budget, failure: float = 0.0) -> float:
@@ -440,8 +408,14 @@ def plan_intervals(
     """
 
     def planned(n_users: int) -> MeanSteps | None:
+        """None if users are too few, or noise hides means or variances, in standard deviations of users."""
         steps = located_steps(n_users, n_features, budget, radii, outliers, fraction)
-        return None if steps is None or steps.tells_nothing(n_features) else steps
+        if steps is None or steps.spread is None or n_users < _FEWEST:
+            return None
+        reach = steps.reach(n_features)
+        noise, sampling_noise = steps.mean.noise_std(reach, n_features), steps.spread.noise_std(reach**2, n_features)
+        rough = sampling_noise / (1 + n_users * noise**2) > _MOST_ROUGH
+        return None if rough or noise > _MOST_NOISE else steps
 
     steps = planned(n_users)
     if steps is not None:

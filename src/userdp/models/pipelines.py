@@ -20,19 +20,17 @@ that nobody's rows fail for anybody else.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from scipy import sparse
 from sklearn.pipeline import Pipeline
 from sklearn.pipeline import make_pipeline as any_pipeline
 
 from userdp.data.schema import NUMBER, declared
 from userdp.data.sparse import is_sparse
-from userdp.evaluation.row_losses import taken, works_on
+from userdp.evaluation.row_losses import made_apart, taken
 from userdp.privacy.curator import WARNINGS_OFF
 
 # Transformers of scikit-learn that learn nothing, by their names: those that nobody uses are not loaded.
@@ -48,7 +46,6 @@ _INSTEAD = {
     "TfidfVectorizer": "HashingVectorizer",
     "CountVectorizer": "HashingVectorizer",
 }
-_ANY_STEP = "a step that works row by row with public parameters"
 
 
 def learns(step: Any) -> str:
@@ -83,7 +80,7 @@ def check_steps(steps: list[Any]) -> None:
         if found:
             raise ValueError(
                 f"Expected steps that learn nothing from the data, or privately; {found} learns: use "
-                f"{_INSTEAD.get(found, _ANY_STEP)}. Nothing was spent."
+                f"{_INSTEAD.get(found, 'a step that works row by row with public parameters')}. Nothing was spent."
             )
 
 
@@ -126,9 +123,6 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
 
     own: the user who owns each row; made: what they make of a blank row, which says what kind of result is none.
 
-    Where they fail on some, all rows are made again with a copy of another row in the places of these: so everybody
-    else's are made in the same place, among as many, and are the same to the last bit.
-
     Guarantee: nothing is raised, and a user's rows are a function of its own rows, provided that steps make of a row,
     or fail on it, what that row alone says.
     """
@@ -140,39 +134,28 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
         except Exception:  # tells of values
             return None
 
-    def rows_of(users: Iterable[np.ndarray]) -> np.ndarray:
-        return np.sort(np.concatenate([everyone[:0], *users]))
-
-    everyone = np.arange(len(own))
     with WARNINGS_OFF, np.errstate(all="ignore"):
-        found, sound = attempt(everyone), everyone
-        if found is None:
-            by_user = np.split(np.argsort(own, kind="stable"), np.cumsum(np.unique(own, return_counts=True)[1])[:-1])
-            works = works_on(lambda some: attempt(rows_of(by_user[k] for k in some)), np.arange(len(by_user)))
-            sound = rows_of(itertools.compress(by_user, works))
-            found = attempt(np.where(np.isin(everyone, sound), everyone, sound[0])) if len(sound) else None
-            found = None if found is None else taken(found, sound)
+        found, sound = made_apart(attempt, own)
         if found is None:  # nobody's, or steps that do not work row by row
-            found, sound = made[:0], everyone[:0]
-        return _spread(found, sound, len(own))
+            found, sound = taken(made, np.zeros(len(own), dtype=np.int64)), np.zeros_like(sound)
+        return _blanked(found, sound)
 
 
-def _spread(found: Any, rows: np.ndarray, n_rows: int) -> Any:
-    """Rows at their places among n_rows, missing values at the others, of a type that does not tell if there are any"""
-    place = np.full(n_rows, len(rows))
-    place[rows] = np.arange(len(rows))
+def _blanked(found: Any, sound: np.ndarray) -> Any:
+    """Missing values in rows that are not sound, of a type that does not tell if there are any."""
+    place = np.where(sound, np.arange(len(sound)), len(sound))
     if hasattr(found, "iloc"):
-        return found.reset_index(drop=True).reindex([*place, len(rows)]).iloc[:-1]
+        return found.reset_index(drop=True).reindex([*place, len(sound)]).iloc[:-1]
     if declared(found) == NUMBER and found.dtype not in (np.float32, np.float64):
         found = found.astype(np.float64)
-    if len(rows) == n_rows:
+    if sound.all():
         return found
     if is_sparse(found):
         missing = sparse.csr_matrix(([np.nan], [0], [0, 1]), shape=(1, found.shape[1]), dtype=found.dtype)
         return sparse.vstack([found, missing], format="csr")[place]
-    spread = np.full((n_rows, *found.shape[1:]), np.nan, found.dtype)
-    spread[rows] = found
-    return spread
+    found = np.array(found)
+    found[~sound] = np.nan
+    return found
 
 
 def _alike(found: Any, made: Any, n_rows: int) -> bool:
@@ -202,8 +185,6 @@ def _blank(X: Any) -> Any:
         return _blank_of_pandas(X)
     if hasattr(X, "get_columns"):  # of polars
         return X.clear(1).fill_null(0)
-    if isinstance(X, pa.Table):
-        return pa.table([_blank_of_arrow(kind) for kind in X.schema.types], X.schema.names)
     return [None]  # of lists, whose cells have no types
 
 
@@ -222,13 +203,6 @@ def _blank_of_pandas(X: Any) -> Any:
     table = pd.concat([cell(kind) for kind in X.dtypes], axis=1)
     table.columns = X.columns
     return table
-
-
-def _blank_of_arrow(kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array([0]).cast(kind)
-    except pa.ArrowException:
-        return pa.nulls(1, kind)
 
 
 def _known(step: Any, row: Any) -> Any:

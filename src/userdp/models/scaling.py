@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
-from userdp.models.means import mean_of_users, named_columns
+from userdp.models.means import column_names, mean_of_users
 from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_rows
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.curator import Engine
@@ -101,7 +101,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         self._warn_of_surroundings(stacklevel=2)
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
-        source = replace(Source.of(users=groups), columns=named_columns(X))
+        source = replace(Source.of(users=groups), columns=", ".join(column_names(X)) or None)
         X = read_rows(self, X, width=_width(self.low, self.high))
         middle, half = public_range(self.low, self.high, self.n_features_in_)
         rows = np.nan_to_num(np.clip((X - middle) / half, -1, 1))
@@ -117,9 +117,9 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
         # Means are at most sqrt(d) from 0, so no two are farther apart than twice that.
         spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
-        released = mean_of_users(
-            data, budget, spread, _OUTLIERS, self._opened_ledger(), self.engine, seed, purpose, self.privacy_unit
-        )
+        run: dict[str, Any] = {"engine": self.engine, "insecure_seed": seed, "unit": self.privacy_unit}
+        run |= {"ledger": self._opened_ledger(), "purpose": purpose}
+        released = mean_of_users(data, budget, spread, _OUTLIERS, **run)
         means, squares = np.split(released.mean, 2)
         means = np.clip(means, -1, 1)
         self.mean_ = middle + half * means
