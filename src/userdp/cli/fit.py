@@ -18,7 +18,7 @@ from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, expect, in_options, spending
 from userdp.cli.tables import Ranges, check_cells, check_targets, class_weights, columns_of, declare_classes, pair_of
 from userdp.data.columns import PRIVATE, Columns
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 from userdp.data.schema import Schema, ids, require_column
 from userdp.data.source import Source
 from userdp.data.tables import TableFile, kind_of, open_table
@@ -519,12 +519,10 @@ def _summary(model: LinearModel, output: Path | None, report: Path | None, quiet
     """What was guaranteed, spent and learned, and what one should know of it."""
     result, statement, affected = model.result_, model.privacy_, model.privacy_.affected_users
     if not quiet:
-        travelled = result.bytes_per_release
         rows = [
             *show.guarantee(statement),
             ("left out", affected),
             ("solver", f"{model.solver_}, {result.mode}; {model.n_gradients_:,} gradients at most"),
-            ("traffic", travelled and f"{travelled:,.0f} bytes a release, to and from all partitions"),
             ("weights", _weights(model)),
             ("model", output),
             ("report", report),
