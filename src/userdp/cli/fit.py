@@ -394,7 +394,6 @@ def _read(
     if model.columns is None:
         rows = columns_of(table, Schema(None, schema.features), given.fill_missing, check=False)
         rows = rows if ranges is None else ranges.of(rows)
-    table.prefetch_text([given.user_column, given.target, *more, *(model.columns or ())])
 
     def train() -> None:
         of_rows: dict[str, Any] = {name: column and table[column] for name, column in given.of_rows.items()}

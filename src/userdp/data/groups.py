@@ -36,6 +36,12 @@ class Options:
     # For engines, instead of fresh draws, a secret by which rows of a user are kept: the same each time they are read.
     choice_key: bytes | None = None
 
+    def __post_init__(self) -> None:
+        check_seed(self.insecure_seed)
+        cap = self.max_rows_per_user
+        if cap is not None and not (isinstance(cap, (int, np.integer)) and cap >= 1):
+            raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
+
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Options:
         *names, hidden = (field.name for field in fields(cls))
@@ -171,12 +177,6 @@ def check_users(n_users: int) -> None:
     """Refuse a single user; their number is public."""
     if n_users < 2:
         raise ValueError(f"Expected n_users={n_users} >= 2: privacy between users needs several of them.")
-
-
-def check_cap(cap: Any) -> None:
-    """Refuse what is no number of rows."""
-    if cap is not None and not (isinstance(cap, (int, np.integer)) and cap >= 1):
-        raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
 
 
 def check_seed(insecure_seed: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import itertools
 import os
 import re
@@ -56,16 +57,19 @@ class TableFile:
     ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
         self._schema, self._read, self._scan, self._count, self._files = schema, read, scan, count, files
-        self._kept: dict[str, pa.ChunkedArray] = {}
 
     def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
         return self.columns([name])[name]
 
     def columns(self, names: list[str]) -> dict[str, pa.ChunkedArray | Untyped]:
         """These columns, read in one go."""
-        missing = [name for name in names if name not in self._kept]
-        cells = self._kept | (self._columns(missing) if missing else {})
-        return {name: cells[name] if self.typed else Untyped(cells[name]) for name in names}
+        try:
+            table = self._read(names)
+        except pa.ArrowMemoryError:
+            raise MemoryError(_TOO_LARGE) from None
+        except (pa.ArrowException, OSError, csv.Error):
+            raise ValueError(broken(self.path)) from None
+        return {name: table[name] if self.typed else Untyped(table[name]) for name in names}
 
     def type_of(self, name: str) -> pa.DataType:
         """The type that the file declares for a column."""
@@ -96,12 +100,6 @@ class TableFile:
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
 
-    def prefetch_text(self, names: list[str]) -> None:
-        """Read these columns of a CSV file, as text, in one go; other formats are quickest by column."""
-        missing = [name for name in dict.fromkeys(names) if name not in self._kept]
-        if not self.typed and missing:
-            self._kept |= self._columns(missing)
-
     def guess(self, name: str) -> pa.ChunkedArray:
         """The column as whole numbers, or numbers, if its cells suggest it, which is for those who may see them."""
         column = self[name]
@@ -109,15 +107,6 @@ class TableFile:
             with contextlib.suppress(pa.ArrowInvalid):
                 return ids(column).cast(kind)
         return column.cells if isinstance(column, Untyped) else column
-
-    def _columns(self, names: list[str]) -> dict[str, pa.ChunkedArray]:
-        try:
-            table = self._read(names)
-            return {name: table[name] for name in names}
-        except pa.ArrowMemoryError:
-            raise MemoryError(_TOO_LARGE) from None
-        except (pa.ArrowException, OSError, csv.Error):
-            raise ValueError(broken(self.path)) from None
 
 
 def open_table(path: str | os.PathLike[str]) -> TableFile:
@@ -224,19 +213,21 @@ def _open_csv(path: Path) -> TableFile:
     rows.close()
     "".join(names).encode()  # refuses names that are no UTF-8
 
-    def read(columns: list[str]) -> pa.Table:
-        places, width = [names.index(name) for name in columns], len(names)
-        chunks: list[list[pa.Array]] = [[] for _ in columns]
-        rows = _csv_rows(path)
+    @functools.cache
+    def columns() -> list[pa.ChunkedArray]:
+        width, rows = len(names), _csv_rows(path)
+        chunks: list[list[pa.Array]] = [[] for _ in names]
         next(rows, None)
         while some := list(itertools.islice(rows, _BATCH_ROWS)):
             # Cut off, or filled with empty cells, to the header's width: how many cells somebody writes into a row, and
             # what is behind a quote, is their matter.
             whole = ((row + [""] * width)[:width] if len(row) != width else row for row in some)
-            cells = list(zip(*whole, strict=True))
-            for chunk, place in zip(chunks, places, strict=True):
-                chunk.append(_as_text(cells[place]))
-        return pa.table([pa.chunked_array(chunk, pa.string()) for chunk in chunks], columns)
+            for chunk, cells in zip(chunks, zip(*whole, strict=True), strict=True):
+                chunk.append(_as_text(cells))
+        return [pa.chunked_array(chunk, pa.string()) for chunk in chunks]
+
+    def read(asked: list[str]) -> pa.Table:
+        return pa.table([columns()[names.index(name)] for name in asked], asked)
 
     return TableFile(path, pa.schema([(name, pa.string()) for name in names]), read, typed=False)
 

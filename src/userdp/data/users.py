@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from userdp.data.groups import Groups, Options, check_cap, check_seed, running_total
+from userdp.data.groups import Groups, Options, check_seed, running_total
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
@@ -245,9 +245,7 @@ class UserData:
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         usable = _usable_rows(X, targets, options, kept_type)
-        check_seed(insecure_seed)
         groups = Groups.make(users, len(X))
-        check_cap(max_rows_per_user)
         user_ids = groups.ids(users) if keep_user_ids else None
         groups = groups.kept(usable, max_rows_per_user, insecure_seed)
         rows: Any
@@ -281,7 +279,6 @@ class UserData:
         Options, and what becomes of rows with missing cells, are those of `from_arrays`; rows are float64 unless
         `dtype` is given.
         """
-        Options.of(options)
         if isinstance(table, (str, os.PathLike)):
             raise TypeError(
                 "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
@@ -322,11 +319,9 @@ class UserData:
         numbered in the order of their ids, and which rows of a user are kept is chosen when the store is made. It is as
         secret as the table. `progress` is as `minimize` has it.
         """
-        Options.of(options)
-        table = open_parquet(path)
-        schema = Schema.declare(table.column_names, user, features, target, classes)
-        more: dict[str, Any] = {"memory_limit": memory_limit, "store": store, "progress": progress}
-        made = cls.from_schema(table, schema, **more, **options)
+        options |= {"memory_limit": memory_limit, "store": store, "progress": progress}
+        columns: dict[str, Any] = {"user": user, "features": features, "target": target, "classes": classes}
+        made = cls.from_table(open_parquet(path), **columns, **options)
         return replace(made, source=Source(Path(path).name, target, user))
 
     @classmethod
@@ -352,14 +347,9 @@ class UserData:
             opened = _stored(table, schema, kept, memory_limit, store, progress, tell or _warn)
             if opened is not None:
                 return cls._of_store(opened, schema, kept, check)
-        in_file = isinstance(table, TableFile)
-        if in_file:
-            table.prefetch_text(schema.columns)
         kept_type = kept.float_type(np.dtype(np.float64))
         owners = ids(table[schema.user])
-        check_seed(kept.insecure_seed)
         groups = Groups.make(owners, len(owners))
-        check_cap(kept.max_rows_per_user)
 
         def read(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
             found = numbers_of(cells)
@@ -374,7 +364,7 @@ class UserData:
         n_together = max(_COLUMNS, _CELLS // len(owners))
         for first in range(0, len(schema.features), n_together):
             names = list(schema.features[first : first + n_together])
-            columns = table.columns(names) if in_file else {name: table[name] for name in names}
+            columns = table.columns(names) if isinstance(table, TableFile) else {name: table[name] for name in names}
             found = [read(name, columns[name], partial(numbers, f"column {name!r}")) for name in names]
             groups.gather(np.column_stack(found), rows[:, first : first + len(names)])
             del columns, found
@@ -412,10 +402,11 @@ class UserData:
         if options.fill_missing is not None and isinstance(rows, SparseRows):
             rows = rows.filled(options.fill_missing)
         elif options.fill_missing is not None:
-            rows = np.array(rows) if borrowed else rows
             for start in range(0, len(rows), _FILL_ROWS):
-                some = rows[start : start + _FILL_ROWS]
-                some[np.isnan(some)] = options.fill_missing
+                missing = np.isnan(rows[start : start + _FILL_ROWS])
+                if missing.any():
+                    rows, borrowed = np.array(rows) if borrowed else rows, False
+                    rows[start : start + _FILL_ROWS][missing] = options.fill_missing
         facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
         facts["affected"] = groups.affected
         facts["weights"] = None if weights is None else groups.targets(weights)
@@ -437,8 +428,6 @@ def _stored(
     if memory_limit is None:
         raise ValueError("Expected memory_limit with store: say how much memory may be used, '2GB', say.")
     limit = parsed_limit(memory_limit)
-    check_seed(options.insecure_seed)
-    check_cap(options.max_rows_per_user)
     request = Request(schema, options, options.float_type(np.dtype(np.float64)))
     if place is None and table.typed and fits_memory(table, request, limit):
         return None

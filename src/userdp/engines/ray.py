@@ -31,7 +31,7 @@ except ImportError:
     raise ImportError("Expected Ray to be installed: pip install 'userdp[ray]'. Nothing was spent.") from None
 
 import userdp
-from userdp.data.groups import check_seed, check_users, fresh_key
+from userdp.data.groups import check_users, fresh_key
 from userdp.data.schema import Schema
 from userdp.data.store import ARRAYS
 from userdp.data.tables import open_parquet
@@ -232,9 +232,8 @@ class RayEngine:
         **options: Any,
     ) -> RayUsers:
         """The same with columns that are declared already."""
-        check_seed(insecure_seed)
         key = fresh_key() if insecure_seed is None else b"insecure %d" % insecure_seed
-        Options.of(options)
+        Options.of(options | {"insecure_seed": insecure_seed})
         connect(self.address, self.n_partitions)
         n_parts, where, loaders = self._number_of_partitions(), os.fspath(Path(path).resolve()), []
         for part in range(n_parts):
