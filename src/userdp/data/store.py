@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import math
 import mmap
@@ -252,7 +253,7 @@ def _opened(place: Path, table: TableFile, request: Request, limit: int) -> Stor
 
 
 @contextlib.contextmanager
-def _checked(path: Path, made: dict[str, Any]) -> Iterator[BinaryIO]:
+def _checked(path: Path, made: dict[str, Any]) -> Iterator[io.BufferedReader]:
     """A file of the store, all of whose bytes are what they were."""
     with open(path, "rb") as file:
         if _digest_of(file) != made["checksums"][path.name]:
@@ -261,7 +262,7 @@ def _checked(path: Path, made: dict[str, Any]) -> Iterator[BinaryIO]:
         yield file
 
 
-def _digest_of(file: BinaryIO) -> str:
+def _digest_of(file: io.BufferedReader) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -391,7 +391,7 @@ class UserData:
     @classmethod
     def _grouped(
         cls,
-        rows: np.ndarray | SparseRows,
+        rows: Any,
         targets: np.ndarray | None,
         groups: Groups,
         user_ids: tuple[Hashable, ...] | None,

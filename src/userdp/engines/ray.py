@@ -31,11 +31,11 @@ except ImportError:
     raise ImportError("Expected Ray to be installed: pip install 'userdp[ray]'. Nothing was spent.") from None
 
 import userdp
-from userdp.data.groups import check_users, fresh_key
+from userdp.data.groups import Options, check_users, fresh_key
 from userdp.data.schema import Schema
 from userdp.data.store import ARRAYS
 from userdp.data.tables import open_parquet
-from userdp.data.users import Options, RemoteUsers, UserData
+from userdp.data.users import RemoteUsers, UserData
 from userdp.engines.local import ComputedAnew, Contribution, EngineLost, LocalEngine
 from userdp.engines.ray_partition import (
     CHANGED,
@@ -88,9 +88,9 @@ class RayUsers(RemoteUsers):
         """The same users, changed where they are by a picklable function of public numbers, user by user."""
         return replace(self, transforms=(*self.transforms, change))
 
-    def question(self, kind: str, *asked: Any) -> bytes:
+    def question(self, kind: str, statistic: Any = None, contribution: Any = None) -> bytes:
         """What partitions are asked, as bytes: for "rows", a "total" or "vectors", of users as they were changed."""
-        return cloudpickle.dumps((kind, cloudpickle.dumps(self.transforms), *asked))
+        return bytes(cloudpickle.dumps((kind, cloudpickle.dumps(self.transforms), statistic, contribution)))
 
     def lists_of(self, users: np.ndarray) -> dict[int, bytes]:
         """Who takes part, by partition, of those that have any of the users; refuses users who are named twice."""

@@ -142,7 +142,7 @@ class ParquetUsers:
     def load(self) -> tuple[UserData, Sources]:
         before = _seen(open_parquet(self.path).files(), self.path)
         table = part_by_users(self.path, self.schema, self.part, self.n_parts)
-        data = UserData.from_schema(table, self.schema, **self.options | {"keep_user_ids": True})  # for the mark
+        data = UserData.from_schema(table, self.schema, **{**self.options, "keep_user_ids": True})  # for the mark
         if _seen(open_parquet(self.path).files(), self.path) != before:
             raise ValueError(_MEANWHILE)
         return data, before
@@ -263,23 +263,23 @@ class Partition:
         except BaseException:  # no statistic can be the cause, since none runs here
             return CHANGED, b""
         try:
-            kind, transforms, *asked = cloudpickle.loads(question)
+            kind, transforms, statistic, contribution = cloudpickle.loads(question)
             data = self._transformed(transforms)
             numbers = numbers_of(users, data.n_users)
             if kind == "rows":
                 return DONE, pickle.dumps(data.taken(numbers), protocol=5)
             if kind == "total":
                 self._vectors = {}
-                found = LocalEngine().total(*asked, data, numbers)
+                found = LocalEngine().total(statistic, contribution, data, numbers)
                 if found.dtype != np.int64 or found.ndim != 1:
                     raise TypeError
             elif not reduction:
-                found = LocalEngine().vectors(*asked, data, numbers, len(numbers))
+                found = LocalEngine().vectors(statistic, data, numbers, len(numbers))
             else:
                 wanted = hashlib.sha256(question + users).digest()
                 if wanted not in self._vectors:
                     self._vectors = {}  # before others are made
-                    self._vectors[wanted] = LocalEngine().vectors(*asked, data, numbers, len(numbers))
+                    self._vectors[wanted] = LocalEngine().vectors(statistic, data, numbers, len(numbers))
                 found = cloudpickle.loads(reduction)(self._vectors[wanted])
             file = io.BytesIO()
             np.save(file, found, allow_pickle=False)
