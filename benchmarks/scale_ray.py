@@ -1,7 +1,7 @@
-"""On a Ray cluster: what a release costs by itself, for each partition and byte; growth with users; overhead.
+"""On a Ray cluster: what a release costs by itself, for each partition; growth with users; overhead.
 
 costs: seconds of a release of one user a partition, on 1 to 8 partitions of this machine, with 20 to 10,000 weights.
-growth: seconds, bytes and peak memory of a release for 10^4 to 3x10^6 users of 20 rows and 20 features (float32).
+growth: seconds and peak memory of a release for 10^4 to 3x10^6 users of 20 rows and 20 features (float32).
 overhead: a whole fit of some seconds with the local engine and on 2 partitions, in turns, the first uncounted.
 
 picture: docs/bench/scale.svg from docs/bench/scale.json, which `growth` writes.
@@ -60,10 +60,9 @@ def ray_costs(repeats: int, quick: bool) -> list[dict]:
             release(engine, placed, one_each)
         seconds = np.median([release(engine, placed, one_each) for _ in range(10 * repeats)])
         records.append({"partitions": partitions, "features": features, "seconds": float(seconds)})
-        records[-1] |= {"bytes": placed.bytes_per_release}
-    table = Table("partitions", "features", "bytes a release", "milliseconds")
+    table = Table("partitions", "features", "milliseconds")
     for r in records:
-        table.add_row(f"{r['partitions']}", f"{r['features']:,}", f"{r['bytes']:,.0f}", f"{1e3 * r['seconds']:.2f}")
+        table.add_row(f"{r['partitions']}", f"{r['features']:,}", f"{1e3 * r['seconds']:.2f}")
     console.print(table)
     return records
 
@@ -78,7 +77,7 @@ def workers_memory() -> float:
 
 def ray_growth(repeats: int, quick: bool) -> list[dict]:
     records, engine = [], RayEngine(n_partitions=2)
-    table = Table("users", "local, ms", "2 partitions, ms", "bytes a release", "driver's peak, MB", "workers, MB")
+    table = Table("users", "local, ms", "2 partitions, ms", "driver's peak, MB", "workers, MB")
     for n_users in (10_000, 30_000) if quick else (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000):
         data = users(n_users)
         placed, everyone = engine.place(data), np.random.default_rng(1).permutation(n_users)
@@ -88,9 +87,8 @@ def ray_growth(repeats: int, quick: bool) -> list[dict]:
             times["ray"].append(release(engine, placed, everyone))
         local, there = (float(np.median(times[name][1:])) for name in ("local", "ray"))
         peak, workers = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, workers_memory() / 1e6
-        records.append({"users": n_users, "local": local, "ray": there, "bytes": placed.bytes_per_release})
-        records[-1] |= {"driver_mb": peak, "workers_mb": workers}
-        figures = (f"{1e3 * local:.1f}", f"{1e3 * there:.1f}", f"{placed.bytes_per_release:,.0f}")
+        records.append({"users": n_users, "local": local, "ray": there, "driver_mb": peak, "workers_mb": workers})
+        figures = (f"{1e3 * local:.1f}", f"{1e3 * there:.1f}")
         table.add_row(f"{n_users:,}", *figures, f"{peak:,.0f}", f"{workers:,.0f}")
         del data, placed
     console.print(table)
@@ -100,19 +98,18 @@ def ray_growth(repeats: int, quick: bool) -> list[dict]:
 
 
 def ray_picture(repeats: int, quick: bool) -> list[dict]:
-    """Seconds, bytes and memory of a release against users, from what was published."""
+    """Seconds and memory of a release against users, from what was published."""
     from matplotlib.figure import Figure
 
     records = json.loads(PUBLISHED.read_text())["rows"]
     across = [r["users"] for r in records]
     panels = {
         "seconds a release": {"one process, two threads": "local", "2 partitions": "ray"},
-        "bytes a release": {"2 partitions": "bytes"},
         "MB, the rows themselves included": {"driver": "driver_mb", "workers": "workers_mb"},
     }
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "userdp", "font.size": 9}):
-        figure = Figure(figsize=(10, 3), layout="constrained")
-        for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        figure = Figure(figsize=(7, 3), layout="constrained")
+        for axes, (title, lines) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             for name, field in lines.items():
                 if field in records[0]:
                     axes.plot(across, [r[field] for r in records], marker="o", markersize=4, label=name)
@@ -135,9 +132,9 @@ def ray_overhead(repeats: int, quick: bool) -> list[dict]:
             placed = engine.place(data) if name == "ray, loaded" else None
             start = time.perf_counter()
             who = engine if name == "ray, loading included" else None
-            result = minimize("logistic", placed or data, Ball(10.0), 1.0, 1e-7, engine=who, **fit)
+            minimize("logistic", placed or data, Ball(10.0), 1.0, 1e-7, engine=who, **fit)
             seconds[name] = time.perf_counter() - start
-        records.append(seconds | {"bytes": result.bytes_per_release})
+        records.append(seconds)
         console.print(", ".join(f"{name} {s:.2f} s ({s / seconds['local']:.2f})" for name, s in seconds.items()))
     ray.shutdown()
     return records

@@ -114,16 +114,15 @@ def test_broken_parquet_files(tmp_path):
 
 
 def test_folders_without_parquet_files(tmp_path):
-    for make in (lambda: None, lambda: (tmp_path / "notes.csv").write_text("who,x\n1,2\n")):
-        make()
-        with pytest.raises(
-            ValueError, match=r"^Expected Parquet files in the folder .*, found none: check the path\.$"
-        ):
-            UserData.from_parquet(tmp_path, user="who", features="x")
+    with pytest.raises(ValueError, match=r"^Expected Parquet files in the folder .*, found none: check the path\.$"):
+        UserData.from_parquet(tmp_path, user="who", features="x")
+    (tmp_path / "notes.csv").write_text("who,x\n1,2\n")
+    with pytest.raises(ValueError, match="it is not Parquet or is damaged"):
+        UserData.from_parquet(tmp_path, user="who", features="x")
+    (tmp_path / "notes.csv").unlink()
     pq.write_table(pa.table(TABLE), tmp_path / "_hidden.parquet")
     with pytest.raises(ValueError, match="found none"):
         UserData.from_parquet(tmp_path, user="who", features="x")
-    (tmp_path / "notes.csv").unlink()
     pq.write_table(pa.table(TABLE), tmp_path / "part-without-suffix")
     assert UserData.from_parquet(tmp_path, user="who", features="x_*").n_users == 3
 
@@ -241,9 +240,8 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (lambda: UserData(X3, Y3, np.array([0, 2, 4])), r"last offset"),
         (lambda: UserData(X3, Y3, np.array([0, 3])), r"at least 2 users"),
         (lambda: UserData(X3, Y3, np.array([0, 3, 2, 3])), r"rise from 0"),
-        (lambda: UserData(X3[:, ::-1], Y3, np.array([0, 2, 3])), r"2 dimensions in C order, got another order"),
-        (lambda: UserData(Y3, Y3, np.array([0, 2, 3])), r"rows with 2 dimensions in C order, got 1 dimensions"),
-        (lambda: UserData(X3.astype(int), Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array, got int64"),
+        (lambda: UserData(Y3, Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array with 2 dimensions"),
+        (lambda: UserData(X3.astype(int), Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array"),
         (lambda: grouped(U3, fill_missing=math.nan), r"fill_missing=nan to be a finite number"),
         (lambda: grouped(U3, fill_missing=-math.inf), r"fill_missing=-inf to be a finite number"),
         (lambda: grouped(U3, fill_missing="0"), r"fill_missing='0' to be a finite number"),
@@ -257,10 +255,6 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
         (
             lambda: UserData.from_table(pa.table(MIXED), user="who", features="x", max_rows=3),
             r"^Unknown option 'max_rows': expected one of max_rows_per_user, .*fill_missing\.$",
-        ),
-        (
-            lambda: UserData.from_parquet("none.parquet", user="who", features="x", max_rows=3),
-            r"^Unknown option 'max_rows': expected one of max_rows_per_user, ",
         ),
         (lambda: UserData.from_table("/x.parquet", user="who", features="x"), r"got a path: use UserData.from_parquet"),
         (
@@ -296,13 +290,12 @@ def test_errors_are_clear_and_show_no_value(make, message):
         lambda X, y, ids: UserData.from_arrays(X, X, ids),
         lambda X, y, ids: UserData.from_arrays(X, y, np.stack([ids, ids], axis=1)),
         lambda X, y, ids: UserData(X, y[:-1], np.array([0, 5, 54321])),
-        lambda X, y, ids: UserData(X[:, ::-1], y, np.array([0, 5, 54321])),
         lambda X, y, ids: UserData(y, y, np.array([0, 5, 54321])),
     ],
 )
 def test_errors_do_not_tell_the_number_of_rows(make):
     n_rows = 54321
-    with pytest.raises(ValueError, match="Expected") as caught:
+    with pytest.raises((ValueError, TypeError), match="Expected") as caught:
         make(np.ones((n_rows, 2)), np.ones(n_rows), np.arange(n_rows) // 3)
     assert "5432" not in str(caught.value)
 

@@ -124,7 +124,7 @@ def test_large_gathers_are_those_of_small_ones(given, dtype, monkeypatch):
         options = {"max_rows_per_user": cap, "insecure_seed": 0, "dtype": dtype}
         alone = UserData.from_arrays(X, None, users, **options)
         with monkeypatch.context() as changed:
-            changed.setattr("userdp.data.grouping._THREADING_PAYS", 0)
+            changed.setattr("userdp.data.groups._THREADING_PAYS", 0)
             np.testing.assert_array_equal(UserData.from_arrays(X, None, users, **options).rows, alone.rows)
 
 

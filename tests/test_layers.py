@@ -50,9 +50,9 @@ WITHIN = {
     ],
 }
 RANDOM_NAMES = {"random", "secrets", "urandom", "default_rng", "SystemRandom", "normal", "laplace"}
-# grouping: the cap on rows acts within one user and costs no privacy whatever it picks.
+# groups: the cap on rows acts within one user and costs no privacy whatever it picks.
 # audit: generated users, and the coins that decide which version of them is planted; noise is the shipped one.
-MAY_DRAW = {"privacy/noise.py", "data/grouping.py", "auditing/trainings.py"}
+MAY_DRAW = {"privacy/noise.py", "data/groups.py", "auditing/trainings.py"}
 
 
 def modules():

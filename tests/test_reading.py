@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 from userdp.data.schema import numbers, positions
 from userdp.data.users import UserData
 

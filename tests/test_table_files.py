@@ -51,8 +51,6 @@ def test_no_cell_decides_the_type_of_a_csv_column(tmp_path):
     for name, cells in expected.items():
         table = open_table(path)
         np.testing.assert_array_equal(numbers(name, table[name]), cells)
-        table.prefetch_text(["who", name])
-        np.testing.assert_array_equal(numbers(name, table[name]), cells)
     assert table["b"].cells.to_pylist() == ["1", "two", "3", "true"]
 
 

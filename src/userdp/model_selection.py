@@ -27,7 +27,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 from userdp.data.schema import collected
 from userdp.data.source import SHARED, Source, shares_memory
 from userdp.data.sparse import is_sparse

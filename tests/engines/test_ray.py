@@ -28,9 +28,9 @@ from userdp.statistics.moments import UserMean
 from userdp.statistics.sgd import OnePassSGD
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
-from userdp.engines.ray import RayEngine  # noqa: E402 - needs Ray
-from userdp.engines.ray_loaders import ParquetUsers  # noqa: E402
-from userdp.engines.ray_partition import completed  # noqa: E402
+from userdp.engines import ray as ray_engine  # noqa: E402 - needs Ray
+from userdp.engines.ray import RayEngine  # noqa: E402
+from userdp.engines.ray_partition import INLINE, ParquetUsers, numbers_of  # noqa: E402
 
 ENGINE = RayEngine(n_partitions=2)
 
@@ -106,7 +106,7 @@ def test_ids_stay_with_the_driver(monkeypatch):
     assert len(seen) == 4
     for loader in seen:
         assert b"person" not in ray.cloudpickle.dumps(loader)
-        assert loader.load().data.user_ids is None
+        assert loader.load()[0].user_ids is None
 
 
 def test_each_user_is_asked_once():
@@ -143,7 +143,6 @@ def test_every_estimator_learns_the_same(name, both):
         found.append(model.fit_users(data))
     one, other = found
     np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-9)
-    assert one.result_.bytes_per_release == 0 < other.result_.bytes_per_release
     assert one.privacy_ == other.privacy_
 
 
@@ -194,21 +193,8 @@ def test_every_solver_finds_the_same(solver, mode, both):
         assert one == pytest.approx(other, rel=1e-9)
 
 
-def test_what_travels_does_not_grow_with_the_users():
-    """A release of a total: the same bytes for 10 times the users; and few numbers per feature."""
-    bytes_per_release = []
-    for n_users in (300, 3000):
-        X, y, owners = people(n_users)
-        placed = ENGINE.place(UserData.from_arrays(X, y, owners))
-        statistic = MeanGradient(userdp.losses.logistic, np.zeros(4), np.eye(4))
-        for _ in range(4):
-            ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, np.arange(n_users))
-        bytes_per_release.append(placed.bytes_per_release)
-    assert bytes_per_release[0] == bytes_per_release[1] < 2 * 2000
-
-
-def test_rows_of_groups_go_from_partition_to_partition_and_not_through_the_object_store(tmp_path):
-    """In pages; one user's rows are more than a page. Where all partitions map the rows, none travel."""
+def test_rows_of_groups_come_to_the_driver_and_not_through_the_object_store(tmp_path):
+    """In pages; one user's rows are more than a page."""
     rng = np.random.default_rng(0)
     owners = np.repeat(np.arange(900), np.append(rng.integers(1, 20, 899), 4000))
     table = {"user": owners, "y": rng.random(len(owners))} | {f"x{k}": rng.normal(size=len(owners)) for k in range(4)}
@@ -216,8 +202,6 @@ def test_rows_of_groups_go_from_partition_to_partition_and_not_through_the_objec
     columns = {"user": "user", "features": "x*", "target": "y"}
     here = UserData.from_parquet(tmp_path / "people.parquet", **columns)
     there = ENGINE.from_parquet(tmp_path / "people.parquet", **columns)
-    assert not there.mapped_by_all
-    assert ENGINE.place(here).mapped_by_all
     sgd, users = OnePassSGD(userdp.losses.squared, np.zeros(4), Ball(3.0), 0.1), rng.permutation(900)
     halved = there.mapped(lambda data: replace(data, rows=data.rows / 2))
     assert np.array_equal(ENGINE.vectors(sgd, there, users, 30), LocalEngine().vectors(sgd, here, users, 30))
@@ -225,16 +209,14 @@ def test_rows_of_groups_go_from_partition_to_partition_and_not_through_the_objec
         ENGINE.vectors(sgd, halved, users[:99], 1),
         LocalEngine().vectors(sgd, replace(here, rows=here.rows / 2), users[:99], 1),
     )
-    actor, own = there.actors[1], np.arange(450, dtype="<u4")
-    references = [actor.rows.remote(there.marks[1], ray.cloudpickle.dumps(()), own)]
-    first = ray.get(references[0])
-    assert first.n_pages > 2
-    references += [actor.page.remote(first.incarnation, first.number, page) for page in range(1, first.n_pages)]
-    sent = pickle.loads(b"".join([first.page, *ray.get(references[1:])]))
-    assert np.array_equal(sent.rows, here.part(450, 900).rows)
+    asked = there.actors[1].ask.options(num_returns="streaming")
+    references = list(asked.remote(there.marks[1], there.question("rows"), 0))
+    pages = ray.get(references)
+    assert len(pages) > 2
+    assert max(len(page.content) for page in pages) == INLINE
+    assert np.array_equal(pickle.loads(b"".join(page.content for page in pages)).rows, here.part(450, 900).rows)
     assert not any(map(is_stored, references))
     assert is_stored(ray.put(np.zeros(10**6)))
-    assert ray.get(actor.page.remote(first.incarnation, first.number, 1)) is None, "nothing is held after the last"
 
 
 def is_stored(reference):
@@ -245,50 +227,37 @@ def is_stored(reference):
 def test_an_answer_whose_later_pages_were_lost_is_asked_for_again(monkeypatch):
     """As when its worker is killed in between; totals of many weights have several pages."""
     data = UserData.from_arrays(np.ones((6, 20_000)), np.zeros(6), np.arange(6) // 2)
-    placed, lost = ENGINE.place(data), []
-    asked = (UserMean(), ClippedTotal(5.0, 40, 100))
+    placed, asked, n_pages = ENGINE.place(data), (UserMean(), ClippedTotal(5.0, 40, 100)), []
+    received = ray_engine._received
 
-    def losing(some):
-        lost.append(len(some))
-        return [None] * len(some) if len(lost) == 1 else completed(some)
+    def losing(stream):
+        pages = received(stream)
+        n_pages.append(len(pages))
+        of_two = [*pages[:-1], pages[-1]._replace(incarnation="another")]
+        return {1: [], 2: of_two}.get(len(n_pages), pages)
 
-    monkeypatch.setattr("userdp.engines.ray_calls.completed", losing)
+    monkeypatch.setattr(ray_engine, "_PAUSE", 0.0)
+    monkeypatch.setattr(ray_engine, "_received", losing)
     found = ENGINE.total(*asked, placed, np.arange(3))
     assert np.array_equal(found, LocalEngine().total(*asked, data, np.arange(3)))
-    assert lost == [1] * (placed.n_partitions + 1)
+    assert len(n_pages) > 2
+    assert min(n_pages) > 1
 
 
-def test_a_matrix_is_sent_once_and_again_where_it_is_not_known():
-    data = make_data()
-    placed = ENGINE.place(data)
-    statistic = MeanGradient(userdp.losses.logistic, np.zeros(4), np.eye(4))
-    expected = LocalEngine().total(statistic, ClippedTotal(0.5, 40, 100), data, np.arange(600))
-    sizes = []
-    for forgotten in (False, False, True):
-        if forgotten:
-            ray.kill(placed.actors[1], no_restart=False)  # which knows nothing when it is back
-        before = placed.traffic.n_bytes
-        found = ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, np.arange(600))
-        assert np.array_equal(found, expected)
-        sizes.append(placed.traffic.n_bytes - before)
-    assert sizes[0] == sizes[1] + 2 * np.eye(4).nbytes
-    assert sizes[2] == sizes[1]
+def test_a_cluster_that_does_not_answer_counts_as_lost(monkeypatch):
+    placed = ENGINE.place(make_data())
+    monkeypatch.setattr(ray_engine, "_PAUSE", 0.0)
+    monkeypatch.setattr(ray_engine, "_received", lambda stream: [])
+    with pytest.raises(EngineLost, match="Expected to reach where the data is"):
+        ENGINE.total(UserMean(), ClippedTotal(0.5, 40, 100), placed, np.arange(600))
 
 
-def test_bytes_do_not_tell_in_which_partitions_a_sample_is():
-    """Matrices are sent to partitions that have users of the sample, and counted as if all were sent them."""
-    statistic = MeanGradient(userdp.losses.logistic, np.zeros(4), np.eye(4))
-    for asked in (
-        lambda placed, users: ENGINE.total(statistic, ClippedTotal(0.5, 40, 100), placed, users),
-        lambda placed, users: ENGINE.vectors(statistic, placed, users, len(users)),
-    ):
-        sizes = []
-        for first in (np.arange(2), np.array([0, 599])):  # in one partition, and in two
-            placed = ENGINE.place(make_data())
-            for users in (first, np.arange(600)):
-                asked(placed, users)
-                sizes.append(placed.traffic.n_bytes)
-        assert sizes[:2] == sizes[2:]
+def test_lists_name_who_takes_part():
+    placed = ENGINE.place(make_data())
+    for users in (np.arange(600), np.array([299, 300]), np.arange(0, 600, 2), np.array([], dtype=int), np.array([599])):
+        found = [numbers_of(own, 300) + 300 * part for part, own in placed.lists_of(users).items()]
+        assert np.concatenate(found).tolist() == np.sort(users).tolist()
+        assert not len(users) or all(map(len, found)), "only partitions that have some are asked"
 
 
 def write_parquet(path, in_order, rows_per_group=64):
@@ -304,7 +273,7 @@ def test_partitions_read_parquet_by_themselves(tmp_path, in_order):
     path = tmp_path / "people.parquet"
     columns = write_parquet(path, in_order)
     here = UserData.from_parquet(path, **columns)
-    there = ENGINE.from_parquet(path, sorted_by_user=in_order, **columns)
+    there = ENGINE.from_parquet(path, **columns)
     assert (there.n_users, there.n_features, there.has_intercept) == (here.n_users, here.n_features, True)
     model = userdp.LinearRegression(8.0, 1e-4, target_range=(-1.0, 1.0), max_rows_per_user=20, insecure_seed=4)
     one, other = (model.fit_users(users).coef_ for users in (here, there))
@@ -339,7 +308,7 @@ def test_a_worker_that_finds_other_files_answers_nothing(tmp_path, in_order):
     """With users in another order, someone would be counted by two partitions, or by none."""
     path = tmp_path / "people.parquet"
     columns = write_parquet(path, in_order)
-    placed = ENGINE.from_parquet(path, sorted_by_user=in_order, **columns)
+    placed = ENGINE.from_parquet(path, **columns)
     total = (UserMean(), ClippedTotal(5.0, 40, 100), placed, np.arange(placed.n_users))
     before, told = ENGINE.total(*total), path.stat()
     table = pq.read_table(path)
@@ -374,19 +343,19 @@ def test_partitions_that_find_different_files_are_refused(tmp_path):
         os.utime(path, (1e9, 1e9 + part))
         loaders.append(ParquetUsers(str(path), schema, {}, part, 2))
     with pytest.raises(ValueError, match=r"the same files.*Nothing was spent"):
-        ENGINE._started(loaders, None, None, None)
+        ENGINE._started(loaders, None)
 
 
 def test_one_user_may_fill_the_row_groups_of_partitions(tmp_path):
-    """No error tells of it: partitions with one user, or none, count as others do."""
+    """No error tells of it."""
     path = tmp_path / "people.parquet"
     owners = np.repeat(np.arange(8), [3, 200, 2, 5, 5, 5, 90, 4])
     y = np.linspace(-1, 1, len(owners))
     pq.write_table(pa.table({"user": owners, "x": y**2, "y": y}), path, row_group_size=10)
     columns = {"user": "user", "features": "x", "target": "y", "fit_intercept": True}
     here, engine = UserData.from_parquet(path, **columns), RayEngine(n_partitions=4)
-    there = engine.from_parquet(path, sorted_by_user=True, **columns)
-    assert np.diff(there.bounds).tolist() == [2, 0, 5, 1]
+    there = engine.from_parquet(path, **columns)
+    assert np.diff(there.bounds).tolist() == [2, 2, 2, 2]
     statistic, contribution = MeanGradient(userdp.losses.squared, np.ones(2)), ClippedTotal(0.5, 40, 100)
     sgd = OnePassSGD(userdp.losses.squared, np.ones(2), Ball(3.0), 0.1)
     for users in (np.arange(8), np.array([7, 1]), np.array([], dtype=int)):
@@ -411,7 +380,7 @@ def test_partitions_map_the_arrays_of_a_store(tmp_path, monkeypatch):
     assert np.array_equal(ENGINE.total(*asked, placed, np.arange(600)), expected)
 
 
-@pytest.mark.parametrize("way", ["memory", "store", "parquet", "sorted"])
+@pytest.mark.parametrize("way", ["memory", "store", "parquet"])
 def test_rows_with_missing_cells_are_left_out_wherever_they_are_read(tmp_path, way):
     X, y, owners = people()
     X[::7, 1], y[::11] = np.nan, np.nan
@@ -429,18 +398,12 @@ def test_rows_with_missing_cells_are_left_out_wherever_they_are_read(tmp_path, w
         )
         placed = ENGINE.place(stored)
     else:
-        placed = ENGINE.from_parquet(tmp_path / "t.parquet", **columns, sorted_by_user=way == "sorted")
+        placed = ENGINE.from_parquet(tmp_path / "t.parquet", **columns)
     statistic = ClippedGradient(MeanGradient(userdp.losses.logistic, np.linspace(-1, 1, 4)), 0.5, 2.0, 0.2)
     users = np.arange(here.n_users)
     expected = LocalEngine().vectors(statistic, here, users, len(users))
     assert np.count_nonzero(expected[:, -1]) == here.affected.sum()
     assert np.array_equal(ENGINE.vectors(statistic, placed, users, len(users)), expected)
-
-
-def test_files_that_are_not_sorted_are_refused(tmp_path):
-    columns = write_parquet(tmp_path / "people.parquet", False)
-    with pytest.raises(ValueError, match=r"sorted by user.*Nothing was spent"):
-        ENGINE.from_parquet(tmp_path / "people.parquet", sorted_by_user=True, **columns)
 
 
 def test_a_partition_that_cannot_load_is_told_before_anything_is_charged(tmp_path):
@@ -517,7 +480,6 @@ def test_the_command_line(tmp_path):
         done = CliRunner().invoke(app, [str(word) for word in asked])
         assert done.exit_code == 0, done.output
         models.append(userdp.load_model(tmp_path / f"{name}.json"))
-    assert "bytes a release" in done.output
     np.testing.assert_allclose(
         models[0].coef_, models[1].coef_, rtol=1e-9
     )  # code may be compiled here and loaded there

@@ -148,7 +148,7 @@ def test_a_node_is_lost(tmp_path):
         shipped = RayEngine(cluster.address, n_partitions=4, ship_rows=True)
         model.set_params(engine=shipped)
         assert same(model.fit_users(UserData.from_parquet(path, **read)).coef_, expected)
-        users = engine.from_parquet(path, sorted_by_user=True, **read)
+        users = engine.from_parquet(path, **read)
         nodes = ray.get(
             [actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for actor in users.actors]
         )

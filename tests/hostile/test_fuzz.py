@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import userdp
 from userdp import Ledger, load_model
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 
 # Where one run takes long, fewer.
 EXAMPLES = {

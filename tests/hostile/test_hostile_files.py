@@ -126,7 +126,6 @@ def others(tmp_path, cells, extra):
     path = tmp_path / "t.csv"
     path.write_text("user,x\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate([*cells, extra])))
     table = open_table(path)
-    table.prefetch_text(["user", "x"])
     return numbers("x", table["x"])[:-1]
 
 
@@ -161,6 +160,4 @@ def test_ids_of_csv_are_told_apart_the_same_whatever_others_are_called(tmp_path,
     data = UserData.from_table(open_table(path), user="user", features="x")
     assert np.diff(data.offsets).tolist() == [2, 2, 2]
     table = open_table(path)
-    for _ in range(2):
-        assert ids(table["user"]).to_pylist() == [*mine, *mine, extra, extra]
-        table.prefetch_text(["user", "x"])
+    assert ids(table["user"]).to_pylist() == [*mine, *mine, extra, extra]

@@ -8,7 +8,7 @@ _FILES = "hostile/test_hostile_files.py::"
 MUTANTS = [
     Mutant(
         "lists: the first row decides how many features there are",
-        "matrix",
+        "schema.matrix",
         "if isinstance(X, (list, tuple)) and width is not None:",
         "width = len(X[0]) if isinstance(X, list) and isinstance(X[0], list) and width is None else width\n"
         "if isinstance(X, (list, tuple)) and width is not None:",
@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "lists: most rows decide how many features there are",
-        "matrix",
+        "schema.matrix",
         "if isinstance(X, (list, tuple)) and width is not None:",
         "if isinstance(X, (list, tuple)):\n"
         "    width = sorted(len(row) for row in X if _is_row(row))[len(X) // 2] if width is None else width",

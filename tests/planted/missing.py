@@ -46,8 +46,8 @@ MUTANTS = [
     Mutant(
         "a store tells that users lost rows by their first row alone",
         "_Writer.add",
-        "np.logical_or.reduceat(lost, starts)",
-        "lost[starts]",
+        "np.bincount(own, lost) > 0",
+        "np.bincount(own, lost & begins) > 0",
         _CONTAINERS,
     ),
     Mutant(

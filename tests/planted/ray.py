@@ -5,7 +5,7 @@ from planted.mutant import Mutant
 MUTANTS = [
     Mutant(
         "a user may be asked twice",
-        "ray_calls.lists_of",
+        "RayUsers.lists_of",
         "np.count_nonzero(chosen) != len(users)",
         "False",
         "engines/test_ray.py::test_each_user_is_asked_once",
@@ -13,8 +13,8 @@ MUTANTS = [
     Mutant(
         "a partition is counted twice",
         "RayEngine.total",
-        "for answer in answers], axis=0)",
-        "for answer in [*answers, answers[0]]], axis=0)",
+        "_array(answer) for answer in answers]",
+        "_array(answer) for answer in [*answers, answers[0]]]",
         "engines/test_ray.py::test_totals_and_vectors_are_those_of_one_process",
     ),
     Mutant(

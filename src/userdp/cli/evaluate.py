@@ -16,7 +16,7 @@ from userdp.cli import show
 from userdp.cli.errors import InputError, expect, spending
 from userdp.cli.predict import predicted
 from userdp.cli.tables import classes_of, exposure_of, features_of, pair_of, schema_of, targets_of, weights_of
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 from userdp.data.schema import ids, positions, require_column
 from userdp.data.source import Source
 from userdp.data.tables import TableFile, open_table

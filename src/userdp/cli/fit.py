@@ -18,7 +18,7 @@ from userdp.cli import show
 from userdp.cli.errors import ABORTED, InputError, expect, in_options, spending
 from userdp.cli.tables import class_weights, columns_of, declare_classes, pair_of
 from userdp.data.columns import PRIVATE, Columns
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 from userdp.data.schema import Schema, ids, require_column
 from userdp.data.source import Source
 from userdp.data.tables import TableFile, kind_of, open_table
@@ -291,7 +291,6 @@ def _read(model: LinearModel, table: TableFile, schema: Schema, given: Fit) -> t
     rows: Any = table
     if model.columns is None:
         rows = columns_of(table, Schema(None, schema.features), given.fill_missing, check=False)
-    table.prefetch_text([given.user_column, given.target, *given.row_columns, *(model.columns or ())])
 
     def train() -> None:
         of_rows: dict[str, Any] = {name: column and table[column] for name, column in given.of_rows.items()}
@@ -424,12 +423,10 @@ def _summary(model: LinearModel, given: Fit) -> None:
     """What was guaranteed, spent and learned, and what one should know of it."""
     result, statement, affected = model.result_, model.privacy_, model.privacy_.affected_users
     if not given.quiet:
-        travelled = result.bytes_per_release
         rows = [
             *show.guarantee(statement),
             ("left out", affected),
             ("solver", f"{model.solver_}, {result.mode}; {model.n_gradients_:,} gradients at most"),
-            ("traffic", travelled and f"{travelled:,.0f} bytes a release, to and from all partitions"),
             ("weights", _weights(model)),
             ("model", given.output),
             ("report", given.report),

@@ -82,7 +82,6 @@ def weights_of(table: TableFile, name: str | None, n_rows: int) -> np.ndarray:
 
 def _numbers_in(table: TableFile, name: str) -> np.ndarray:
     require_column(table.column_names, name)
-    table.prefetch_text([name])
     return numbers(f"column {name!r}", table[name])
 
 
@@ -109,7 +108,6 @@ def schema_of(
 
 def targets_of(table: TableFile, schema: Schema, check: bool) -> np.ndarray:
     """Targets as numbers, NaN where they make no sense, or an error if they are to be checked."""
-    table.prefetch_text(schema.columns)
     targets = schema.targets(table[schema.target]).astype(np.float64, copy=False)
     wanted = "a finite number" if schema.classes is None else f"one of the labels {', '.join(map(str, schema.classes))}"
     fine = not check or np.isfinite(targets).all()
@@ -124,7 +122,6 @@ def features_of(
     if model.columns is None:
         return columns_of(table, schema, fill_missing, check)
     expect(fill_missing is None, "no --fill-missing: the model holds a description of its columns.")
-    table.prefetch_text(list(model.columns_))
     rows = model.columns_.encode(table)
     expect(rows.shape[0] > 0, f"at least one row in {table.path}, got an empty table.")
     return rows
@@ -134,7 +131,6 @@ def columns_of(table: TableFile, schema: Schema, fill_missing: float | None, che
     """The features, of a table that may be looked at."""
     for name in schema.features:
         require_column(table.column_names, name)
-    table.prefetch_text(schema.columns)
     n_rows = len(table[schema.features[0]])
     expect(n_rows > 0, f"at least one row in {table.path}, got an empty table.")
     matrix = np.empty((n_rows, len(schema.features)))

@@ -19,6 +19,7 @@ from userdp.data.schema import ANY, NUMBER, TEXT, Untyped, as_arrow, coded, decl
 
 _CATEGORIES = ("category", "categorical", "enum")
 _TRUE, _FALSE = {"true", "t", "yes", "y", "on", "1", "1.0"}, {"false", "f", "no", "n", "off", "0", "0.0"}
+_TICKS = {"D": (86400.0, 1.0), "s": (1.0, 1.0), "ms": (1.0, 1e3), "us": (1.0, 1e6)}  # how many seconds, and parts
 _WORD = 6  # bytes that a float64 holds as a whole number
 
 
@@ -91,7 +92,7 @@ def seconds(what: str, column: Any) -> np.ndarray:
         return _of_ticks(np.asarray(column))
     arrow = None if declared(column) in (ANY, NUMBER) else as_arrow(column)
     if arrow is not None and (pa.types.is_timestamp(arrow.type) or pa.types.is_date(arrow.type)):
-        return _of_arrow(arrow)
+        return _of_ticks(arrow.to_numpy(zero_copy_only=False))
     if declared(column) not in (TEXT, ANY):
         raise TypeError(f"Expected {what} to hold dates, or text such as 2024-05-17, got {declared(column)}: convert.")
     codes, distinct = coded(column)
@@ -114,20 +115,13 @@ def texts_of_words(words: np.ndarray) -> list[str]:
     return [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in raw]
 
 
-def _of_arrow(moments: pa.Array) -> np.ndarray:
-    """Seconds of Arrow's dates and moments; without a cast, which may refuse one that is far off."""
-    days = pa.types.is_date32(moments.type)
-    ticks = moments.view(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    unit = "D" if days else getattr(moments.type, "unit", "ms")  # of date64
-    if unit == "ns":
-        ticks, unit = ticks // 1000, "us"
-    found = ticks * 86400.0 if unit == "D" else ticks / {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
-    return np.where(np.asarray(moments.is_null()), np.nan, found)
-
-
 def _of_ticks(moments: np.ndarray) -> np.ndarray:
-    moments = moments.astype("datetime64[us]")
-    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)
+    """Seconds of numpy's moments: without a cast, which would change some that are far off, in units of Arrow."""
+    unit, count = np.datetime_data(moments.dtype)
+    if unit not in _TICKS or count != 1:
+        moments, unit = moments.astype("M8[us]"), "us"
+    many, parts = _TICKS[unit]
+    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) * many / parts)
 
 
 def moment_of(value: Any) -> float:

@@ -30,10 +30,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from userdp.data.cells import Coded, booleans, labels, moment_of, numbers_or_text, seconds, text_of, words_of
-from userdp.data.schema import collected, require_column
+from userdp.data.schema import ANY, NUMBER, collected, declared, is_boolean, require_column
 
 PRIVATE = "private"
 Cells: TypeAlias = "np.ndarray | Coded"
@@ -525,14 +524,10 @@ _FIRST = {
 
 def _kind(column: Any) -> str:
     """What a column without cells looks like, by its type."""
-    kind = getattr(column, "type", None)
-    if not isinstance(kind, pa.DataType):
-        return "untyped"
-    if pa.types.is_boolean(kind):
-        return "boolean"
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    return "date" if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else "category"
+    kind = declared(column)
+    if kind in (ANY, NUMBER):
+        return "untyped" if kind == ANY else "boolean" if is_boolean(column) else "number"
+    return "date" if kind.startswith(("date", "timestamp")) else "category"
 
 
 def cut(text: str) -> str:

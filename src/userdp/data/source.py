@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -85,17 +86,9 @@ def _arrays(table: Any) -> Iterator[np.ndarray]:
         yield from (column.to_numpy() for _, column in table.items())
     elif hasattr(table, "to_arrow"):  # of polars, which has its numbers as Arrow does
         yield from _arrays(table.to_arrow())
-    elif hasattr(table, "itercolumns"):  # of Arrow
-        for column in table.itercolumns():
-            for chunk in getattr(column, "chunks", [column]):
-                yield from _cells(chunk)
-
-
-def _cells(chunk: Any) -> Iterator[np.ndarray]:
-    """The bytes of an Arrow array's own cells, of a type of fixed width: slices share a buffer, but not their cells."""
-    try:
-        width = chunk.type.bit_width // 8
-    except ValueError:  # text, lists
-        return
-    if width and len(chunk):
-        yield np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+    elif hasattr(table, "itercolumns"):  # of Arrow: slices share a buffer, but not the cells that they have in it
+        for chunk in [chunk for column in table.itercolumns() for chunk in getattr(column, "chunks", [column])]:
+            with contextlib.suppress(ValueError):  # text and lists have no width
+                width = chunk.type.bit_width // 8
+                held = chunk.buffers()[1] if width and len(chunk) else b""
+                yield np.frombuffer(held, np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from userdp.data.grouping import Groups
+from userdp.data.groups import Groups
 from userdp.data.schema import NUMBER, declared
 
 _MALFORMED = (
@@ -124,10 +124,7 @@ class SparseRows:
     @staticmethod
     def joined(parts: Sequence[SparseRows]) -> SparseRows:
         """The rows of several parts, one part after the other."""
-        ends = np.cumsum([0, *(len(part.values) for part in parts)])
-        indptr = [part.indptr[:-1] + end for part, end in zip(parts, ends, strict=False)]
-        indices, values = (np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values"))
-        return replace(parts[0], indptr=np.concatenate([*indptr, ends[-1:]]), indices=indices, values=values)
+        return sparse_rows("rows", scipy.sparse.vstack([part.csr() for part in parts], format="csr"))
 
     def filled(self, value: float) -> SparseRows:
         """The rows with `value` in place of NaN."""
@@ -151,16 +148,15 @@ def sparse_rows(what: str, X: Any) -> SparseRows:
         raise TypeError(f"Expected {what} to be numeric (float, integer or boolean), got {X.dtype}: convert it.")
     try:
         X = _csr(X)
+        indptr, indices, values = (np.asarray(part) for part in (X.indptr, X.indices, X.data))
+        if indptr.dtype.kind != "i" or len(indptr) != X.shape[0] + 1:
+            raise ValueError
+        held, single = int(indptr[-1]), values.dtype.newbyteorder("=") == np.float32
+        with np.errstate(all="ignore"):
+            values = values[:held].astype(np.float32 if single else np.float64, copy=False)
+        return SparseRows(indptr.astype(np.int64, copy=False), indices[:held], values, X.shape[1])
     except Exception:  # scipy's words may quote an index
         raise ValueError(_MALFORMED.format(what=what)) from None
-    indptr, indices, values = (np.asarray(part) for part in (X.indptr, X.indices, X.data))
-    if not _fits(indptr, indices, values, X.shape[1]) or len(indptr) != X.shape[0] + 1:
-        raise ValueError(_MALFORMED.format(what=what))
-    held = int(indptr[-1])
-    single = values.dtype.newbyteorder("=") == np.float32
-    with np.errstate(all="ignore"):
-        values = values[:held].astype(np.float32 if single else np.float64, copy=False)
-    return SparseRows(indptr.astype(np.int64, copy=False), indices[:held], values, X.shape[1])
 
 
 def _csr(X: Any) -> Any:
@@ -177,11 +173,8 @@ def _csr(X: Any) -> Any:
 
 def _fits(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, n_columns: int) -> bool:
     """Whether scipy, which checks no bounds, can read these parts."""
-    if any(part.ndim != 1 for part in (indptr, indices, values)) or {indptr.dtype.kind, indices.dtype.kind} != {"i"}:
+    if any(part.ndim != 1 for part in (indptr, indices, values)) or len(indptr) == 0 or len(indices) != len(values):
         return False
-    if len(indptr) == 0 or indptr[0] != 0 or not np.all(indptr[1:] >= indptr[:-1]):
+    if indptr[0] != 0 or indptr[-1] != len(values) or np.any(indptr[1:] < indptr[:-1]):
         return False
-    held = indices[: indptr[-1]]
-    if len(held) != indptr[-1] or len(values) < indptr[-1] or len(indices) != len(values):
-        return False
-    return held.size == 0 or bool(held.min() >= 0 and held.max() < n_columns)
+    return indices.size == 0 or bool(indices.min() >= 0 and indices.max() < n_columns)

@@ -28,7 +28,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,26 +36,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from userdp.data.grouping import MISSING_ID, NO_ROWS, as_rows, changes, check_users, draws, keys
+from userdp.data.groups import MISSING_ID, NO_ROWS, Options, check_users, draws, keys, running_total
 from userdp.data.schema import TEXT, Schema, declared, encode, numbers, texts
 from userdp.data.tables import TableFile, broken
 
-FORMAT = 3
+FORMAT = 4
 LEAST_MEMORY = 64 * 10**6  # duckdb itself takes about 32 MB
 SUFFIX = ".userdp-store"
 MANIFEST, IDS, SPILL = "manifest.json", "ids.arrow", "spill"
-ARRAYS: dict[str, Any] = {
-    "rows": None,
-    "targets": np.float64,
-    "offsets": np.int64,
-    "affected": np.bool_,
-}  # rows are as asked for
+ARRAYS = ("rows", "targets", "offsets", "affected")
 FILES = {MANIFEST, IDS, *(f"{name}.npy" for name in ARRAYS)}
-_MAKING = ".making-"  # in the name of a folder that is to become a store
-_LONGEST_MANIFEST = 2**26
-_PIECE = 2**26  # bytes that are checked at a time
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-_BYTES_PER_USER = 64  # of orders and draws of users
 _BYTES_PER_ROW = 64  # beside rows: ids, targets, and what sorting takes, where a table is read into memory
 _SCRATCH_BYTES = 24  # per row: two arrays of lengths, and scaled targets
 _DAMAGED = "is damaged"
@@ -72,14 +62,11 @@ class _Replaced(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What a store is made for, all of it public; another request needs another store."""
+    """What a store is made for, all of it public; another request needs another store. dtype: of its rows."""
 
     schema: Schema
+    options: Options
     dtype: np.dtype
-    max_rows_per_user: int | None
-    fill_missing: float | None
-    user_ids: bool
-    insecure_seed: int | None
 
     @property
     def width(self) -> int:
@@ -92,17 +79,17 @@ class Request:
 
     def record(self, table: TableFile) -> dict[str, Any]:
         """The request and the types that it meets, for the manifest."""
-        schema = self.schema
+        schema, options = self.schema, self.options
         record = {
             "user": schema.user,
-            "features": list(schema.features),
+            "features": schema.features,
             "target": schema.target,
-            "classes": None if schema.classes is None else list(schema.classes),
+            "classes": schema.classes,
             "types": [str(table.type_of(name)) for name in schema.columns],
             "dtype": self.dtype.name,
-            "max_rows_per_user": self.max_rows_per_user,
-            "fill_missing": self.fill_missing,
-            "insecure_seed": None if self.max_rows_per_user is None else self.insecure_seed,
+            "max_rows_per_user": options.max_rows_per_user,
+            "fill_missing": options.fill_missing,
+            "insecure_seed": None if options.max_rows_per_user is None else options.insecure_seed,
         }
         made: dict[str, Any] = json.loads(json.dumps(record, default=repr))
         return made
@@ -197,13 +184,11 @@ def open_store(
                 ) from None
             tell(f"The store {place} {error}: it is made anew.")
     if store is None:
-        store = _made(table, request, place, limit, progress)
-    need = _BYTES_PER_USER * len(store.user_ids or ())
-    if need > limit:  # the number of users is public
-        raise ValueError(
-            f"Expected memory_limit >= {in_bytes(need)} for {need // _BYTES_PER_USER} users, whose orders are held in "
-            "memory: raise it. Nothing was spent."
-        )
+        _make(table, request, place, limit, progress)
+        try:
+            store = _opened(place, table, request, limit)
+        except _Replaced:
+            raise ValueError(f"Expected what was written to {place} to be there: check the disk.") from None
     # Room for what is computed of each row: before anything is charged, not in the midst.
     if shutil.disk_usage(place.parent).free < _SCRATCH_BYTES * len(store.array("rows")):
         raise ValueError(_no_room(place.parent) + " Nothing was spent.")
@@ -216,7 +201,7 @@ def _no_room(where: Path) -> str:
 
 def _check_request(table: TableFile, request: Request, limit: int) -> None:
     """Refuse by types and public numbers, before anything is read."""
-    schema, cap = request.schema, request.max_rows_per_user
+    schema, cap = request.schema, request.options.max_rows_per_user
     if not table.typed:
         raise ValueError(
             f"Expected a Parquet or Arrow file for memory_limit, got CSV, whose columns have no types: convert "
@@ -240,83 +225,45 @@ def _check_request(table: TableFile, request: Request, limit: int) -> None:
 
 
 def _opened(place: Path, table: TableFile, request: Request, limit: int) -> Store:
-    """The store, if it is whole and of this request and these files.
-
-    All files are of one folder, even if another one takes its place meanwhile.
-    """
+    """The store, if it is whole and of this request and these files."""
     try:
-        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            return _checked(folder, place, table, request, limit)
-        finally:
-            os.close(folder)
+        made = json.loads((place / MANIFEST).read_bytes())
+        if made["format"] != FORMAT:
+            raise _Replaced("is of another version")
+        if made["request"] != request.record(table) or (request.options.keep_user_ids and not made["user_ids"]):
+            raise _Replaced("is for other columns or options")
+        if made["sources"] != sources_of(table):
+            raise _Replaced(f"is of another version of {table.path.name}")
+        maps, user_ids = {}, None
+        for name in ARRAYS:
+            with _checked(place / f"{name}.npy", made) as file:
+                np.lib.format.read_magic(file)
+                shape, _, kind = np.lib.format.read_array_header_1_0(file)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                maps[name] = np.frombuffer(mapped, kind, math.prod(shape), file.tell()).reshape(shape)
+        if request.options.keep_user_ids:
+            with _checked(place / IDS, made) as file:
+                found = pa.ipc.open_file(file).read_all().column(0).combine_chunks()
+            user_ids = _ids_of(found, table.type_of(request.schema.user))
+        return Store(place, limit, user_ids, maps)
     except (_Replaced, MemoryError):
         raise
     except Exception:  # whatever a file that was changed leads to
         raise _Replaced(_DAMAGED) from None
 
 
-def _checked(folder: int, place: Path, table: TableFile, request: Request, limit: int) -> Store:
-    with _file(folder, MANIFEST) as file:
-        manifest = json.loads(file.read(_LONGEST_MANIFEST))
-    made = manifest["store"]
-    if manifest["checksum"] != _checksum_of(made):
-        raise _Replaced(_DAMAGED)
-    if made["format"] != FORMAT:
-        raise _Replaced("is of another version")
-    if made["request"] != request.record(table) or (request.user_ids and not made["user_ids"]):
-        raise _Replaced("is for other columns or options")
-    if not _same_sources(table, made["sources"]):
-        raise _Replaced(f"is of another version of {table.path.name}")
-    n_rows, n_users = (int(made["arrays"][name]["shape"][0]) for name in ("rows", "affected"))
-    maps, user_ids = {}, None
-    for name, shape in _shapes(n_rows, n_users, request).items():
-        facts, kind = made["arrays"][name], _kind(name, request)
-        if facts["dtype"] != kind.name or tuple(facts["shape"]) != shape:
+@contextlib.contextmanager
+def _checked(path: Path, made: dict[str, Any]) -> Iterator[io.BufferedReader]:
+    """A file of the store, all of whose bytes are what they were."""
+    with open(path, "rb") as file:
+        if _digest_of(file) != made["checksums"][path.name]:
             raise _Replaced(_DAMAGED)
-        head, count = _header(kind, shape), math.prod(shape)
-        with _file(folder, f"{name}.npy") as file:
-            if os.fstat(file.fileno()).st_size != len(head) + count * kind.itemsize or file.read(len(head)) != head:
-                raise _Replaced(_DAMAGED)
-            mapped = _mapped(file, facts["checksum"])
-        maps[name] = np.frombuffer(mapped, kind, count, len(head)).reshape(shape)
-    offsets = maps["offsets"]  # scipy checks no bounds
-    if n_users < 2 or offsets[0] != 0 or offsets[-1] != n_rows or np.any(offsets[1:] < offsets[:-1]):
-        raise _Replaced(_DAMAGED)
-    if request.user_ids:
-        with _file(folder, IDS) as file:
-            _mapped(file, made["arrays"]["ids"]["checksum"]).close()
-            found = pa.ipc.open_file(file).read_all().column(0).combine_chunks()
-        if len(found) != n_users:
-            raise _Replaced(_DAMAGED)
-        user_ids = _ids_of(found, table.type_of(request.schema.user))
-    return Store(place, limit, user_ids, maps)
+        file.seek(0)
+        yield file
 
 
-def _file(folder: int, name: str) -> BinaryIO:
-    return open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb")
-
-
-def _mapped(file: BinaryIO, checksum: str | None) -> mmap.mmap:
-    """The file's bytes, whose checksum must be this one."""
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if checksum != _checksum(mapped):
-        raise _Replaced(_DAMAGED)
-    return mapped
-
-
-def _kind(name: str, request: Request) -> np.dtype:
-    return request.dtype if name == "rows" else np.dtype(ARRAYS[name])
-
-
-def _shapes(n_rows: int, n_users: int, request: Request) -> dict[str, tuple[int, ...]]:
-    """Of all arrays."""
-    return {
-        "rows": (n_rows, request.width),
-        "targets": (n_rows,),
-        "offsets": (n_users + 1,),
-        "affected": (n_users,),
-    }
+def _digest_of(file: io.BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _ids_of(found: pa.Array, kind: pa.DataType) -> tuple[Any, ...]:
@@ -331,62 +278,17 @@ def _ids_of(found: pa.Array, kind: pa.DataType) -> tuple[Any, ...]:
     return tuple(texts(found.cast(kind)))
 
 
-def _checksum(mapped: mmap.mmap) -> str:
-    """A digest of digests of pieces, which several threads read at once."""
-
-    def digest(start: int) -> bytes:
-        with memoryview(mapped) as whole, whole[start : start + _PIECE] as piece:
-            return hashlib.sha256(piece).digest()
-
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        return hashlib.sha256(b"".join(pool.map(digest, range(0, len(mapped), _PIECE)))).hexdigest()
-
-
-def _checksum_of(record: Any) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _header(kind: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """What a .npy file begins with; as long for any number of rows."""
-    head = io.BytesIO()
-    facts = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(head, facts)
-    return head.getvalue()
-
-
-def sources_of(table: TableFile) -> list[dict[str, Any]]:
+def sources_of(table: TableFile) -> list[list[Any]]:
     """The files that a table is in, as far as the system tells."""
-    found = []
-    for path in table.files():
-        status = os.stat(path)
-        name = path.name if path == table.path else str(path.relative_to(table.path))
-        times = {"modified": status.st_mtime_ns, "changed": status.st_ctime_ns, "inode": status.st_ino}
-        found.append({"name": name, "size": status.st_size, **times})
-    return found
-
-
-def _same_sources(table: TableFile, known: list[dict[str, Any]]) -> bool:
-    """Whether these are the files that a store was made of: untouched since then, or else of the same bytes."""
-    now = sources_of(table)
-    if [(file["name"], file["size"]) for file in now] != [(file["name"], file["size"]) for file in known]:
-        return False
-    for path, file, before in zip(table.files(), now, known, strict=True):
-        untouched = {key: value for key, value in before.items() if key != "sha256"} == file
-        if not untouched and _digest_of(path) != before["sha256"]:
-            return False
-    return True
-
-
-def _digest_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    files = [(os.path.relpath(path, table.path), path.stat()) for path in table.files()]
+    return [[name, file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino] for name, file in files]
 
 
 # --- making -----------------------------------------------------------------------------------------------------------
 
 
-def _made(table: TableFile, request: Request, place: Path, limit: int, progress: bool | None) -> Store:
-    """Make the store in a folder of another name, open it, and put it in its place."""
+def _make(table: TableFile, request: Request, place: Path, limit: int, progress: bool | None) -> None:
+    """Make the store in a folder of another name, and put it in its place."""
     try:
         import duckdb
     except ImportError:
@@ -394,74 +296,71 @@ def _made(table: TableFile, request: Request, place: Path, limit: int, progress:
             "Expected duckdb, which sorts tables that are larger than memory: pip install 'userdp[store]', or leave "
             "memory_limit out. Nothing was spent."
         ) from None
-    try:
-        with _alone(place.parent):
-            _clean(place)
-            folder = Path(tempfile.mkdtemp(prefix=f".{place.name}{_MAKING}", dir=place.parent))
-            alive = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # its lock tells others that this one is at work
-            fcntl.flock(alive, fcntl.LOCK_EX)
-    except OSError as error:
-        raise ValueError(f"Expected to write {place}: {error.strerror or 'it failed'}. Choose another place.") from None
-    try:
-        sources = sources_of(table)
-        digests = [_digest_of(path) for path in table.files()]
-        with _bar(progress, table) as tell:
-            arrays = _sorted_into(folder, duckdb, table, request, limit, tell)
-        if sources_of(table) != sources:
-            raise ValueError(f"Expected {table.path} to stay as it is while it is read; it changed: try again.")
-        sources = [file | {"sha256": digest} for file, digest in zip(sources, digests, strict=True)]
-        made = {"format": FORMAT, "request": request.record(table), "sources": sources, "arrays": arrays}
-        made["user_ids"] = request.user_ids
-        with _new(folder / MANIFEST) as file:
-            file.write(json.dumps({"store": made, "checksum": _checksum_of(made)}, indent=1).encode())
-        store = _opened(folder, table, request, limit)
-        old = folder.with_name(f"{folder.name}.old")  # a name that `_clean` knows
-        with _alone(place.parent):
+    with contextlib.ExitStack() as held:
+        try:
+            folder = held.enter_context(_folder_for(place))
+        except OSError as error:
+            why = error.strerror or "it failed"
+            raise ValueError(f"Expected to write {place}: {why}. Choose another place.") from None
+        try:
+            sources = sources_of(table)
+            with _bar(progress, table) as tell:
+                _sorted_into(folder, duckdb, table, request, limit, tell)
+            if sources_of(table) != sources:
+                raise ValueError(f"Expected {table.path} to stay as it is while it is read; it changed: try again.")
+            checksums = {}
+            for name in os.listdir(folder):
+                with open(folder / name, "rb") as file:
+                    checksums[name] = _digest_of(file)
+            made = {"format": FORMAT, "request": request.record(table), "sources": sources, "checksums": checksums}
+            made["user_ids"] = request.options.keep_user_ids
+            with _new(folder / MANIFEST) as file:
+                file.write(json.dumps(made, indent=1).encode())
             if place.exists():
-                os.rename(place, old)
+                _empty(place)
+                place.rmdir()
             os.rename(folder, place)
-        shutil.rmtree(old, ignore_errors=True)
-        return Store(place, limit, store.user_ids, store._maps)
-    except _Replaced:
-        raise ValueError(f"Expected what was written to {folder.parent} to be there: check the disk.") from None
-    except (duckdb.OutOfMemoryException, MemoryError):
-        raise ValueError(
-            f"Expected memory_limit={in_bytes(limit)} to suffice to sort rows of {request.width} features, and room on "
-            f"the disk of {place.parent}: raise it, or free some. Nothing was spent."
-        ) from None
-    except (duckdb.Error, OSError, pa.ArrowException):
-        if shutil.disk_usage(place.parent).free < 2**27:
-            raise ValueError(_no_room(place.parent)) from None
-        raise ValueError(broken(table.path)) from None
-    finally:
-        os.close(alive)
-        shutil.rmtree(folder, ignore_errors=True)
+        except (duckdb.OutOfMemoryException, MemoryError):
+            raise ValueError(
+                f"Expected memory_limit={in_bytes(limit)} to suffice to sort rows of {request.width} features, and "
+                f"room on the disk of {place.parent}: raise it, or free some. Nothing was spent."
+            ) from None
+        except (duckdb.Error, OSError, pa.ArrowException):
+            if shutil.disk_usage(place.parent).free < 2**27:
+                raise ValueError(_no_room(place.parent)) from None
+            raise ValueError(broken(table.path)) from None
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, for a moment."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _folder_for(place: Path) -> Iterator[Path]:
+    """An empty folder beside the place, for one process at a time: its lock tells who has it.
 
-
-def _clean(place: Path) -> None:
-    """Remove what builds that were killed have left: folders of such a name and content that nobody holds."""
-    for name in os.listdir(place.parent):
-        if name.startswith(f".{place.name}{_MAKING}"):
-            folder = place.parent / name
-            with contextlib.suppress(OSError):
-                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    What a process that was killed has left in it is removed, and everything if the work fails.
+    """
+    folder = place.with_name(f".{place.name}.making")
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if folder.exists() and os.path.samestat(os.fstat(handle), os.stat(folder)):
+                _empty(folder)
                 try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if set(os.listdir(folder)) <= FILES | {SPILL}:
-                        shutil.rmtree(folder)
-                finally:
-                    os.close(handle)
+                    yield folder
+                except BaseException:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+                return
+            # Whoever had it before put it in its place, or removed it.
+        finally:
+            os.close(handle)
+
+
+def _empty(folder: Path) -> None:
+    """Remove what builds and stores consist of, and nothing else."""
+    shutil.rmtree(folder / SPILL, ignore_errors=True)
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -475,8 +374,8 @@ def _new(path: Path) -> Iterator[BinaryIO]:
 
 def _sorted_into(
     folder: Path, duckdb: Any, table: TableFile, request: Request, limit: int, tell: Callable[[int, int], None]
-) -> dict[str, Any]:
-    """Write the arrays, sorted by user; their types, shapes and checksums."""
+) -> None:
+    """Write the arrays, sorted by user."""
     spill = folder / SPILL
     spill.mkdir()
     memory = max(limit // 2, limit - 128 * 10**6)
@@ -493,30 +392,24 @@ def _sorted_into(
             failed.append(error)
             raise
 
-    order = ", ".join(name for name in ("id", "lost", "draw", "number") if name in columns.names)
     try:
         with (
             duckdb.connect(":memory:", config=settings) as connection,
             _Writer(folder, request, columns.field("id").type) as writer,
         ):
             connection.register("cells", pa.RecordBatchReader.from_batches(columns, cells()))
-            found = connection.sql(f"SELECT * FROM cells ORDER BY {order}").to_arrow_reader(at_a_time)
+            found = connection.sql("SELECT * FROM cells ORDER BY id, lost, draw, number").to_arrow_reader(at_a_time)
             while (batch := _next(found)) is not None:
                 writer.add(batch)
                 tell(1, batch.num_rows)
             del found
             connection.unregister("cells")
-            arrays = writer.end()
+            writer.end()
     except BaseException:
         if failed:
             raise failed[0] from None
         raise
     shutil.rmtree(spill)
-    for name, facts in arrays.items():
-        path = folder / (IDS if name == "ids" else f"{name}.npy")
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            facts["checksum"] = _checksum(mapped)
-    return arrays
 
 
 def _next(batches: Any) -> pa.RecordBatch | None:
@@ -536,41 +429,46 @@ def _rows_at_a_time(limit: int, request: Request) -> int:
 
 def _columns(table: TableFile, request: Request) -> pa.Schema:
     """What is sorted: by id, rows that cannot be used last, then by a random word if some rows are dropped, then as the
-    table has them.
+    table has them. `row` is what the row is in memory, which is sorted faster than a column for each feature.
     """
-    features = [(f"x{i}", pa.from_numpy_dtype(request.dtype)) for i in range(request.width)]
-    word = pa.uint64() if request.insecure_seed is None else pa.float64()
-    draw = [] if request.max_rows_per_user is None else [("draw", word)]
-    target = [] if request.schema.target is None else [("target", pa.float64())]
-    owner = keys(pa.array([], table.type_of(request.schema.user))).type
-    return pa.schema([("id", owner), ("lost", pa.bool_()), *draw, ("number", pa.int64()), *target, *features])
+    kinds = {
+        "id": keys(pa.array([], table.type_of(request.schema.user))).type,
+        "lost": pa.bool_(),
+        "draw": pa.uint64() if request.options.insecure_seed is None else pa.float64(),
+        "number": pa.int64(),
+        "target": pa.float64(),
+        "row": pa.binary(request.width * request.dtype.itemsize),
+    }
+    return pa.schema(kinds)
 
 
 def _cells(
     table: TableFile, request: Request, columns: pa.Schema, at_a_time: int, tell: Callable[[int, int], None]
 ) -> Iterator[pa.RecordBatch]:
     """The table's cells as numbers, some rows at a time."""
-    schema, start = request.schema, 0
-    names, drawn = list(dict.fromkeys(schema.columns)), draws(request.insecure_seed)
+    schema, options, start = request.schema, request.options, 0
+    names, drawn = list(dict.fromkeys(schema.columns)), draws(options.insecure_seed)
     for batch in table.batches(names, at_a_time):
         cells = dict(zip(names, batch, strict=True))
         owners, n_rows = keys(cells[schema.user]), len(batch[0])
         if owners.null_count:
             raise ValueError(MISSING_ID)
+        targets, rows = np.full(n_rows, np.nan), np.empty((n_rows, request.width), request.dtype)
         lost = np.zeros(n_rows, dtype=bool)
-        draw = [] if request.max_rows_per_user is None else [drawn(n_rows)]
-        made: list[Any] = [owners, lost, *draw, np.arange(start, start + n_rows)]
-        if schema.target is not None:
-            made.append(schema.targets(cells[schema.target]).astype(np.float64, copy=False))
-            lost |= ~np.isfinite(made[-1])
         with np.errstate(all="ignore"):
-            for name in schema.features:
-                values = numbers(f"column {name!r}", cells[name]).astype(request.dtype, copy=False)
-                if request.fill_missing is not None:
-                    values = np.where(np.isnan(values), request.dtype.type(request.fill_missing), values)
-                made.append(values)
-                lost |= ~np.isfinite(values)
-        arrays = [pa.array(values, kind) for values, kind in zip(made, columns.types, strict=True)]
+            if schema.target is not None:
+                targets = schema.targets(cells[schema.target]).astype(np.float64, copy=False)
+                lost |= ~np.isfinite(targets)
+            for position, name in enumerate(schema.features):
+                rows[:, position] = numbers(f"column {name!r}", cells[name])
+            if options.fill_missing is not None:
+                rows[np.isnan(rows)] = options.fill_missing
+        lost |= ~np.isfinite(rows).all(axis=1)
+        no_draw = np.zeros(n_rows, dtype=columns.field("draw").type.to_pandas_dtype())
+        draw = no_draw if options.max_rows_per_user is None else drawn(n_rows)
+        made = [owners, lost, draw, np.arange(start, start + n_rows), targets]
+        arrays = [pa.array(values, kind) for values, kind in zip(made, columns.types, strict=False)]
+        arrays.append(pa.Array.from_buffers(columns.types[-1], n_rows, [None, pa.py_buffer(rows)]))
         yield pa.RecordBatch.from_arrays(arrays, schema=columns)
         start += n_rows
         tell(0, n_rows)
@@ -583,19 +481,18 @@ class _Writer:
     """
 
     def __init__(self, folder: Path, request: Request, ids: pa.DataType) -> None:
-        self._request, self._files, self._ids = request, contextlib.ExitStack(), pa.schema([("id", ids)])
-        self._last: Any = None  # the last row's user
-        # Of each user that came: how many rows can be used, and whether others cannot. The last one may go on.
-        self._counts, self._affected = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
-        self._n_users = 0
+        self._folder, self._request, self._files = folder, request, contextlib.ExitStack()
+        self._last = pa.array([], ids)  # the last row's user
+        self._n_rows, self._n_users, self._n_kept = 0, 0, 0
+        self._first = 0  # the number of the last user's first row
+        # Of users from one number on: how many rows can be used, and whether others cannot.
+        self._counts: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._held: list[np.ndarray] = []  # rows, targets, numbers and users that are not written yet
-        self._arrays = {n: self._files.enter_context(_new(folder / f"{n}.npy")) for n in ARRAYS}
-        for name in ("rows", "targets"):  # whose headers are written again in the end
-            shape = _shapes(0, 0, self._request)[name]
-            self._arrays[name].write(_header(_kind(name, self._request), shape))
-        if self._request.user_ids:
+        self._arrays = {name: self._files.enter_context(_new(folder / f"{name}.npy")) for name in ("rows", "targets")}
+        self._write_heads()
+        if request.options.keep_user_ids:
             file = self._files.enter_context(_new(folder / IDS))
-            self._owners = self._files.enter_context(pa.ipc.new_file(file, self._ids))
+            self._owners = self._files.enter_context(pa.ipc.new_file(file, pa.schema([("id", ids)])))
 
     def __enter__(self) -> _Writer:
         return self
@@ -605,53 +502,45 @@ class _Writer:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in rows, which come sorted."""
-        request, ids, cap = self._request, batch.column("id"), self._request.max_rows_per_user
-        starts = changes(encode(ids)[0])
-        lengths = np.diff(starts, append=batch.num_rows)
+        request, cap, n_rows = self._request, self._request.options.max_rows_per_user, batch.num_rows
+        ids = pa.concat_arrays([self._last, batch.column("id").cast(self._last.type)])
+        begins = np.diff(encode(ids)[0], prepend=-1)[len(self._last) :] != 0
+        users, numbered = self._n_users - 1 + np.cumsum(begins), self._n_rows + np.arange(n_rows)
+        ranks = numbered - np.maximum.accumulate(np.where(begins, numbered, self._first))
         lost = batch.column("lost").to_numpy(zero_copy_only=False)
-        counts = np.add.reduceat((~lost).astype(np.int64), starts)
-        affected = np.logical_or.reduceat(lost, starts)
-        goes_on = self._n_users > 0 and ids[0].as_py() == self._last
-        users = np.repeat(np.arange(len(starts)) + self._n_users - goes_on, lengths)
-        ranks = np.arange(batch.num_rows) - np.repeat(starts, lengths)  # lost rows come last
-        if goes_on:
-            ranks[: lengths[0]] += self._counts[-1][-1]
-            self._counts[-1][-1] += counts[0]
-            self._affected[-1][-1] |= affected[0]
-        if len(starts) > goes_on:
-            self._counts.append(counts[goes_on:])
-            self._affected.append(affected[goes_on:])
-        self._last, self._n_users = ids[-1].as_py(), self._n_users + len(starts) - goes_on
-        if request.user_ids:
-            self._owners.write_batch(pa.record_batch([ids.take(pa.array(starts[goes_on:]))], schema=self._ids))
-        rows = np.empty((batch.num_rows, request.width), request.dtype)
-        as_rows([batch.column(f"x{i}").to_numpy() for i in range(request.width)], rows)
-        has_target = request.schema.target is not None
-        targets = batch.column("target").to_numpy() if has_target else np.full(len(rows), np.nan)
+        own = users - users[0]
+        self._counts.append((int(users[0]), np.bincount(own, ~lost), np.bincount(own, lost) > 0))
+        if request.options.keep_user_ids:
+            new = ids.slice(len(self._last)).filter(pa.array(begins))
+            self._owners.write_batch(pa.record_batch([new], names=["id"]))
+        self._last, self._first = ids.slice(len(ids) - 1), int(numbered[-1] - ranks[-1])
+        self._n_rows, self._n_users = self._n_rows + n_rows, int(users[-1]) + 1
         kept = ~lost if cap is None else ~lost & (ranks < cap)
-        found = [array[kept] for array in (rows, targets, batch.column("number").to_numpy(), users)]
+        raw = batch.column("row").cast(pa.binary(request.width * request.dtype.itemsize))
+        rows = np.frombuffer(raw.buffers()[1], request.dtype)[raw.offset * request.width :].reshape(-1, request.width)
+        numbers, targets = batch.column("number").to_numpy(), batch.column("target").to_numpy()
+        found = [array[kept] for array in (rows[:n_rows], targets, numbers, users)]
         self._held = [np.concatenate(pair) for pair in zip(self._held, found, strict=True)] if self._held else found
         # Without a cap rows are in the table's order; else those of the last user wait for more.
-        self._write(len(self._held[3]) if cap is None else int(np.searchsorted(self._held[3], self._n_users - 1)))
+        self._write(len(self._held[3]) if cap is None else int(np.searchsorted(self._held[3], users[-1])))
 
-    def end(self) -> dict[str, Any]:
-        """The arrays' types and shapes, once all rows are written."""
+    def end(self) -> None:
+        """Once all rows came."""
         if self._n_users == 0:
             raise ValueError(NO_ROWS)
         check_users(self._n_users)
         self._write(len(self._held[3]))
-        counts, cap = np.concatenate(self._counts), self._request.max_rows_per_user
-        offsets = np.concatenate([[0], np.cumsum(counts if cap is None else np.minimum(counts, cap))]).astype(np.int64)
-        whole = {"offsets": offsets, "affected": np.concatenate(self._affected)}
-        facts: dict[str, Any] = {"ids": {}} if self._request.user_ids else {}
-        for name, shape in _shapes(int(offsets[-1]), self._n_users, self._request).items():
-            file, kind = self._arrays[name], _kind(name, self._request)
-            file.seek(0)
-            file.write(_header(kind, shape))
-            if name in whole:
-                file.write(whole[name].data)
-            facts[name] = {"dtype": kind.name, "shape": shape}
-        return facts
+        self._write_heads()
+        counts, affected = np.zeros(self._n_users, dtype=np.int64), np.zeros(self._n_users, dtype=bool)
+        for first, usable, lost in self._counts:
+            some = slice(first, first + len(usable))
+            counts[some] += usable.astype(np.int64)
+            affected[some] |= lost
+        cap = self._request.options.max_rows_per_user
+        offsets = running_total(counts if cap is None else np.minimum(counts, cap))
+        for name, array in (("offsets", offsets), ("affected", affected)):
+            with _new(self._folder / f"{name}.npy") as file:
+                np.save(file, array)
 
     def _write(self, n_rows: int) -> None:
         """The first of the rows that are held, of each user in the table's order."""
@@ -659,7 +548,15 @@ class _Writer:
         order = np.lexsort((numbers, users))
         self._arrays["rows"].write(rows[order].data)
         self._arrays["targets"].write(targets[order].data)
-        self._held = [array[n_rows:] for array in self._held]
+        self._held, self._n_kept = [array[n_rows:] for array in self._held], self._n_kept + n_rows
+
+    def _write_heads(self) -> None:
+        """What .npy files begin with, as long for any number of rows: that is known in the end."""
+        shapes = {"rows": (self._n_kept, self._request.width), "targets": (self._n_kept,)}
+        for name, kind in (("rows", self._request.dtype), ("targets", np.dtype(np.float64))):
+            self._arrays[name].seek(0)
+            facts = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shapes[name]}
+            np.lib.format.write_array_header_1_0(self._arrays[name], facts)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import itertools
 import os
 import re
@@ -22,7 +23,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 
-from userdp.data.schema import TEXT, Untyped, as_bytes, declared
+from userdp.data.schema import TEXT, Untyped, as_bytes, declared, ids
 
 KINDS = (
     dict.fromkeys((".parquet", ".parq", ".pq"), "Parquet")
@@ -56,16 +57,19 @@ class TableFile:
     ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
         self._schema, self._read, self._scan, self._count, self._files = schema, read, scan, count, files
-        self._kept: dict[str, pa.ChunkedArray] = {}
 
     def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
         return self.columns([name])[name]
 
     def columns(self, names: list[str]) -> dict[str, pa.ChunkedArray | Untyped]:
         """These columns, read in one go."""
-        missing = [name for name in names if name not in self._kept]
-        cells = self._kept | (self._columns(missing) if missing else {})
-        return {name: cells[name] if self.typed else Untyped(cells[name]) for name in names}
+        try:
+            table = self._read(names)
+        except pa.ArrowMemoryError:
+            raise MemoryError(_TOO_LARGE) from None
+        except (pa.ArrowException, OSError, csv.Error):
+            raise ValueError(broken(self.path)) from None
+        return {name: table[name] if self.typed else Untyped(table[name]) for name in names}
 
     def type_of(self, name: str) -> pa.DataType:
         """The type that the file declares for a column."""
@@ -78,7 +82,7 @@ class TableFile:
 
     def files(self) -> list[Path]:
         """The files that the table is in."""
-        return [self.path] if self._files is None else sorted(map(Path, self._files()))
+        return [self.path] if self._files is None else [Path(file) for file in self._files()]
 
     def count(self) -> int:
         """How many rows there are, as far as formats with types tell. Private: do not publish it."""
@@ -96,31 +100,13 @@ class TableFile:
         except (pa.ArrowException, OSError):
             raise ValueError(broken(self.path)) from None
 
-    def prefetch_text(self, names: list[str]) -> None:
-        """Read these columns of a CSV file, as text, in one go; other formats are quickest by column."""
-        missing = [name for name in dict.fromkeys(names) if name not in self._kept]
-        if not self.typed and missing:
-            self._kept |= self._columns(missing)
-
     def guess(self, name: str) -> pa.ChunkedArray:
-        """The column with the type that its cells suggest, which is for those who may see them."""
-        cells = self._columns([name])[name]
-        if self.typed:
-            return cells
-        written = pa.BufferOutputStream()
-        pyarrow.csv.write_csv(pa.table({"cells": cells}), written)
-        size = pyarrow.csv.ReadOptions(block_size=min(max(written.tell(), 1), 2**31 - 1))
-        parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-        return pyarrow.csv.read_csv(pa.BufferReader(written.getvalue()), size, parse)["cells"]
-
-    def _columns(self, names: list[str]) -> dict[str, pa.ChunkedArray]:
-        try:
-            table = self._read(names)
-            return {name: table[name] for name in names}
-        except pa.ArrowMemoryError:
-            raise MemoryError(_TOO_LARGE) from None
-        except (pa.ArrowException, OSError, csv.Error):
-            raise ValueError(broken(self.path)) from None
+        """The column as whole numbers, or numbers, if its cells suggest it, which is for those who may see them."""
+        column = self[name]
+        for kind in (pa.int64(), pa.float64()) if isinstance(column, Untyped) else ():
+            with contextlib.suppress(pa.ArrowInvalid):
+                return ids(column).cast(kind)
+        return column.cells if isinstance(column, Untyped) else column
 
 
 def open_table(path: str | os.PathLike[str]) -> TableFile:
@@ -144,8 +130,6 @@ def _opened(path: Path, kind: str, opener: Callable[[Path], TableFile]) -> Table
     if path.is_dir():
         if kind != "Parquet":
             raise ValueError(f"Expected a {kind} file at {path}, found a folder: check the path.")
-        if not _holds_parquet(path):
-            raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
     elif os.path.getsize(path) == 0:
         raise ValueError(f"Expected a {kind} file at {path}, it is empty: write it again.")
     try:
@@ -195,6 +179,8 @@ def _open_parquet(path: Path) -> TableFile:
         from pyarrow import dataset  # loads pandas
 
         source = dataset.dataset(path, format="parquet")
+        if not source.files:
+            raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
         little = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
         little["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
         return TableFile(
@@ -227,19 +213,21 @@ def _open_csv(path: Path) -> TableFile:
     rows.close()
     "".join(names).encode()  # refuses names that are no UTF-8
 
-    def read(columns: list[str]) -> pa.Table:
-        places, width = [names.index(name) for name in columns], len(names)
-        chunks: list[list[pa.Array]] = [[] for _ in columns]
-        rows = _csv_rows(path)
+    @functools.cache
+    def columns() -> list[pa.ChunkedArray]:
+        width, rows = len(names), _csv_rows(path)
+        chunks: list[list[pa.Array]] = [[] for _ in names]
         next(rows, None)
         while some := list(itertools.islice(rows, _BATCH_ROWS)):
             # Cut off, or filled with empty cells, to the header's width: how many cells somebody writes into a row, and
             # what is behind a quote, is their matter.
             whole = ((row + [""] * width)[:width] if len(row) != width else row for row in some)
-            cells = list(zip(*whole, strict=True))
-            for chunk, place in zip(chunks, places, strict=True):
-                chunk.append(_as_text(cells[place]))
-        return pa.table([pa.chunked_array(chunk, pa.string()) for chunk in chunks], columns)
+            for chunk, cells in zip(chunks, zip(*whole, strict=True), strict=True):
+                chunk.append(_as_text(cells))
+        return [pa.chunked_array(chunk, pa.string()) for chunk in chunks]
+
+    def read(asked: list[str]) -> pa.Table:
+        return pa.table([columns()[names.index(name)] for name in asked], asked)
 
     return TableFile(path, pa.schema([(name, pa.string()) for name in names]), read, typed=False)
 
@@ -277,54 +265,44 @@ def _as_text(cells: Iterable[str]) -> pa.Array:
 
 
 def _open_arrow(path: Path) -> TableFile:
-    @contextlib.contextmanager
-    def reading(opener: Any, columns: list[str] | None = None) -> Iterator[Any]:
-        places = None if columns is None else [schema.names.index(name) for name in columns]
-        options = pa.ipc.IpcReadOptions(included_fields=places)
-        with pa.memory_map(os.fspath(path)) as file, opener(file, options=options) as reader:
-            yield reader
+    with pa.memory_map(os.fspath(path)) as file:
+        schema = _arrow_reader(file).schema
 
-    def batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
-        numbered = hasattr(reader, "num_record_batches")  # a file's
-        return (reader.get_batch(i) for i in range(reader.num_record_batches)) if numbered else iter(reader)
-
-    def read(columns: list[str]) -> pa.Table:
-        with reading(opener, columns) as reader:
-            table = reader.read_all()
-        _check_buffers(table)
-        return table
-
-    def scan(columns: list[str], at_most: int) -> Iterator[pa.RecordBatch]:
-        with reading(opener, columns) as reader:
-            for batch in batches_of(reader):
+    def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
+        with pa.memory_map(os.fspath(path)) as file, _arrow_reader(file, options) as reader:
+            numbered = hasattr(reader, "num_record_batches")  # a file's
+            for batch in map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader:
                 _check_buffers(batch)
-                for start in range(0, batch.num_rows, at_most):
-                    yield batch.select(columns).slice(start, at_most)
+                yield batch.select(columns)
 
-    def count() -> int:
-        with reading(opener) as reader:
-            return sum(batch.num_rows for batch in batches_of(reader))
+    return TableFile(
+        path,
+        schema,
+        lambda columns: pa.Table.from_batches(batches(columns), pa.schema([schema.field(name) for name in columns])),
+        scan=lambda columns, at_most: (
+            batch.slice(start, at_most) for batch in batches(columns) for start in range(0, len(batch), at_most)
+        ),
+        count=lambda: sum(len(batch) for batch in batches(schema.names[:1])),
+    )
 
-    opener = pa.ipc.open_file
+
+def _arrow_reader(file: pa.MemoryMappedFile, options: pa.ipc.IpcReadOptions | None = None) -> Any:
     try:
-        with reading(opener) as reader:
-            schema = reader.schema
-    except pa.ArrowException:  # perhaps a stream, which has no table of contents
-        opener = pa.ipc.open_stream
-        with reading(opener) as reader:
-            schema = reader.schema
-    return TableFile(path, schema, read, scan=scan, count=count)
+        return pa.ipc.open_file(file, options=options)
+    except pa.ArrowInvalid:  # perhaps a stream, which has no table of contents
+        file.seek(0)
+        return pa.ipc.open_stream(file, options=options)
 
 
-def _check_buffers(table: pa.Table | pa.RecordBatch) -> None:
+def _check_buffers(batch: pa.RecordBatch) -> None:
     """Refuse arrays that point outside of the file, which Arrow does not look for: reading them would read anything.
 
-    Text is looked at as bytes: whether it is UTF-8 is one person's matter.
+    Text is looked at as bytes: whether it is UTF-8 is one user's matter.
     """
-    for column in table.columns:
-        for chunk in column.chunks if isinstance(table, pa.Table) else [column]:
-            chunk.validate()
-            _without_text(chunk).validate(full=True)
+    for column in batch.columns:
+        column.validate()
+        _without_text(column).validate(full=True)
 
 
 def _without_text(array: pa.Array) -> pa.Array:
@@ -335,21 +313,6 @@ def _without_text(array: pa.Array) -> pa.Array:
 
 def _delimiter(path: Path) -> str:
     return "\t" if path.suffix.lower() == ".tsv" else ","
-
-
-def _holds_parquet(folder: Path) -> bool:
-    """Whether a file in the folder or below is named like Parquet, or begins like it. Hidden ones do not count."""
-    for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        for name in names:
-            path = os.path.join(where, name)
-            if not name.startswith((".", "_")) and os.path.isfile(path):
-                if name.endswith((".parquet", ".parq", ".pq")):
-                    return True
-                with contextlib.suppress(OSError), open(path, "rb") as file:
-                    if file.read(4) == b"PAR1":
-                        return True
-    return False
 
 
 @contextlib.contextmanager

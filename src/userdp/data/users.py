@@ -16,17 +16,16 @@ import hashlib
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from userdp.data.grouping import Groups, check_cap, check_seed, running_total
+from userdp.data.groups import Groups, Options, check_seed, running_total
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
@@ -36,46 +35,6 @@ from userdp.data.tables import TableFile, open_parquet
 _COLUMNS, _CELLS = 16, 1 << 24  # that are read at a time: so many columns, or more if cells are no more than these
 _FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
 _ALL = slice(None)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How rows are kept, as `UserData.from_arrays` says."""
-
-    max_rows_per_user: int | None = None
-    fit_intercept: bool = False
-    dtype: npt.DTypeLike | None = None
-    keep_user_ids: bool = False
-    insecure_seed: int | None = None
-    fill_missing: float | None = None
-    # For engines, instead of fresh draws, a secret by which rows of a user are kept: the same each time they are read.
-    choice_key: bytes | None = None
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Options:
-        *names, hidden = (field.name for field in fields(cls))
-        for name in options:
-            if name not in (*names, hidden):
-                raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
-        return cls(**options)
-
-    def usable(self, cells: np.ndarray, kept: np.dtype) -> np.ndarray:
-        """Which cells are numbers, in the type that is kept, or will be filled."""
-        with np.errstate(all="ignore"):
-            cells = cells.astype(kept, copy=False)
-        return np.asarray(np.isfinite(cells) if self.fill_missing is None else ~np.isinf(cells))
-
-    def float_type(self, given: np.dtype) -> np.dtype:
-        """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
-        follows = np.float32 if given.newbyteorder("=") == np.float32 else np.float64
-        kept: np.dtype = np.dtype(follows if self.dtype is None else self.dtype)
-        if kept not in (np.float32, np.float64):
-            raise TypeError(f"Expected dtype={kept} to be float32 or float64: pass None to follow the input.")
-        value: Any = self.fill_missing
-        number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-        if value is not None and (not number or not abs(value) <= float(np.finfo(kept).max)):
-            raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {kept}: pass None to keep NaN.")
-        return kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,17 +66,34 @@ class UserData:
 
     def __post_init__(self) -> None:
         check_seed(self.insecure_seed)
-        if self.affected is None:
-            object.__setattr__(self, "affected", np.zeros(max(0, len(self.offsets) - 1), dtype=bool))
-        _check_layout(self.rows, self.targets, self.offsets, self.affected)
-        dense = () if isinstance(self.rows, SparseRows) else ("rows",)
-        if self.weights is not None and (self.weights.dtype != np.float64 or self.weights.shape != self.targets.shape):
-            raise ValueError("Expected weights as float64 numbers, one for each row.")
-        weights = () if self.weights is None else ("weights",)
-        for name in (*dense, *weights, "targets", "offsets", "affected"):
-            view = np.asarray(getattr(self, name)).view()
+        sparse, affected = isinstance(self.rows, SparseRows), self.affected  # sparse rows are checked and read-only
+        if not sparse and (getattr(self.rows, "ndim", 0) != 2 or self.rows.dtype.char not in "fd"):
+            raise TypeError(
+                "Expected rows as a float32 or float64 array with 2 dimensions, or SparseRows: convert them."
+            )
+        if affected is None:
+            affected = np.zeros(max(0, len(self.offsets) - 1), dtype=bool)
+        arrays = {} if sparse else {"rows": (self.rows, self.rows.dtype.newbyteorder("="))}
+        arrays |= {
+            "targets": (self.targets, np.float64),
+            "offsets": (self.offsets, np.int64),
+            "affected": (affected, bool),
+        }
+        if self.weights is not None:
+            arrays["weights"] = self.weights, np.float64
+        for name, (array, kind) in arrays.items():
+            view = np.ascontiguousarray(array, dtype=kind).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
+        if len(self.offsets) < 3 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
+            raise ValueError("Expected offsets to rise from 0, one entry per user and one more, for at least 2 users.")
+        if self.affected.shape != (self.n_users,):
+            raise ValueError("Expected affected to be true or false for each user, in one array.")
+        n_rows = (self.offsets[-1],)
+        if len(self.rows) != self.offsets[-1] or any(
+            array is not None and array.shape != n_rows for array in (self.targets, self.weights)
+        ):
+            raise ValueError("Expected as many rows as targets and weights, and the last offset to be their number.")
 
     @property
     def n_users(self) -> int:
@@ -269,9 +245,7 @@ class UserData:
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         usable = _usable_rows(X, targets, options, kept_type)
-        check_seed(insecure_seed)
         groups = Groups.make(users, len(X))
-        check_cap(max_rows_per_user)
         user_ids = groups.ids(users) if keep_user_ids else None
         groups = groups.kept(usable, max_rows_per_user, insecure_seed)
         rows: Any
@@ -305,7 +279,6 @@ class UserData:
         Options, and what becomes of rows with missing cells, are those of `from_arrays`; rows are float64 unless
         `dtype` is given.
         """
-        Options.of(options)
         if isinstance(table, (str, os.PathLike)):
             raise TypeError(
                 "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
@@ -346,11 +319,9 @@ class UserData:
         numbered in the order of their ids, and which rows of a user are kept is chosen when the store is made. It is as
         secret as the table. `progress` is as `minimize` has it.
         """
-        Options.of(options)
-        table = open_parquet(path)
-        schema = Schema.declare(table.column_names, user, features, target, classes)
-        more: dict[str, Any] = {"memory_limit": memory_limit, "store": store, "progress": progress}
-        made = cls.from_schema(table, schema, **more, **options)
+        options |= {"memory_limit": memory_limit, "store": store, "progress": progress}
+        columns: dict[str, Any] = {"user": user, "features": features, "target": target, "classes": classes}
+        made = cls.from_table(open_parquet(path), **columns, **options)
         return replace(made, source=Source(Path(path).name, target, user))
 
     @classmethod
@@ -376,14 +347,9 @@ class UserData:
             opened = _stored(table, schema, kept, memory_limit, store, progress, tell or _warn)
             if opened is not None:
                 return cls._of_store(opened, schema, kept, check)
-        in_file = isinstance(table, TableFile)
-        if in_file:
-            table.prefetch_text(schema.columns)
         kept_type = kept.float_type(np.dtype(np.float64))
         owners = ids(table[schema.user])
-        check_seed(kept.insecure_seed)
         groups = Groups.make(owners, len(owners))
-        check_cap(kept.max_rows_per_user)
 
         def read(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
             found = numbers_of(cells)
@@ -398,7 +364,7 @@ class UserData:
         n_together = max(_COLUMNS, _CELLS // len(owners))
         for first in range(0, len(schema.features), n_together):
             names = list(schema.features[first : first + n_together])
-            columns = table.columns(names) if in_file else {name: table[name] for name in names}
+            columns = table.columns(names) if isinstance(table, TableFile) else {name: table[name] for name in names}
             found = [read(name, columns[name], partial(numbers, f"column {name!r}")) for name in names]
             groups.gather(np.column_stack(found), rows[:, first : first + len(names)])
             del columns, found
@@ -425,7 +391,7 @@ class UserData:
     @classmethod
     def _grouped(
         cls,
-        rows: np.ndarray | SparseRows,
+        rows: Any,
         targets: np.ndarray | None,
         groups: Groups,
         user_ids: tuple[Hashable, ...] | None,
@@ -433,9 +399,14 @@ class UserData:
         borrowed: bool,
         weights: np.ndarray | None = None,
     ) -> UserData:
-        if options.fill_missing is not None:
-            value = options.fill_missing
-            rows = rows.filled(value) if isinstance(rows, SparseRows) else _filled(rows, value, borrowed)
+        if options.fill_missing is not None and isinstance(rows, SparseRows):
+            rows = rows.filled(options.fill_missing)
+        elif options.fill_missing is not None:
+            for start in range(0, len(rows), _FILL_ROWS):
+                missing = np.isnan(rows[start : start + _FILL_ROWS])
+                if missing.any():
+                    rows, borrowed = np.array(rows) if borrowed else rows, False
+                    rows[start : start + _FILL_ROWS][missing] = options.fill_missing
         facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
         facts["affected"] = groups.affected
         facts["weights"] = None if weights is None else groups.targets(weights)
@@ -457,16 +428,7 @@ def _stored(
     if memory_limit is None:
         raise ValueError("Expected memory_limit with store: say how much memory may be used, '2GB', say.")
     limit = parsed_limit(memory_limit)
-    check_seed(options.insecure_seed)
-    check_cap(options.max_rows_per_user)
-    request = Request(
-        schema,
-        options.float_type(np.dtype(np.float64)),
-        None if options.max_rows_per_user is None else int(options.max_rows_per_user),
-        None if options.fill_missing is None else float(options.fill_missing),
-        options.keep_user_ids,
-        None if options.insecure_seed is None else int(options.insecure_seed),
-    )
+    request = Request(schema, options, options.float_type(np.dtype(np.float64)))
     if place is None and table.typed and fits_memory(table, request, limit):
         return None
     return open_store(table, request, default_place(table) if place is None else Path(place), limit, tell, progress)
@@ -518,37 +480,3 @@ def _usable_rows(
             some = slice(start, start + _FILL_ROWS)
             usable[some] &= options.usable(rows[some], kept).all(axis=1)
     return usable
-
-
-def _filled(rows: np.ndarray, value: float, borrowed: bool) -> np.ndarray:
-    """The rows with `value` in place of NaN: in place, or in a copy if there is any NaN in borrowed rows."""
-    for start in range(0, len(rows), _FILL_ROWS):
-        missing = np.isnan(rows[start : start + _FILL_ROWS])
-        if missing.any():
-            if borrowed:
-                rows, borrowed = np.array(rows), False
-            rows[start : start + _FILL_ROWS][missing] = float(value)
-    return rows
-
-
-def _check_layout(rows: Any, targets: Any, offsets: Any, affected: Any) -> None:
-    """Refuse arrays that do not fit together."""
-    arrays = {"rows": (rows, 2, "fd"), "targets": (targets, 1, "d"), "offsets": (offsets, 1, "lq")}
-    if isinstance(rows, SparseRows):  # which were checked when they were made
-        del arrays["rows"]
-    for name, (array, ndim, kinds) in arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.char not in kinds or not array.dtype.isnative:
-            kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-            allowed = " or ".join(np.dtype(char).name for char in dict.fromkeys(kinds))
-            raise TypeError(f"Expected {name} as a {allowed} array, got {kind}: convert it with astype.")
-        if array.ndim != ndim or not array.flags.c_contiguous:
-            problem = f"{array.ndim} dimensions" if array.ndim != ndim else "another order"
-            raise ValueError(
-                f"Expected {name} with {ndim} dimensions in C order, got {problem}: use np.ascontiguousarray."
-            )
-    if len(offsets) < 3 or offsets[0] != 0 or np.any(np.diff(offsets) < 0):
-        raise ValueError("Expected offsets to rise from 0, one entry per user and one more, for at least 2 users.")
-    if not isinstance(affected, np.ndarray) or affected.dtype != bool or affected.shape != (len(offsets) - 1,):
-        raise ValueError("Expected affected to be true or false for each user, in one array.")
-    if not len(rows) == len(targets) == offsets[-1]:
-        raise ValueError("Expected as many rows as targets, and the last offset to be their number.")

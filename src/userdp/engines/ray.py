@@ -2,56 +2,136 @@
 
 The driver, which has the curator, draws who takes part and all noise. It asks each partition (`ray_partition.py`) for
 what its users contribute, and adds up whole numbers: the total is bit for bit that of one process. Partitions hold
-users' rows, which they load by a loader that can run again (`ray_loaders.py`): an actor that was killed is started anew
-by Ray, loads the same rows, or says that it cannot, and gives the same answer, since nothing there is drawn.
+users' rows, which they load by a loader that can run again: an actor that was killed is started anew by Ray, loads the
+same rows, or says that it cannot, and gives the same answer, since nothing there is drawn.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import pickle
 import socket
 import threading
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 try:
     import ray
+    from ray import cloudpickle
 except ImportError:
     raise ImportError("Expected Ray to be installed: pip install 'userdp[ray]'. Nothing was spent.") from None
 
 import userdp
-from userdp.data.grouping import check_seed, check_users, fresh_key
+from userdp.data.groups import Options, check_users, fresh_key
 from userdp.data.schema import Schema
 from userdp.data.store import ARRAYS
 from userdp.data.tables import open_parquet
-from userdp.data.users import Options, RemoteUsers, UserData
-from userdp.engines.local import Contribution, LocalEngine
-from userdp.engines.ray_calls import Call, RayUsers, Request, Traffic, answers_to, lists_of
-from userdp.engines.ray_loaders import (
+from userdp.data.users import RemoteUsers, UserData
+from userdp.engines.local import Contribution, EngineLost, LocalEngine
+from userdp.engines.ray_partition import (
+    CHANGED,
+    FAILED,
+    INLINE,
+    Facts,
     Loader,
+    Page,
     ParquetUsers,
     Part,
+    Partition,
     SharedMemory,
     Shipped,
     StoredUsers,
-    check_order,
+    list_of,
+    pieces_of,
     ranges,
 )
-from userdp.engines.ray_partition import INLINE, SENDING, Facts, Partition, Sender, pieces
-from userdp.statistics.gradients import Statistic, generated_data
+from userdp.statistics.gradients import Statistic
 
-_GATHERED_USERS = 4096  # of groups, whose rows a partition brings together at a time
+_ATTEMPTS, _PAUSE = 8, 1.0  # before a cluster counts as lost; Ray itself restarts actors without end
+_GATHERED_USERS = 4096  # of groups, whose rows are brought together at a time
 _STORE_BYTES = 2**29  # of a local Ray's object store, which long arguments alone go through
 _CONNECTION = 10.0  # seconds to reach a cluster in
 _CONNECTING = threading.Lock()
 _REACHED_AS: list[str] = []  # how the cluster was called that this process is with
+
+Transform: TypeAlias = Callable[[UserData], UserData]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RayUsers(RemoteUsers):
+    """Users in partitions: user u is number u - bounds[p] of the partition p with bounds[p] <= u < bounds[p + 1].
+
+    marks: of what each partition loaded, which it must have to answer; loaders: what must live as long as partitions
+    may load.
+    """
+
+    actors: tuple[Any, ...]
+    bounds: np.ndarray
+    marks: tuple[bytes, ...]
+    loaders: tuple[Loader, ...]
+    transforms: tuple[Transform, ...] = ()
+
+    @property
+    def n_partitions(self) -> int:
+        return len(self.actors)
+
+    def mapped(self, change: Transform) -> RayUsers:
+        """The same users, changed where they are by a picklable function of public numbers, user by user."""
+        return replace(self, transforms=(*self.transforms, change))
+
+    def question(self, kind: str, statistic: Any = None, contribution: Any = None) -> bytes:
+        """What partitions are asked, as bytes: for "rows", a "total" or "vectors", of users as they were changed."""
+        return bytes(cloudpickle.dumps((kind, cloudpickle.dumps(self.transforms), statistic, contribution)))
+
+    def lists_of(self, users: np.ndarray) -> dict[int, bytes]:
+        """Who takes part, by partition, of those that have any of the users; refuses users who are named twice."""
+        chosen = np.zeros(self.n_users, dtype=bool)
+        chosen[users] = True
+        if np.count_nonzero(chosen) != len(users):
+            raise ValueError("Expected each user once.")
+        own = {part: chosen[first:last] for part, (first, last) in enumerate(pairwise(self.bounds))}
+        return {part: list_of(mask) for part, mask in own.items() if mask.any() or not (part or len(users))}
+
+    def answers(self, question: bytes, lists: Mapping[int, bytes]) -> list[bytes]:
+        """What partitions answer, in order. What was lost is asked again: nothing is drawn there."""
+        sent = ray.put(question) if len(question) > INLINE else question  # it is public
+        answers: dict[int, bytes] = {}
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE)
+            streams = {}
+            for part in [part for part in lists if part not in answers]:
+                method = self.actors[part].ask.options(num_returns="streaming")
+                streams[part] = method.remote(self.marks[part], sent, *pieces_of(lists[part]))
+            for part, stream in streams.items():
+                pages = _received(stream)
+                if len({page.incarnation for page in pages}) != 1:  # lost, or by one process and then another
+                    continue
+                if pages[0].code == FAILED:
+                    raise ValueError("Expected the statistic to give one vector per group.")
+                if pages[0].code == CHANGED:
+                    raise EngineLost(changed=True)
+                answers[part] = b"".join(page.content for page in pages)
+            if len(answers) == len(lists):
+                return [answers[part] for part in lists]
+        raise EngineLost
+
+
+def _received(stream: Any) -> list[Page]:
+    """All pages of an answer, or none."""
+    try:
+        return [ray.get(page) for page in stream]
+    except ray.exceptions.RayError:
+        return []
 
 
 @dataclass(frozen=True)
@@ -84,7 +164,7 @@ class RayEngine:
     def place(self, data: UserData | RemoteUsers) -> RayUsers:
         """The users in partitions, before anything is charged; those that are there already stay."""
         if isinstance(data, RayUsers):
-            return replace(data, traffic=Traffic())
+            return data
         if not isinstance(data, UserData):
             raise TypeError(f"Expected UserData, got {type(data).__name__}: it is another engine's.")
         local = connect(self.address, self.n_partitions)
@@ -92,25 +172,24 @@ class RayEngine:
         parts = list(pairwise(ranges(data.n_users, n_parts)))
         store: Any = getattr(data, "store", None)
         bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
-        source: Any = None
+        loaders: list[Loader]
         mapped = store is not None and data.weights is None  # which no store holds
         if mapped and all(_same_memory(getattr(data, name), store.array(name)) for name in ARRAYS):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
-            source = StoredUsers(os.fspath(store.path), facts)
+            stored = StoredUsers(os.fspath(store.path), facts)
+            loaders = [Part(stored, first, last) for first, last in parts]
         elif local:
-            source = SharedMemory(bare)
-        elif not self.ship_rows:
+            shared = SharedMemory(bare)
+            loaders = [Part(shared, first, last) for first, last in parts]
+        elif self.ship_rows:
+            loaders = [Shipped([ray.put(bare.part(first, last))]) for first, last in parts]
+        else:
             raise ValueError(
                 "Expected partitions that load files themselves, as RayEngine.from_parquet makes them: rows of this "
                 "process would go through the cluster's object store, which may write them to disks; pass "
                 "RayEngine(..., ship_rows=True) if it may. Nothing was spent."
             )
-        loaders: list[Loader]
-        if source is not None:
-            loaders = [Part(source, first, last) for first, last in parts]
-        else:
-            source = loaders = [Shipped([ray.put(bare.part(first, last))]) for first, last in parts]
-        return self._started(loaders, data.insecure_seed, data.fingerprint(), source)
+        return self._started(loaders, data.insecure_seed, data.fingerprint())
 
     def from_parquet(
         self,
@@ -124,9 +203,8 @@ class RayEngine:
     ) -> RayUsers:
         """Users of a Parquet file, or a folder of them, that every node can read at this path; for `fit_users`, say.
 
-        Arguments are those of `UserData.from_parquet`. Each partition reads the column of users, and keeps its own
-        rows. With `sorted_by_user=True` it reads its row groups only: rows must be sorted by user, through all files
-        in the order of their names.
+        Arguments are those of `UserData.from_parquet`. Each partition reads the column of users, and then those row
+        groups that hold rows of its own: few, where rows are sorted by user.
         """
         schema = Schema.declare(open_parquet(path).column_names, user, features, target, classes)
         return self.from_schema(path, schema, **options)
@@ -136,28 +214,25 @@ class RayEngine:
         path: str | os.PathLike[str],
         schema: Schema,
         *,
-        sorted_by_user: bool = False,
         insecure_seed: int | None = None,
         **options: Any,
     ) -> RayUsers:
         """The same with columns that are declared already."""
-        check_seed(insecure_seed)
         key = fresh_key() if insecure_seed is None else b"insecure %d" % insecure_seed
-        Options.of(options)
+        Options.of(options | {"insecure_seed": insecure_seed})
         connect(self.address, self.n_partitions)
         n_parts, where, loaders = self._number_of_partitions(), os.fspath(Path(path).resolve()), []
         for part in range(n_parts):
             own = options | {"choice_key": key + b" of part %d" % part}
-            loaders.append(ParquetUsers(where, schema, own, part, n_parts, sorted_by_user))
-        return self._started(loaders, insecure_seed, None, None)
+            loaders.append(ParquetUsers(where, schema, own, part, n_parts))
+        return self._started(loaders, insecure_seed)
 
     def _number_of_partitions(self) -> int:
         return self.n_partitions or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def _started(self, loaders: Sequence[Loader], seed: int | None, digest: str | None, keeps: Any) -> RayUsers:
+    def _started(self, loaders: Sequence[Loader], insecure_seed: int | None, digest: str | None = None) -> RayUsers:
         """Actors that have loaded, and what is public of their users."""
-        threads = {"concurrency_groups": {SENDING: 1}}
-        kind = ray.remote(max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD", **threads)(Partition)
+        kind = ray.remote(max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD")(Partition)
         actors = tuple(kind.remote(loader) for loader in loaders)
         try:
             facts: list[Facts] = ray.get([actor.facts.remote() for actor in actors], timeout=self.timeout)
@@ -179,7 +254,6 @@ class RayEngine:
                 f"Expected userdp {userdp.__version__}, as here, on every node of the cluster: some have another "
                 "version. Nothing was spent."
             )
-        check_order([said.ends for said in facts if said.ends])
         if len({said.columns for said in facts}) > 1:
             raise ValueError("Expected the same columns in all partitions: the files differ. Nothing was spent.")
         if len({said.sources for said in facts}) > 1:
@@ -197,95 +271,60 @@ class RayEngine:
             np.dtype(dtype),
             has_targets,
             has_intercept,
-            seed,
+            insecure_seed,
             self,
             digest or together,
             actors,
             bounds,
             tuple(said.mark for said in facts),
-            known=[set() for _ in actors],
-            keeps=keeps,
-            mapped_by_all=all(isinstance(loader, Part) for loader in loaders),
+            tuple(loaders),
         )
 
     # --- what a curator asks for
 
     def total(self, statistic: Statistic, contribution: Contribution, data: RayUsers, users: np.ndarray) -> np.ndarray:
         """What the users' vectors contribute, added up; each partition adds up its own users'."""
-        request = Request(data, statistic, contribution)
-        lists = lists_of(users, data.bounds)
-        calls = [Call(part, "total", tuple(pieces(own)), request) for part, own in lists.items()]
-        answers = answers_to(data, calls)
-        if len({len(answer) for answer in answers}) > 1:
+        answers = data.answers(data.question("total", statistic, contribution), data.lists_of(users))
+        totals = [_array(answer) for answer in answers]
+        if len({len(total) for total in totals}) > 1:
             raise ValueError("Expected totals of one length.")
-        n_bytes = data.n_partitions * (request.n_bytes + len(answers[0]))
-        data.traffic.count(n_bytes, request, data.n_partitions)
-        total: np.ndarray = np.sum([np.frombuffer(answer, np.int64) for answer in answers], axis=0)
-        return total
+        return np.asarray(np.sum(totals, axis=0))
 
     def vectors(self, statistic: Statistic, data: RayUsers, users: np.ndarray, n_groups: int) -> np.ndarray:
-        """One vector per group: of single users where they live, of groups where their rows come together."""
-        if n_groups != len(users):
-            return self._of_groups(statistic, data, users, n_groups)
-        found, everyone, request = _of_users(statistic, data, users)
-        data.traffic.count(everyone, request, data.n_partitions)
-        return found
-
-    def _of_groups(self, statistic: Statistic, data: RayUsers, users: np.ndarray, n_groups: int) -> np.ndarray:
-        """Partitions take groups in turns, some at a time; rows that they do not map other partitions send them.
+        """One vector per group: of single users where they live, of groups here, where some rows at a time come.
 
         Rows of a group are visited in one mixed order, so that an iterate would have to travel with almost every row.
         """
-        request = Request(data, statistic)
+        if n_groups == len(users):
+            answers = data.answers(data.question("vectors", statistic), data.lists_of(users))
+            return np.concatenate([_array(answer) for answer in answers])[np.argsort(np.argsort(users))]
         sizes = np.full(n_groups, len(users) // n_groups) + (np.arange(n_groups) < len(users) % n_groups)
+        edges, found = np.concatenate([[0], np.cumsum(sizes)]), []
         together = max(1, _GATHERED_USERS // int(sizes[0]))
-        edges, calls, found = np.concatenate([[0], np.cumsum(sizes)]), [], []
-        for number, first in enumerate(range(0, n_groups, together)):
-            last, asked = min(first + together, n_groups), number % data.n_partitions
-            some = users[edges[first] : edges[last]]
-            senders = [] if data.mapped_by_all else _senders(data, asked, np.sort(some))
-            calls.append(Call(asked, "groups", (last - first, some.astype("<u4"), senders), request))
-        for first in range(0, len(calls), data.n_partitions):
-            found += answers_to(data, calls[first : first + data.n_partitions])
-        data.traffic.count(len(calls) * request.n_bytes + sum(map(len, found)), request, data.n_partitions)
-        return np.frombuffer(b"".join(found)).reshape(n_groups, -1)
+        for first in range(0, n_groups, together):
+            last = min(first + together, n_groups)
+            some, numbers = _gathered(data, users[edges[first] : edges[last]])
+            found.append(LocalEngine().vectors(statistic, some, numbers, last - first))
+        return np.concatenate(found)
+
+
+def _array(answer: bytes) -> np.ndarray:
+    return np.asarray(np.load(io.BytesIO(answer), allow_pickle=False))
+
+
+def _gathered(data: RayUsers, users: np.ndarray) -> tuple[UserData, np.ndarray]:
+    """A copy of these users' rows, and the numbers that they have in it."""
+    lists = data.lists_of(users)
+    parts: list[UserData] = [pickle.loads(answer) for answer in data.answers(data.question("rows"), lists)]
+    order, starts = np.sort(users), np.cumsum([0, *(part.n_users for part in parts)])
+    ends = np.searchsorted(order, data.bounds)
+    # A part of one user has another one without rows, who is in no group.
+    numbers = [start + np.arange(ends[part + 1] - ends[part]) for start, part in zip(starts, lists, strict=False)]
+    return UserData.joined(parts), np.concatenate(numbers)[np.searchsorted(order, users)]
 
 
 def _same_memory(one: Any, other: np.ndarray) -> bool:
     return isinstance(one, np.ndarray) and (one.ctypes.data, one.nbytes) == (other.ctypes.data, other.nbytes)
-
-
-def _senders(data: RayUsers, asked: int, users: np.ndarray) -> list[Sender]:
-    """Which partitions have rows of these users, who are in order, and whose; the one that is asked has its own."""
-    senders = []
-    for part, (first, last) in enumerate(pairwise(np.searchsorted(users, data.bounds))):
-        if first < last:
-            own = (users[first:last] - data.bounds[part]).astype("<u4")
-            senders.append(Sender(None if part == asked else data.actors[part], data.marks[part], own))
-    return senders
-
-
-def _width(statistic: Any, data: RayUsers) -> int:
-    """How long vectors are, tried without data."""
-    generated = generated_data(data.n_features, data.dtype)
-    return int(LocalEngine().vectors(statistic, generated, np.arange(generated.n_users), generated.n_users).shape[1])
-
-
-def _of_users(statistic: Statistic, data: RayUsers, users: np.ndarray) -> tuple[np.ndarray, int, Request]:
-    """Vectors in answers that are small enough to travel by themselves; what bytes everyone's would take; a request."""
-    width, request = _width(statistic, data), Request(data, statistic)
-    parts = np.searchsorted(data.bounds, users, side="right") - 1
-    block, places, calls = max(1, INLINE // (8 * width)), [], []
-    for part in range(data.n_partitions):
-        own = np.flatnonzero(parts == part)
-        for first in range(0, len(own), block):
-            some = own[first : first + block]
-            places.append(some)
-            calls.append(Call(part, "vectors", ((users[some] - data.bounds[part]).astype("<u4"),), request))
-    out = np.empty((len(users), width))
-    for some, answer in zip(places, answers_to(data, calls), strict=True):
-        out[some] = np.frombuffer(answer).reshape(len(some), width)
-    return out, 8 * width * data.n_users + -(-data.n_users // block) * request.n_bytes, request
 
 
 def connect(address: str | None, n_partitions: int | None) -> bool:

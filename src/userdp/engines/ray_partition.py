@@ -1,59 +1,199 @@
-"""A partition of users on Ray: the actor that computes on their rows, and how it is asked.
+"""A partition of users on Ray: how it loads its users, and the actor that computes on their rows.
 
-Nothing of a user's data is in what it says or raises: whatever fails becomes a number. Matrices that stay the same for
-many releases (a basis) are sent once, and known by their digests after. Each call comes with the mark of what was
-loaded when the partition was placed: one that was started anew, and loaded anything else, computes nothing.
+Loaders can run again, and give the same users and rows each time. Files may change between two loads, and who is in
+which partition with them: so what was loaded has a mark, of the users in their order and of the files as the system
+tells them. The driver keeps it and sends it with every question; a partition that was started anew, and loaded anything
+else, computes nothing.
 
-Calls are answered one after the other; but rows for other partitions' groups, and later pages, on a thread of their
-own: two partitions that compute groups may wait for each other's rows.
+Nothing of a user's data is in what a partition says or raises: whatever fails becomes a number. Errors of loading speak
+of files, columns and types, never of a cell.
 
 What is below 100 KiB goes from process to process in Ray's own messages; anything larger would be put into the object
-store, which may write it to a disk. So the first page of an answer comes at once, and the others are asked for. What is
-long and secret in a question comes as several arguments (but for samples of rows, and lists of very large groups).
+store, which may write it to a disk. So answers come in pages, and what is secret in a question comes in pieces.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import mmap
 import os
 import pickle
-import threading
-import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import count
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import ray
 from ray import cloudpickle
 
 import userdp
+from userdp.data.groups import Groups
+from userdp.data.schema import Schema, ids
+from userdp.data.store import ARRAYS
+from userdp.data.tables import broken, open_parquet
 from userdp.data.users import UserData
 from userdp.engines.local import LocalEngine
-from userdp.engines.ray_loaders import Loaded, Loader, Sources
 from userdp.statistics.rows import limit_threads
 
-SENDING = "sending"  # the thread on which rows and later pages are sent
 INLINE = 90_000  # bytes that travel by themselves
-DONE, FAILED, UNKNOWN_MATRIX, CHANGED, LOST = 0, 1, 2, 3, 4  # how a call went
-_MATRICES = 32  # that an actor remembers
-_FORGOTTEN = 600.0  # seconds after which nobody asks for the rest of an answer: whoever did was lost
+DONE, FAILED, CHANGED = 0, 1, 2  # how a question went
+_ROWS = 32768  # that are read at a time
+_MEANWHILE = "Expected files that stay as they are while partitions load: they changed meanwhile."
+
+Sources = tuple[tuple[str, int, int], ...]  # names of files, their sizes, and when they were last modified, in ns
 
 
-class Answer(NamedTuple):
-    """How a call went, the first of the pages, and by which process's number the others are asked for.
+# --- loaders ----------------------------------------------------------------------------------------------------------
 
-    incarnation: of the partition, another one whenever it is started anew.
+
+class Loader(Protocol):
+    """How a partition gets its users, and the files that they are from: picklable, and the same each time."""
+
+    def load(self) -> tuple[UserData, Sources]: ...
+
+
+class SharedMemory:
+    """Users in memory that processes of this machine share; neither on a disk nor in Ray's object store.
+
+    Their arrays are copied once into a file that exists in memory only, and vanishes with this process. Others map it.
     """
 
-    code: int
-    page: bytes = b""
-    n_pages: int = 1
-    incarnation: str = ""
-    number: int = 0
+    def __init__(self, data: UserData) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        self._head = pickle.dumps(data, protocol=5, buffer_callback=buffers.append)
+        number = os.memfd_create("userdp", os.MFD_CLOEXEC)
+        self._file = f"/proc/{os.getpid()}/fd/{number}"
+        self._places: list[tuple[int, int]] = []
+        with os.fdopen(number, "wb", closefd=False) as file:
+            for buffer in buffers:
+                file.seek(-(-file.tell() // 64) * 64)
+                self._places.append((file.tell(), file.write(buffer.raw())))
+            file.write(b"\0")
+        self._closed = weakref.finalize(self, os.close, number)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_closed"}
+
+    def load(self) -> tuple[UserData, Sources]:
+        with open(self._file, "rb") as file:
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return pickle.loads(self._head, buffers=[mapped[at : at + size] for at, size in self._places]), ()
+
+
+@dataclass(frozen=True)
+class StoredUsers:
+    """Users of a store, which all nodes can read at the same path: its arrays are mapped, not copied."""
+
+    folder: str
+    facts: Mapping[str, Any]
+
+    def load(self) -> tuple[UserData, Sources]:
+        files = {name: Path(self.folder, f"{name}.npy") for name in ARRAYS}
+        before = _seen(files.values(), self.folder)
+        arrays: dict[str, Any] = {name: np.asarray(np.load(file, mmap_mode="r")) for name, file in files.items()}
+        if _seen(files.values(), self.folder) != before:
+            raise ValueError(_MEANWHILE)
+        return UserData(**arrays, **self.facts), before
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the users that another loader maps."""
+
+    whole: Loader
+    first: int
+    last: int
+
+    def load(self) -> tuple[UserData, Sources]:
+        data, sources = self.whole.load()
+        return data.part(self.first, self.last), sources
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Users in Ray's object store, put there by the driver; in a list, so that Ray does not look into it."""
+
+    references: list[Any]
+
+    def load(self) -> tuple[UserData, Sources]:
+        return ray.get(self.references[0]), ()
+
+
+@dataclass(frozen=True)
+class ParquetUsers:
+    """One part of the users of Parquet files, which all nodes can read at the same path.
+
+    Users are numbered by first appearance, as in `UserData.from_parquet`, and parts are ranges of these numbers: each
+    part reads the column of users, and then those row groups that hold rows of its own.
+    """
+
+    path: str
+    schema: Schema
+    options: Mapping[str, Any]
+    part: int
+    n_parts: int
+
+    def load(self) -> tuple[UserData, Sources]:
+        before = _seen(open_parquet(self.path).files(), self.path)
+        table = part_by_users(self.path, self.schema, self.part, self.n_parts)
+        data = UserData.from_schema(table, self.schema, **{**self.options, "keep_user_ids": True})  # for the mark
+        if _seen(open_parquet(self.path).files(), self.path) != before:
+            raise ValueError(_MEANWHILE)
+        return data, before
+
+
+def _seen(files: Iterable[Path], root: str) -> Sources:
+    """Files as the system tells of them: nodes may have copies of the same name, size and time."""
+    found = [(os.path.relpath(file, root), file.stat()) for file in files]
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
+
+
+def ranges(n_users: int, n_parts: int) -> list[int]:
+    """Where contiguous near-equal parts begin, and the end."""
+    return [n_users * part // n_parts for part in range(n_parts + 1)]
+
+
+def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_parts: int) -> pa.Table:
+    """The rows of one of near-equal ranges of users, who are numbered by first appearance, in the files' order.
+
+    Row groups without such rows are not read: where a user's rows are near each other, a part reads little more than
+    its own.
+    """
+    table = open_parquet(path)
+    owners = ids(table[schema.user])
+    groups = Groups.make(owners, len(owners))
+    first, last = ranges(len(groups.offsets) - 1, n_parts)[part : part + 2]
+    if last - first < 2:
+        raise ValueError(f"Expected at least 2 users in each of {n_parts} partitions: use fewer of them.")
+    own = slice(groups.offsets[first], groups.offsets[last])
+    mine = np.zeros(len(owners), dtype=bool)
+    mine[own if groups.order is None else groups.order[own]] = True
+    columns, kept, start = list(dict.fromkeys(schema.columns)), [], 0
+    try:
+        for path_of_file in table.files():
+            with pq.ParquetFile(path_of_file, memory_map=True) as file:
+                for number in range(file.num_row_groups):
+                    end = start + file.metadata.row_group(number).num_rows
+                    if mine[start:end].any():
+                        for batch in file.iter_batches(_ROWS, row_groups=[number], columns=columns, use_threads=False):
+                            kept.append(batch.select(columns).filter(pa.array(mine[start : start + len(batch)])))
+                            start += len(batch)
+                    start = end
+        rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in kept], promote_options="permissive")
+    except (pa.ArrowException, OSError, KeyError):
+        raise ValueError(broken(Path(path))) from None
+    if start != len(mine):
+        raise ValueError(_MEANWHILE)
+    return rows
+
+
+# --- the actor --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -61,8 +201,8 @@ class Facts:
     """What a partition says of itself: to the curator, who holds the data anyway.
 
     trouble: why it could not load, in userdp's own words, or empty; columns: number of features, type of rows, whether
-    there are targets and an intercept; ends: of sorted files, the first and the last user; mark: of what it loaded,
-    with the files, `sources`, that it is from.
+    there are targets and an intercept; digest: the users' fingerprint; mark: of what it loaded, with the files,
+    `sources`, that it is from.
     """
 
     version: str = userdp.__version__
@@ -70,20 +210,19 @@ class Facts:
     n_users: int = 0
     columns: tuple[int, str, bool, bool] = (0, "", False, False)
     digest: str = ""
-    ends: tuple[Any, ...] = ()
     mark: bytes = b""
     sources: Sources = ()
 
 
-class Sender(NamedTuple):
-    """A partition that is asked for rows, the mark of what it must have loaded, and which users, as it numbers them.
+class Page(NamedTuple):
+    """A piece of an answer, and how the question went.
 
-    actor: None for the one that asks.
+    incarnation: of the partition, another one whenever it is started anew.
     """
 
-    actor: Any
-    mark: bytes
-    users: np.ndarray
+    code: int
+    content: bytes
+    incarnation: str
 
 
 class Partition:
@@ -94,238 +233,96 @@ class Partition:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         warnings.simplefilter("ignore")
-        self._loader, self._loading = loader, threading.RLock()
-        self._held: tuple[Loaded, bytes] | None = None
-        self._changed: dict[bytes, UserData] = {}
-        self._matrices: dict[bytes, np.ndarray] = {}
-        self._incarnation, self._numbers = ray.get_runtime_context().get_worker_id(), count()
-        self._unsent: dict[int, tuple[float, bytes]] = {}  # answers with later pages, by number, and since when
+        self._loader, self._incarnation = loader, ray.get_runtime_context().get_worker_id()
+        self._held: tuple[UserData, Facts] | None = None
+        self._changed: dict[bytes, UserData] = {}  # the data as the last declared changes make it
 
     def facts(self) -> Facts:
         try:
-            (data, n_users, digest, ends, sources, _), mark = self._loaded()
-            columns = (data.n_features, str(data.dtype), data.has_targets, data.has_intercept)
-            return Facts(userdp.__version__, "", n_users, columns, digest, ends, mark, sources)
+            return self._loaded()[1]
         except (ValueError, TypeError, FileNotFoundError) as error:  # which speak of files, names and types only
             said = str(error)
             return Facts(trouble=said if said.startswith("Expected ") else "Expected to load it.")
         except BaseException:
             return Facts(trouble="Expected to load it.")
 
-    def total(self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], *users: bytes) -> Answer:
-        """What these users' vectors contribute: none for all, else pieces of a `list_of` numbers."""
+    def ask(self, mark: bytes, question: bytes, *pieces: bytes) -> Iterator[Page]:
+        """The answer, in pages; pieces are of a `list_of` users, none for all users."""
+        code, answer = self._answer(mark, question, b"".join(pieces))
+        for page in pieces_of(answer) or [b""]:
+            yield Page(code, page, self._incarnation)
 
-        def compute(transforms: bytes, statistic: Any, contribution: Any) -> bytes:
+    def _answer(self, mark: bytes, question: bytes, users: bytes) -> tuple[int, bytes]:
+        try:
+            if self._loaded()[1].mark != mark:
+                return CHANGED, b""
+        except BaseException:  # no statistic can be the cause, since none runs here
+            return CHANGED, b""
+        try:
+            kind, transforms, statistic, contribution = cloudpickle.loads(question)
             data = self._transformed(transforms)
-            total = LocalEngine().total(statistic, contribution, data, self._numbers_of(b"".join(users)))
-            if total.dtype != np.int64 or total.ndim != 1:
-                raise TypeError
-            return total.tobytes()
-
-        return self._answer(mark, request, matrices, compute)
-
-    def vectors(self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], users: np.ndarray) -> Answer:
-        """One vector of each of these users."""
-
-        def compute(transforms: bytes, statistic: Any) -> bytes:
-            return self._vectors_of(transforms, statistic, users.astype(np.int64)).tobytes()
-
-        return self._answer(mark, request, matrices, compute)
-
-    def groups(
-        self,
-        mark: bytes,
-        request: bytes,
-        matrices: dict[bytes, np.ndarray],
-        n_groups: int,
-        users: np.ndarray,
-        senders: Sequence[Sender],
-    ) -> Answer:
-        """One vector of each group of these users, as all partitions together number them.
-
-        senders: whom to ask for rows, partition after partition, each for its users of these, in order; none if this
-        one maps everyone's.
-        """
-
-        def compute(transforms: bytes, statistic: Any) -> bytes | int:
-            everyone = self._loaded()[0].everyone
-            if everyone is not None:
-                data = _changed_by(transforms, everyone.taken(users.astype(np.int64)))
-                return LocalEngine().vectors(statistic, data, np.arange(len(users)), n_groups).tobytes()
-            parts = self._received(senders, transforms)
-            if isinstance(parts, int):
-                return parts
-            # A part of one user has another one without rows, who is in no group.
-            starts = np.cumsum([0, *(part.n_users for part in parts)])
-            found = [start + np.arange(len(sender.users)) for start, sender in zip(starts, senders, strict=False)]
-            numbers = np.empty(len(users), dtype=np.int64)
-            numbers[np.argsort(users)] = np.concatenate(found)
-            return LocalEngine().vectors(statistic, UserData.joined(parts), numbers, n_groups).tobytes()
-
-        return self._answer(mark, request, matrices, compute)
-
-    @ray.method(concurrency_group=SENDING)  # type: ignore[untyped-decorator]
-    def rows(self, mark: bytes, transforms: bytes, users: np.ndarray) -> Answer:
-        """A copy of these users' rows, for the partition that computes on their groups."""
-        try:
-            if not self._has(mark):
-                return Answer(CHANGED)
-            return self._paged(pickle.dumps(self._transformed(transforms).taken(users.astype(np.int64)), protocol=5))
+            numbers = numbers_of(users, data.n_users)
+            if kind == "rows":
+                return DONE, pickle.dumps(data.taken(numbers), protocol=5)
+            if kind == "total":
+                found = LocalEngine().total(statistic, contribution, data, numbers)
+                if found.dtype != np.int64 or found.ndim != 1:
+                    raise TypeError
+            else:
+                found = LocalEngine().vectors(statistic, data, numbers, len(numbers))
+            file = io.BytesIO()
+            np.save(file, found, allow_pickle=False)
+            return DONE, file.getvalue()
         except BaseException:
-            return Answer(FAILED)
+            return FAILED, b""
 
-    @ray.method(concurrency_group=SENDING)  # type: ignore[untyped-decorator]
-    def page(self, incarnation: str, number: int, page: int) -> bytes | None:
-        """A later page of an answer, in order, and nothing is held after the last; None if it is not known here."""
-        if incarnation != self._incarnation or number not in self._unsent:
-            return None
-        whole = self._unsent[number][1]
-        if (page + 1) * INLINE >= len(whole):
-            self._unsent.pop(number, None)
-        return whole[page * INLINE : (page + 1) * INLINE]
-
-    def _answer(
-        self, mark: bytes, request: bytes, matrices: dict[bytes, np.ndarray], compute: Callable[..., bytes | int]
-    ) -> Answer:
-        """What `compute` makes of the users' changes and of what was asked for, or the number of what went wrong."""
-        try:
-            if not self._has(mark):
-                return Answer(CHANGED)
-            self._matrices = dict([*self._matrices.items(), *matrices.items()][-max(_MATRICES, len(matrices)) :])
-            try:
-                asked = _Unpickler(request, self._matrices).load()
-            except _UnknownMatrixError:
-                return Answer(UNKNOWN_MATRIX)
-            found = compute(*asked)
-            return Answer(found) if isinstance(found, int) else self._paged(found)
-        except BaseException:
-            return Answer(FAILED)
-
-    def _paged(self, whole: bytes) -> Answer:
-        """An answer's first page; the others are held until they are asked for."""
-        number, n_pages, now = next(self._numbers), max(1, -(-len(whole) // INLINE)), time.monotonic()
-        for old, (since, _) in [*self._unsent.items()]:
-            if now - since > _FORGOTTEN:
-                self._unsent.pop(old, None)
-        if n_pages > 1:
-            self._unsent[number] = now, whole
-        return Answer(DONE, whole[:INLINE], n_pages, self._incarnation, number)
-
-    def _received(self, senders: Sequence[Sender], transforms: bytes) -> list[UserData] | int:
-        """The rows of each sender's users, or how the calls went."""
-        others = [sender for sender in senders if sender.actor is not None]
-        try:
-            first = ray.get([sender.actor.rows.remote(sender.mark, transforms, sender.users) for sender in others])
-        except ray.exceptions.RayError:
-            return LOST
-        codes = {answer.code for answer in first}
-        if codes - {DONE}:
-            return CHANGED if CHANGED in codes else FAILED
-        whole = completed([(sender.actor, answer) for sender, answer in zip(others, first, strict=True)])
-        if None in whole:
-            return LOST
-        came = iter([pickle.loads(rows) for rows in whole if rows is not None])
-        data = self._transformed(transforms)
-        return [data.taken(s.users.astype(np.int64)) if s.actor is None else next(came) for s in senders]
-
-    def _vectors_of(self, transforms: bytes, statistic: Any, users: np.ndarray) -> np.ndarray:
-        return LocalEngine().vectors(statistic, self._transformed(transforms), users, len(users))
-
-    def _loaded(self) -> tuple[Loaded, bytes]:
-        """What it has, and the mark of it."""
+    def _loaded(self) -> tuple[UserData, Facts]:
+        """The users, and what there is to say of them."""
         limit_threads(1)  # of this thread, and so are numpy's warnings
         np.seterr(all="ignore")
-        with self._loading:
-            if self._held is None:
-                loaded = self._loader.load()
-                self._held = loaded, loaded.mark
-            return self._held
-
-    def _has(self, mark: bytes) -> bool:
-        """Whether it could load, and has what was placed; no statistic can say so, since none runs here."""
-        try:
-            return self._loaded()[1] == mark
-        except BaseException:
-            return False
+        if self._held is None:
+            data, sources = self._loader.load()
+            digest = data.fingerprint()
+            self._held = (
+                replace(data, user_ids=None),
+                Facts(
+                    n_users=data.n_users,
+                    columns=(data.n_features, str(data.dtype), data.has_targets, data.has_intercept),
+                    digest=digest,
+                    mark=hashlib.sha256(repr((data.n_users, digest, sources)).encode()).digest(),
+                    sources=sources,
+                ),
+            )
+        return self._held
 
     def _transformed(self, transforms: bytes) -> UserData:
         """The data as declared changes make it, which are made once."""
-        with self._loading:
-            if transforms not in self._changed:
-                self._changed = {transforms: _changed_by(transforms, self._loaded()[0].data)}
-            return self._changed[transforms]
-
-    def _numbers_of(self, users: bytes) -> np.ndarray:
-        """Whom a `list_of` users names."""
-        n_users = self._loaded()[0].n_users
-        if not users:
-            return np.arange(n_users)
-        if users[:1] == b"n":
-            return np.frombuffer(users[1:], "<u4").astype(np.int64)
-        return np.flatnonzero(np.unpackbits(np.frombuffer(users[1:], np.uint8), count=n_users))
+        if transforms not in self._changed:
+            data = self._loaded()[0]
+            for change in cloudpickle.loads(transforms):
+                data = change(data)
+            self._changed = {transforms: data}
+        return self._changed[transforms]
 
 
-def _changed_by(transforms: bytes, data: UserData) -> UserData:
-    for change in cloudpickle.loads(transforms):
-        data = change(data)
-    return data
-
-
-def completed(asked: Sequence[tuple[Any, Answer]]) -> list[bytes | None]:
-    """Whole answers of actors that gave first pages; None of those whose actors were lost since."""
-    later = [
-        [actor.page.remote(first.incarnation, first.number, page) for page in range(1, first.n_pages)]
-        for actor, first in asked
-    ]
-    found: list[bytes | None] = []
-    for (_, first), references in zip(asked, later, strict=True):
-        try:
-            pages = [first.page, *ray.get(references)]
-        except ray.exceptions.RayError:
-            pages = [None]
-        found.append(None if None in pages else b"".join(pages))
-    return found
-
-
-class RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # Ray has no types here
-    """Leaves out matrices, which are known by their digests."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5)
-        self.matrices: dict[bytes, np.ndarray] = {}
-
-    def persistent_id(self, thing: Any) -> bytes | None:
-        if type(thing) is not np.ndarray or thing.ndim != 2 or thing.dtype != np.float64:
-            return None
-        digest = hashlib.sha256(repr(thing.shape).encode() + np.ascontiguousarray(thing).tobytes()).digest()
-        self.matrices[digest] = thing
-        return digest
-
-
-class _UnknownMatrixError(Exception):
-    """An actor that was started anew knows none of the matrices that were sent before."""
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, request: bytes, matrices: dict[bytes, np.ndarray]) -> None:
-        super().__init__(io.BytesIO(request))
-        self._matrices = matrices
-
-    def persistent_load(self, digest: Any) -> np.ndarray:
-        if digest not in self._matrices:
-            raise _UnknownMatrixError
-        return self._matrices[digest]
-
-
-def list_of(chosen: np.ndarray) -> bytes | None:
-    """Who takes part, of a mask: None for all; numbers, or a bit for each user, whichever is shorter."""
+def list_of(chosen: np.ndarray) -> bytes:
+    """Who takes part, of a mask: nothing for all; numbers, or a bit for each user, whichever is shorter."""
     if chosen.all():
-        return None
+        return b""
     numbers = np.flatnonzero(chosen).astype("<u4").tobytes()
     bits = np.packbits(chosen).tobytes()
     return b"n" + numbers if len(numbers) < len(bits) else b"b" + bits
 
 
-def pieces(given: bytes | None) -> list[bytes]:
-    """Something long as arguments that each travel by themselves; none for nothing."""
-    return [given[first : first + INLINE] for first in range(0, len(given), INLINE)] if given else []
+def numbers_of(users: bytes, n_users: int) -> np.ndarray:
+    """Whom a `list_of` users names."""
+    if not users:
+        return np.arange(n_users)
+    if users[:1] == b"n":
+        return np.frombuffer(users[1:], "<u4").astype(np.int64)
+    return np.flatnonzero(np.unpackbits(np.frombuffer(users[1:], np.uint8), count=n_users))
+
+
+def pieces_of(whole: bytes) -> list[bytes]:
+    """Something long in pieces that travel by themselves; none for nothing."""
+    return [whole[first : first + INLINE] for first in range(0, len(whole), INLINE)]

@@ -189,7 +189,6 @@ def minimize(
         result,
         message=message,
         bound=result.bound if option.refined else option.bound,
-        bytes_per_release=curator.bytes_per_release,
         solver=option.solver,
         mode=option.mode,
         privacy=replace(curator.statement(), affected_users=result.affected_users),

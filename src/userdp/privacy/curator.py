@@ -139,11 +139,6 @@ class Curator:
         """What the plan guarantees, and what the ledger has spent by now."""
         return self._stated()
 
-    @property
-    def bytes_per_release(self) -> float:
-        """What travels for a release, between here and where the data is; without who takes part, which is secret."""
-        return float(getattr(self._data, "bytes_per_release", 0.0))
-
     def close(self) -> None:
         """Let go of the journal, if there is one."""
         if self._journal is not None:

@@ -196,8 +196,6 @@ class Result:
     what was released;
     outside: as the plan has it; phases: what each phase released: users, groups, step size, radius, noise;
     solver, mode, privacy: who solved it, and what was guaranteed and spent on it;
-    bytes_per_release: of engines that compute elsewhere, what travels to there and back, on average, but for what is
-    secret: who takes part, and how many vectors are gathered to be compared;
     uncertainty: covariance of the weights, where standard errors were asked for;
     The following are told by releases of the default solver, and missing or NaN elsewhere. target_fraction: of least
     squares and Huber's loss, within which part of [-target_bound, target_bound] nearly all targets lie, about;
@@ -218,7 +216,6 @@ class Result:
     solver: str = ""
     mode: str = ""
     privacy: Statement | None = None
-    bytes_per_release: float = 0.0
     uncertainty: Uncertainty | None = None
     target_fraction: float = math.nan
     affected_users: AffectedUsers | None = None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from userdp import losses
-from userdp.data.schema import Schema, choose_features, ids, numbers, require_column
+from userdp.data.schema import choose_features, ids, numbers, require_column
 from userdp.data.tables import open_table
 from userdp.data.users import UserData
 from userdp.losses import Loss
@@ -138,7 +138,6 @@ def _table(task: Task) -> _Table:
     for name in others:
         require_column(table.column_names, name)
     names = choose_features(table.column_names, task.features, exclude=others)
-    table.prefetch_text(Schema(task.user, tuple(names), task.target).columns)
     identifiers = ids(table[task.user]).combine_chunks().dictionary_encode()
     users = np.asarray(identifiers.indices.fill_null(len(identifiers.dictionary)))
     if len(users) == 0:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,8 +20,53 @@ from userdp.data.schema import TEXT, as_arrow, as_bytes, declared, decoded, enco
 MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
 NO_ROWS = "Expected at least one row, got an empty table: check the source or the filter before it."
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
-_TURN_ROWS = 2048  # of which columns become rows at a time
 _THREADING_PAYS = 1 << 20  # entries below which starting threads costs more than it saves
+
+
+@dataclass(frozen=True)
+class Options:
+    """How rows are kept, as `UserData.from_arrays` says."""
+
+    max_rows_per_user: int | None = None
+    fit_intercept: bool = False
+    dtype: npt.DTypeLike | None = None
+    keep_user_ids: bool = False
+    insecure_seed: int | None = None
+    fill_missing: float | None = None
+    # For engines, instead of fresh draws, a secret by which rows of a user are kept: the same each time they are read.
+    choice_key: bytes | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.insecure_seed)
+        cap = self.max_rows_per_user
+        if cap is not None and not (isinstance(cap, (int, np.integer)) and cap >= 1):
+            raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Options:
+        *names, hidden = (field.name for field in fields(cls))
+        for name in options:
+            if name not in (*names, hidden):
+                raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
+        return cls(**options)
+
+    def usable(self, cells: np.ndarray, kept: np.dtype) -> np.ndarray:
+        """Which cells are numbers, in the type that is kept, or will be filled."""
+        with np.errstate(all="ignore"):
+            cells = cells.astype(kept, copy=False)
+        return np.asarray(np.isfinite(cells) if self.fill_missing is None else ~np.isinf(cells))
+
+    def float_type(self, given: np.dtype) -> np.dtype:
+        """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
+        follows = np.float32 if given.newbyteorder("=") == np.float32 else np.float64
+        kept: np.dtype = np.dtype(follows if self.dtype is None else self.dtype)
+        if kept not in (np.float32, np.float64):
+            raise TypeError(f"Expected dtype={kept} to be float32 or float64: pass None to follow the input.")
+        value: Any = self.fill_missing
+        number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+        if value is not None and (not number or not abs(value) <= float(np.finfo(kept).max)):
+            raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {kept}: pass None to keep NaN.")
+        return kept
 
 
 @dataclass(frozen=True)
@@ -126,25 +173,10 @@ def running_total(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def as_rows(columns: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """Put columns into rows."""
-    with np.errstate(all="ignore"):
-        for first in range(0, len(out), _TURN_ROWS):
-            some = slice(first, first + _TURN_ROWS)
-            for position, column in enumerate(columns):
-                out[some, position] = column[some]
-
-
 def check_users(n_users: int) -> None:
     """Refuse a single user; their number is public."""
     if n_users < 2:
         raise ValueError(f"Expected n_users={n_users} >= 2: privacy between users needs several of them.")
-
-
-def check_cap(cap: Any) -> None:
-    """Refuse what is no number of rows."""
-    if cap is not None and not (isinstance(cap, (int, np.integer)) and cap >= 1):
-        raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
 
 
 def check_seed(insecure_seed: Any) -> None:
