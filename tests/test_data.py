@@ -190,3 +190,19 @@ def test_a_wrong_seed_is_refused_whatever_the_data(seed, cap, tmp_path):
     ):
         with pytest.raises(ValueError, match=f"whole number >= 0, got {type(seed).__name__}"):
             make()
+
+
+def test_weights_are_cut_off_and_one_for_each_row():
+    """A weight beyond 1 would exceed what a loss promises; too few of them would be read beyond the last."""
+    X, users = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 0, 1])
+    given = np.array([0.5, 7.0, -2.0, math.nan, math.inf, 1.0])
+    expected = [0.5, 0.0, 1.0, 1.0, 0.0, 1.0]
+    assert UserData.from_arrays(X, None, users, weights=given).weights.tolist() == expected
+    assert UserData.from_arrays(X, None, users, weights=given.tolist()).weights.tolist() == expected
+    own = UserData(X, np.zeros(6), np.array([0, 3, 6]), weights=given[[0, 2, 4, 1, 3, 5]])
+    assert own.weights.tolist() == expected
+    assert not own.weights.flags.writeable
+    for wrong in (given[:5], np.append(given, 1.0)):
+        for ids in (users, np.sort(users)):
+            with pytest.raises(ValueError, match="as many weights as rows"):
+                UserData.from_arrays(X, None, ids, weights=wrong)

@@ -109,4 +109,18 @@ MUTANTS = [
         "random.default_rng().random(n)",
         "test_data.py::test_the_cap_draws_from_the_operating_system",
     ),
+    Mutant(
+        "weights: where there are too few, other rows' are taken",
+        "UserData.from_arrays",
+        "if counted is not None and len(counted) != len(X):",
+        "if False:",
+        "test_data.py::test_weights_are_cut_off_and_one_for_each_row",
+    ),
+    Mutant(
+        "weights: rows may count more often than once",
+        "UserData.__post_init__",
+        "np.fmin(np.fmax(weights, 0.0), 1.0)",
+        "weights",
+        "test_data.py::test_weights_are_cut_off_and_one_for_each_row",
+    ),
 ]

@@ -46,7 +46,7 @@ class UserData:
     public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
     given: they are then NaN. With `has_intercept` there is one more feature after those of the columns, which is 1 in
     all rows and held nowhere; `dense` gives rows with it.
-    `weights` (n_rows,) float64, from 0 to 1, say how often rows count; None: all of them once.
+    `weights` (n_rows,) float64, cut off at 0 and 1, say how often rows count (0 for NaN); None: all of them once.
     `affected` (n_users,) tells which users lost rows because cells, or the target, were missing or infinite: private.
     `store` is where arrays are mapped from, of data that is larger than memory.
     `source` names the file and the columns that rows come from, which are public.
@@ -80,7 +80,11 @@ class UserData:
             "affected": (affected, bool),
         }
         if self.weights is not None:
-            arrays["weights"] = self.weights, np.float64
+            weights = np.asarray(self.weights, dtype=np.float64)
+            # A weight above 1 would exceed what losses' constants promise; an error would tell of it.
+            if not np.all((weights >= 0) & (weights <= 1)):
+                weights = np.fmin(np.fmax(weights, 0.0), 1.0)
+            arrays["weights"] = weights, np.float64
         for name, (array, kind) in arrays.items():
             view = np.ascontiguousarray(array, dtype=kind).view()
             view.flags.writeable = False
@@ -228,7 +232,8 @@ class UserData:
         targets, each cell is read by itself: what is no number becomes NaN.
         X in float32 or float64 whose users are already next to each other is used as it is, without a copy, and so is y
         in float64; do not change them afterwards. Without targets (y=None) they are NaN. With `fit_intercept` there is
-        one more feature, which is 1 and held nowhere. `weights` are from 0 to 1, one for each row: how often it counts.
+        one more feature, which is 1 and held nowhere. `weights` are from 0 to 1 (those beyond are cut off, and 0 if no
+        number), one for each row: how often it counts.
 
         Rows with a NaN or infinite cell, or such a target, are left out; a user of whom no row is left stays a user,
         without rows. `fill_missing`, a number that is chosen publicly and not from the data, goes into every NaN cell
@@ -244,6 +249,9 @@ class UserData:
         targets = None if y is None else numbers("y", y)
         if targets is not None and len(targets) != len(X):
             raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
+        counted = None if weights is None else numbers("weights", weights)
+        if counted is not None and len(counted) != len(X):  # a shorter column would be read beyond its end
+            raise ValueError("Expected as many weights as rows, but they differ in length: pass one per row.")
         usable = _usable_rows(X, targets, options, kept_type)
         groups = Groups.make(users, len(X))
         user_ids = groups.ids(users) if keep_user_ids else None
@@ -258,7 +266,7 @@ class UserData:
             rows = np.empty((groups.n_rows, X.shape[1]), dtype=kept_type)
             groups.gather(X, rows)
         borrowed = isinstance(rows, np.ndarray) and np.may_share_memory(rows, X)
-        return cls._grouped(rows, targets, groups, user_ids, options, borrowed, weights)
+        return cls._grouped(rows, targets, groups, user_ids, options, borrowed, counted)
 
     @classmethod
     def from_table(
