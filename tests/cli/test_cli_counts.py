@@ -130,7 +130,7 @@ def test_weights_of_classes(folder, tmp_path):
         ((*EXPOSED, "--memory-limit", "1GB"), "no --memory-limit with --weight or --exposure"),
         (("--target", "coin", "--classes", "no,yes", "--weight", "weight"), "Expected max_weight, the public"),
         (("--target", "coin", "--classes", "no,yes", "--class-weight", "si=2"), "class_weight of the classes"),
-        (("--target", "coin", "--classes", "no,yes", "--class-weight", "yes=-2"), "numbers >= 0"),
+        (("--target", "coin", "--classes", "no,yes", "--class-weight", "yes=-2"), "a finite number >= 0"),
         (("--target", "coin", "--classes", "no,yes", "--class-weight", "no=0,yes=0"), "above 0 for at least one"),
         (("--target", "coin", "--classes", "no,yes", "--exposure", "hours"), "--exposure with --loss poisson only"),
     ],

@@ -137,7 +137,7 @@ def test_a_dry_run_counts_users_and_spends_nothing(files, tmp_path):
 def test_a_ledger_adds_up_and_refuses(files, tmp_path):
     ledger = tmp_path / "people.ledger"
     arguments = ("fit", files / "data.parquet", *FLAG, "--ledger", ledger)
-    assert "makes one" in run(*arguments, "-o", tmp_path / "1.json").stderr
+    assert "`userdp ledger new`" in run(*arguments, "-o", tmp_path / "1.json").stderr
     Ledger(Budget(5.0, 1e-5), ledger)
     assert run(*arguments, "-o", tmp_path / "1.json").exit_code == 0
     refused = run(*arguments, "-o", tmp_path / "2.json")
@@ -254,7 +254,8 @@ def test_a_fit_that_was_stopped_goes_on_by_its_journal_alone(files, tmp_path, mo
     assert (result.exit_code, "it has ended" in " ".join(result.stderr.split())) == (1, True)
     assert np.array_equal(load_model(tmp_path / "m.json").coef_, first.coef_)
     assert len(Ledger.open(ledger).charges()) == 1
-    (tmp_path / "l.db").unlink()
+    ledger.unlink()
+    Ledger(Budget(9.0, 1e-5), ledger)
     result = run("resume", journal)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "its ledger is another" in result.stderr

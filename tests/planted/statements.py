@@ -147,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "report: an estimate is called a bound",
-        "checked",
+        "_completed",
         'whole["solver"] not in PROVEN',
         "False",
         "test_report.py::test_an_estimate_is_called_one",

@@ -63,10 +63,10 @@ class Evaluate:
 class _Rows(NamedTuple):
     """What is read of the table."""
 
-    matrix: Any
+    cells: Any
     targets: np.ndarray
     exposed: np.ndarray | None
-    owners: Any
+    user_ids: Any
 
 
 @o.taking(Evaluate)
@@ -120,8 +120,8 @@ def evaluate(_: typer.Context, given: Evaluate) -> None:
 def _open(model: LinearModel, table: TableFile, read: _Rows, given: Evaluate) -> None:
     """Scores of the model and of a constant, for rows and for users, without privacy."""
     weights = {"rows": weights_of(table, given.weight, len(read.targets))}
-    if read.owners is not None:
-        weights["users"] = _weights(read.owners, weights["rows"])
+    if read.user_ids is not None:
+        weights["users"] = _weights(read.user_ids, weights["rows"])
     score_rows = _class_scores if model._classifies else _number_scores
     scores = {who: score_rows(model, read, each) for who, each in weights.items()}
     show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
@@ -154,9 +154,9 @@ def _private(model: LinearModel, table: TableFile, read: _Rows, ledger: Ledger |
     )
     # Each row by itself, so that nothing is told of others. Described columns are finite already.
     n_rows = len(read.targets)
-    cells, sound = finite(read.matrix) if model.columns is None else (read.matrix, np.ones(n_rows, dtype=bool))
+    cells, sound = finite(read.cells) if model.columns is None else (read.cells, np.ones(n_rows, dtype=bool))
     own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))
-    places = row_places(n_rows, read.owners, given.max_rows_per_user, given.insecure_seed)
+    places = row_places(n_rows, read.user_ids, given.max_rows_per_user, given.insecure_seed)
 
     def scored() -> np.ndarray:
         return layout.rows(compared(model, cells, read.targets, sound, layout.scale, read.exposed), own)
@@ -200,7 +200,7 @@ def _class_scores(model: LinearModel, read: _Rows, weights: np.ndarray) -> dict[
     """Log loss if there are probabilities, AUC of two classes, accuracy; of the model and of the classes' fractions."""
     labels, classes = read.targets.astype(np.int64), np.arange(len(model.classes_))
     fractions = np.bincount(labels, weights, len(classes)) / weights.sum()
-    chances = predicted(model.predict_proba, read.matrix) if hasattr(model, "predict_proba") else None
+    chances = predicted(model.predict_proba, read.cells) if hasattr(model, "predict_proba") else None
 
     def scores(margins: np.ndarray, chances: np.ndarray | None) -> _Scores:
         found = {}
@@ -214,7 +214,7 @@ def _class_scores(model: LinearModel, read: _Rows, weights: np.ndarray) -> dict[
     constant = np.broadcast_to(fractions, (len(labels), len(classes)))
     margins = constant[:, 1] - constant[:, 0] if len(classes) == 2 else constant
     return {
-        "model": scores(predicted(model.decision_function, read.matrix), chances),
+        "model": scores(predicted(model.decision_function, read.cells), chances),
         "constant": scores(margins, None if chances is None else constant),
     }
 
@@ -240,4 +240,4 @@ def _number_scores(model: LinearModel, read: _Rows, weights: np.ndarray) -> dict
         shown["MAE"] = float(np.average(np.abs(predictions - targets), weights=weights))
         return shown | ({"D2" if counts else "R2": 1 - found / least} if least else {})
 
-    return {"model": scores(predicted(model.predict, read.matrix) * amounts), "constant": scores(constant)}
+    return {"model": scores(predicted(model.predict, read.cells) * amounts), "constant": scores(constant)}

@@ -48,9 +48,9 @@ def checked(record: object) -> dict[str, Any]:
 def _completed(record: Any) -> dict[str, Any]:
     whole = dict(_OPTIONAL) | {str(key): value for key, value in record.items()}
     whole["phases"] = [dict(phase) for phase in whole["phases"]]
+    _check(whole.get("format") == FORMAT, f'its format is "{FORMAT}"')
     width, rows = whole["n_features"], whole["coef"]
     errors: list[float] | None = None
-    _check(whole["format"] == FORMAT, f'its format is "{FORMAT}"')
     _check(whole["n_users"] >= 1 and rows and all(len(row) == width for row in rows), "rows of n_features numbers")
     _check(len(whole["intercept"]) in (0, len(rows)), "one intercept per output, or none")
     _check(whole["features"] is None or len(whole["features"]) == width, "a name for each feature, or none")
