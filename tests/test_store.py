@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 from userdp import Budget, Clip, Curator, Ledger, LinearRegression, LogisticRegression, Plan, Step, UserData
 from userdp.cli import app
 from userdp.data import store as stores
-from userdp.data import users
 from userdp.data.schema import Schema
 from userdp.data.store import StoreWarning, parsed_limit
 from userdp.data.tables import open_table
@@ -215,7 +214,7 @@ def test_a_store_is_used_again_and_secret(source, monkeypatch):
 
 
 def test_the_default_place_is_beside_the_table(source, monkeypatch):
-    monkeypatch.setattr(users, "fits_memory", lambda *args: False)
+    monkeypatch.setattr(stores, "_BYTES_PER_ROW", 10**9)
     data = stored(source, store=None)
     assert data.store.path == source.with_name("visits.parquet.userdp-store")
 

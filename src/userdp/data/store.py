@@ -148,30 +148,30 @@ def in_bytes(size: float) -> str:
     return f"{math.ceil(size)} bytes"
 
 
-def fits_memory(table: TableFile, request: Request, limit: int) -> bool:
-    """Whether the table can be read into memory as a whole."""
-    return table.count() * (request.row_bytes + _BYTES_PER_ROW) <= limit
-
-
-def default_place(table: TableFile) -> Path:
-    """Beside the table."""
-    path = table.path.resolve()
-    return path.with_name(path.name + SUFFIX)
-
-
 def open_store(
     table: TableFile,
-    request: Request,
-    place: Path,
-    limit: int,
+    schema: Schema,
+    options: Options,
+    memory_limit: int | str | None,
+    place: str | os.PathLike[str] | None,
     tell: Callable[[str], None],
     progress: bool | None = None,
-) -> Store:
-    """The table's store at this place, which is made if there is none, and made anew if it is of something else.
+) -> Store | None:
+    """The table's store, which is made if there is none at its place, and made anew if it is of something else.
 
-    `tell` gets a sentence if what was there is replaced. `progress` as `minimize` has it.
+    None if the table fits into memory and no place was named; else a store stands beside the table. `tell` gets a
+    sentence if what was there is replaced. `progress` as `minimize` has it.
     """
-    place = place.resolve()
+    if not isinstance(table, TableFile):
+        raise TypeError(f"Expected a file for memory_limit, got {type(table).__name__}: it is in memory already.")
+    if memory_limit is None:
+        raise ValueError("Expected memory_limit with store: say how much memory may be used, '2GB', say.")
+    limit = parsed_limit(memory_limit)
+    request = Request(schema, options, options.float_type(np.dtype(np.float64)))
+    if place is None and table.typed and table.count() * (request.row_bytes + _BYTES_PER_ROW) <= limit:
+        return None
+    beside = table.path.resolve()
+    place = beside.with_name(beside.name + SUFFIX) if place is None else Path(place).resolve()
     _check_request(table, request, limit)
     store = None
     if place.exists():
@@ -280,7 +280,7 @@ def _ids_of(found: pa.Array, kind: pa.DataType) -> tuple[Any, ...]:
 
 def sources_of(table: TableFile) -> list[list[Any]]:
     """The files that a table is in, as far as the system tells."""
-    files = [(os.path.relpath(path, table.path), path.stat()) for path in table.files()]
+    files = [(os.path.relpath(path, table.path), path.stat()) for path in table.files]
     return [[name, file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino] for name, file in files]
 
 

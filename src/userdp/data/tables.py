@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,11 @@ class TableFile:
         typed: bool = True,
         scan: Callable[[list[str], int], Iterable[pa.RecordBatch]] | None = None,
         count: Callable[[], int] | None = None,
-        files: Callable[[], list[str]] | None = None,
+        files: Sequence[Path] = (),
     ) -> None:
         self.path, self.column_names, self.typed = path, list(schema.names), typed
-        self._schema, self._read, self._scan, self._count, self._files = schema, read, scan, count, files
+        self.files = list(files) or [path]
+        self._schema, self._read, self._scan, self._count = schema, read, scan, count
 
     def __getitem__(self, name: str) -> pa.ChunkedArray | Untyped:
         return self.columns([name])[name]
@@ -80,10 +81,6 @@ class TableFile:
         cells = pa.chunked_array([], self.type_of(name))
         return cells if self.typed else Untyped(cells)
 
-    def files(self) -> list[Path]:
-        """The files that the table is in."""
-        return [self.path] if self._files is None else [Path(file) for file in self._files()]
-
     def count(self) -> int:
         """How many rows there are, as far as formats with types tell. Private: do not publish it."""
         try:
@@ -97,7 +94,7 @@ class TableFile:
         try:
             for batch in self._scan(names, at_most):
                 yield batch.columns
-        except (pa.ArrowException, OSError):
+        except (pa.ArrowException, OSError, KeyError):
             raise ValueError(broken(self.path)) from None
 
     def guess(self, name: str) -> pa.ChunkedArray:
@@ -175,36 +172,27 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 
 
 def _open_parquet(path: Path) -> TableFile:
-    if path.is_dir():
-        from pyarrow import dataset  # loads pandas
-
-        source = dataset.dataset(path, format="parquet")
-        if not source.files:
+    files = [path]
+    if path.is_dir():  # with folders in it; hidden ones do not count
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        files = [f for f in found if not any(n.startswith((".", "_")) for n in f.relative_to(path).parts)]
+        if not files:
             raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
-        little = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
-        little["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-        return TableFile(
-            path,
-            source.schema,
-            lambda names: source.to_table(columns=names),
-            scan=lambda names, at_most: source.to_batches(columns=names, batch_size=at_most, **little),
-            count=source.count_rows,
-            files=lambda: source.files,
-        )
 
     def read(columns: list[str]) -> pa.Table:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            return file.read(columns=columns)
+        tables = [pyarrow.parquet.ParquetFile(file).read(columns=columns) for file in files]
+        return pa.concat_tables(tables, promote_options="permissive")
 
     def scan(columns: list[str], at_most: int) -> Iterator[pa.RecordBatch]:
-        with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
-            for batch in file.iter_batches(at_most, columns=columns, use_threads=False):
-                yield batch.select(columns)  # which come in the file's order
+        for path_of_file in files:
+            with pyarrow.parquet.ParquetFile(path_of_file, memory_map=True) as file:
+                for batch in file.iter_batches(at_most, columns=columns, use_threads=False):
+                    yield batch.select(columns)  # which come in the file's order
 
     def count() -> int:
-        return int(pyarrow.parquet.read_metadata(path).num_rows)
+        return sum(pyarrow.parquet.read_metadata(file).num_rows for file in files)
 
-    return TableFile(path, pyarrow.parquet.read_schema(path), read, scan=scan, count=count)
+    return TableFile(path, pyarrow.parquet.read_schema(files[0]), read, scan=scan, count=count, files=files)
 
 
 def _open_csv(path: Path) -> TableFile:

@@ -29,7 +29,7 @@ from userdp.data.groups import Groups, Options, check_seed, running_total
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
-from userdp.data.store import ARRAYS, Request, Store, StoreWarning, default_place, fits_memory, open_store, parsed_limit
+from userdp.data.store import ARRAYS, Store, StoreWarning, open_store
 from userdp.data.tables import TableFile, open_parquet
 
 _COLUMNS, _CELLS = 16, 1 << 24  # that are read at a time: so many columns, or more if cells are no more than these
@@ -352,7 +352,7 @@ class UserData:
         """
         kept = Options.of(options)
         if memory_limit is not None or store is not None:
-            opened = _stored(table, schema, kept, memory_limit, store, progress, tell or _warn)
+            opened = open_store(table, schema, kept, memory_limit, store, tell or _warn, progress)
             if opened is not None:
                 return cls._of_store(opened, schema, kept, check)
         kept_type = kept.float_type(np.dtype(np.float64))
@@ -419,27 +419,6 @@ class UserData:
         facts["affected"] = groups.affected
         facts["weights"] = None if weights is None else groups.targets(weights)
         return cls(rows, groups.targets(targets), groups.offsets, user_ids, options.insecure_seed, **facts)
-
-
-def _stored(
-    table: Any,
-    schema: Schema,
-    options: Options,
-    memory_limit: int | str | None,
-    place: str | os.PathLike[str] | None,
-    progress: bool | None,
-    tell: Callable[[str], None],
-) -> Store | None:
-    """The table's store; None if it fits into memory and no place was named."""
-    if not isinstance(table, TableFile):
-        raise TypeError(f"Expected a file for memory_limit, got {type(table).__name__}: it is in memory already.")
-    if memory_limit is None:
-        raise ValueError("Expected memory_limit with store: say how much memory may be used, '2GB', say.")
-    limit = parsed_limit(memory_limit)
-    request = Request(schema, options, options.float_type(np.dtype(np.float64)))
-    if place is None and table.typed and fits_memory(table, request, limit):
-        return None
-    return open_store(table, request, default_place(table) if place is None else Path(place), limit, tell, progress)
 
 
 def _warn(message: str) -> None:

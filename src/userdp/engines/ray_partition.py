@@ -140,10 +140,10 @@ class ParquetUsers:
     n_parts: int
 
     def load(self) -> tuple[UserData, Sources]:
-        before = _seen(open_parquet(self.path).files(), self.path)
+        before = _seen(open_parquet(self.path).files, self.path)
         table = part_by_users(self.path, self.schema, self.part, self.n_parts)
         data = UserData.from_schema(table, self.schema, **{**self.options, "keep_user_ids": True})  # for the mark
-        if _seen(open_parquet(self.path).files(), self.path) != before:
+        if _seen(open_parquet(self.path).files, self.path) != before:
             raise ValueError(_MEANWHILE)
         return data, before
 
@@ -176,7 +176,7 @@ def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_par
     mine[own if groups.order is None else groups.order[own]] = True
     columns, kept, start = list(dict.fromkeys(schema.columns)), [], 0
     try:
-        for path_of_file in table.files():
+        for path_of_file in table.files:
             with pq.ParquetFile(path_of_file, memory_map=True) as file:
                 for number in range(file.num_row_groups):
                     end = start + file.metadata.row_group(number).num_rows
