@@ -8,8 +8,8 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize
 from userdp.privacy.accounting import fits
-from userdp.solvers.base import Found
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Found
 from userdp_research.levy import LevyPhase, PhasedWinsorizedSteps, feasible, plan_levy
 from userdp_research.rotation import rotate
 

@@ -10,8 +10,8 @@ from support_solvers import best_risk, make_users, risk
 from userdp import Ball, Box, Budget, Curator, Ledger, losses, minimize, plan
 from userdp.privacy.accounting import BudgetExceeded
 from userdp.privacy.mechanisms.clip import Clip
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp_research.disjoint_batches import plan_disjoint_batches
 from userdp_research.group_privacy import plan_group_privacy
 from userdp_research.mechanisms.perturbation import Perturbation

@@ -24,7 +24,7 @@ from userdp.engines import EngineLost, LocalEngine, engine_of
 from userdp.engines.local import ComputedAnew
 from userdp.privacy.mechanisms.clip import ClippedTotal
 from userdp.privacy.noise import noise_source
-from userdp.solvers.base import SOLVERS
+from userdp.solvers.solver import SOLVERS
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, UserGradients
 from userdp.statistics.moments import UserMean
 from userdp.statistics.sgd import OnePassSGD

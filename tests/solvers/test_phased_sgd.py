@@ -14,8 +14,8 @@ from userdp.models.fitting import minimize
 from userdp.paper import phased_sgd as tight
 from userdp.paper.preconditioning import Preconditioner
 from userdp.privacy.accounting import epsilon_at, fits
-from userdp.solvers.base import Found, run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Found, run
 from userdp.statistics.sgd import OnePassSGD
 
 BUDGET = Budget(1.0, 1e-6)

@@ -20,9 +20,9 @@ from userdp.privacy import curator as curators
 from userdp.privacy.accounting import Cost, fits
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.solvers import whitened_clip
-from userdp.solvers.base import carry_out
 from userdp.solvers.planner import choose
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import carry_out
 from userdp.solvers.whitened_clip import plan_whitened_clip
 from userdp.solvers.whitening import (
     MOST_FEATURES,

@@ -29,9 +29,9 @@ from userdp.paper.accelerated import OUTLIERS, RADII, GradientPhase, GradientSte
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.solvers.base import SolverPlan, check_sizes
 from userdp.solvers.mean_plans import means_noise, plan_means
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan, check_sizes
 from userdp_research.descent import AveragedSGD, sgd_excess, sgd_step
 
 _FEWEST_STEPS = 32  # from which on the bound holds for non-smooth losses

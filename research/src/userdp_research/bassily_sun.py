@@ -43,7 +43,9 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
+from userdp.solvers.mean_plans import sampled_multiplier
+from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
     Found,
     Phase,
     Releases,
@@ -53,8 +55,6 @@ from userdp.solvers.base import (
     check_sizes,
     gradients_of_samples,
 )
-from userdp.solvers.mean_plans import sampled_multiplier
-from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.mechanisms.winsorized import Winsorized
 from userdp_research.rotation import Rotated, rotated_size, unrotate

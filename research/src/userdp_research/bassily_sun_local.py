@@ -28,8 +28,8 @@ from userdp.losses import Loss, smoothed
 from userdp.paper.descent import Nesterov, steadied
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Found, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.bassily_sun import RotatedRange, too_few
 from userdp_research.mechanisms.local import LocalReports, LocalVotes

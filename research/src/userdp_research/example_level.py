@@ -27,8 +27,17 @@ from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest, check_sizes, gradients_of_samples
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    cheapest,
+    check_sizes,
+    gradients_of_samples,
+)
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import step_and_bound
 from userdp_research.descent import AveragedSGD

@@ -33,7 +33,9 @@ import numpy as np
 
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
+from userdp.solvers.mean_plans import sampled_multiplier
+from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
     Found,
     Phase,
     Releases,
@@ -44,8 +46,6 @@ from userdp.solvers.base import (
     largest_sample,
     too_few_gradients,
 )
-from userdp.solvers.mean_plans import sampled_multiplier
-from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import price_of_users
 from userdp_research.descent import sgd_excess

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.solvers.base import Found, Phase, Releases, Request
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Found, Phase, Releases, Request
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows, check_loss
 

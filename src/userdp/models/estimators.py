@@ -28,7 +28,7 @@ from userdp import losses
 from userdp.data.schema import is_boolean, label_set, numbers, positions
 from userdp.losses import Loss
 from userdp.models.linear import LinearModel, TargetScale, Weighed, documented_model
-from userdp.solvers.base import Result
+from userdp.solvers.solver import Result
 
 _NARROW = 0.02  # of a declared range: if nearly all targets lie within that much of it a fit says that it is too wide
 

@@ -38,7 +38,7 @@ from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
 from userdp.privacy.accounting import Budget
 from userdp.privacy.guarantee import AffectedUsers, Statement
-from userdp.solvers.base import Result, Uncertainty
+from userdp.solvers.solver import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file
 PIPELINE_FORMAT = "userdp pipeline 1"

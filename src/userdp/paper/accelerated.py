@@ -58,16 +58,6 @@ from userdp.privacy.accounting import (
 from userdp.privacy.mechanisms.concentration import added_user_sensitivity
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
-    Found,
-    Phase,
-    Releases,
-    Request,
-    SolverPlan,
-    cheapest_plan,
-    check_sizes,
-    gradients_of_samples,
-)
 from userdp.solvers.mean_plans import (
     FAILURE_FRACTION,
     left_outside,
@@ -79,6 +69,16 @@ from userdp.solvers.mean_plans import (
     searched_users,
 )
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    cheapest_plan,
+    check_sizes,
+    gradients_of_samples,
+)
 from userdp.solvers.whitening import MOST_FEATURES
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.smoothing import BallSmoothing

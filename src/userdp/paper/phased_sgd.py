@@ -43,9 +43,9 @@ from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.mean_plans import FAILURE_FRACTION
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.whitening import MOST_FEATURES
 from userdp.statistics import sgd
 from userdp.statistics.gradients import MOST_PULL

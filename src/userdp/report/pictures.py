@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.base import SOLVERS
 from userdp.solvers.planner import Comparison, consider
+from userdp.solvers.solver import SOLVERS
 
 if TYPE_CHECKING:
     from userdp.auditing.run import AuditReport

@@ -39,10 +39,10 @@ from userdp.losses import known
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Releases, Request, Uncertainty
 from userdp.solvers.planner import AUTO, Option
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, told_curvature
+from userdp.solvers.solver import Found, Releases, Request, Uncertainty
 from userdp.solvers.whitened_clip import Run, State, WhitenedClip, unit_effects
 from userdp.solvers.whitening import block_of
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights

@@ -17,8 +17,8 @@ from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
 from userdp.privacy.mechanisms.base import check_counts
-from userdp.solvers.base import PROVEN, SOLVERS, SolverPlan, without_delta
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import PROVEN, SOLVERS, SolverPlan, without_delta
 
 AUTO = "whitened-clip"
 _USUAL_RADIUS, _NO_LIMIT = 10.0, 1e9

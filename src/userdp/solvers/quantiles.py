@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import ndtri
 
-from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Releases, Request
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
 _MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth

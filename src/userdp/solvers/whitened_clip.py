@@ -40,16 +40,6 @@ from userdp.privacy.guarantee import AffectedUsers
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
-    Found,
-    Phase,
-    Releases,
-    Request,
-    SolverPlan,
-    gradients_of_samples,
-    largest_sample,
-    too_few_gradients,
-)
 from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.schedule import (
@@ -65,6 +55,16 @@ from userdp.solvers.schedule import (
     n_recalibrated,
 )
 from userdp.solvers.shrinkage import Axes, Visit, curved_along, expected, told_curvature
+from userdp.solvers.solver import (
+    Found,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    gradients_of_samples,
+    largest_sample,
+    too_few_gradients,
+)
 from userdp.solvers.whitening import Coordinates, public_coordinates, release_coordinates, whitening_steps
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 

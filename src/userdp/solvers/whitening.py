@@ -26,7 +26,7 @@ import numpy as np
 from userdp.domains import Domain
 from userdp.privacy.mechanisms.clip import Clip
 from userdp.privacy.plan import Step
-from userdp.solvers.base import Releases, Request
+from userdp.solvers.solver import Releases, Request
 from userdp.statistics.gradients import RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, symmetric
 from userdp.statistics.rows import triangular

@@ -24,8 +24,8 @@ from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.paper import paper_theorems
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.solvers.base import SOLVERS, SolverPlan
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS, SolverPlan
 from userdp_research.bench.cells import Cell, Record
 from userdp_research.bench.generated import generate
 from userdp_research.bench.references import Yardstick, mean_loss, optimum, user_optimum, yardstick
