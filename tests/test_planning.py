@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from userdp.paper.mean_plans import left_outside, plan_means, plan_search, search_grid, searched_users
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.noise import SeededNoise
-from userdp.solvers.mean_plans import left_outside, plan_means, plan_search, search_grid, searched_users
 
 CASES = [
     (1000, 4.0, 1),

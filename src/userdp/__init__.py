@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.pipelines import make_pipeline as make_pipeline
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
     from userdp.models.sklearn_compat import PrivacyWarning, UtilityWarning
+    from userdp.paper.mean_plans import plan_means as plan_means
     from userdp.privacy.accounting import Budget, BudgetExceeded
     from userdp.privacy.accounting import Cost as Cost
     from userdp.privacy.accounting import gaussian_multiplier as gaussian_multiplier
@@ -46,7 +47,6 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanisms.outlier_removal import radius_grid as radius_grid
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
-    from userdp.solvers.mean_plans import plan_means as plan_means
     from userdp.solvers.planner import plan
     from userdp.solvers.problem import Problem as Problem
     from userdp.solvers.solver import Result
@@ -84,7 +84,7 @@ _PUBLIC = {
     "privacy.plan": ("Plan", "Step"),
     "solvers.solver": ("Result", "register"),
     "solvers.planner": ("plan",),
-    "solvers.mean_plans": ("plan_means",),
+    "paper.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
     "statistics.gradients": ("MeanGradient", "UserGradients"),
     "statistics.moments": ("SecondMoment", "UserMean"),

@@ -26,10 +26,10 @@ import numpy as np
 
 from userdp.domains import Domain
 from userdp.paper.accelerated import OUTLIERS, RADII, GradientPhase, GradientSteps
+from userdp.paper.mean_plans import means_noise, plan_means
 from userdp.privacy.accounting import Budget
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
-from userdp.solvers.mean_plans import means_noise, plan_means
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import SolverPlan, check_sizes
 from userdp_research.descent import AveragedSGD, sgd_excess, sgd_step

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
+from userdp.paper.mean_plans import sampled_multiplier
 from userdp.privacy.accounting import (
     Budget,
     BudgetExceeded,
@@ -43,7 +44,6 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import (
     Found,

@@ -31,9 +31,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from userdp.paper.mean_plans import sampled_multiplier
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.mean_plans import sampled_multiplier
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import (
     Found,

@@ -46,6 +46,16 @@ import numpy as np
 from userdp.domains import Domain
 from userdp.losses import Loss, smoothed
 from userdp.paper.descent import Descent, Nesterov, steadied
+from userdp.paper.mean_plans import (
+    FAILURE_FRACTION,
+    left_outside,
+    means_noise,
+    plan_means,
+    plan_search,
+    sampled_multiplier,
+    search_grid,
+    searched_users,
+)
 from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import (
     AddedUserMultiplier,
@@ -58,16 +68,6 @@ from userdp.privacy.accounting import (
 from userdp.privacy.mechanisms.concentration import added_user_sensitivity
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.mean_plans import (
-    FAILURE_FRACTION,
-    left_outside,
-    means_noise,
-    plan_means,
-    plan_search,
-    sampled_multiplier,
-    search_grid,
-    searched_users,
-)
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import (
     Found,

@@ -37,13 +37,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from userdp.domains import Ball, Domain
+from userdp.paper.mean_plans import FAILURE_FRACTION
 from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
 from userdp.privacy.mechanisms import concentration
 from userdp.privacy.mechanisms.base import check_counts
 from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.mean_plans import FAILURE_FRACTION
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.whitening import MOST_FEATURES
