@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from userdp.paper.accelerated import cheapest_plan
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.problem import Problem
@@ -34,7 +35,6 @@ from userdp.solvers.solver import (
     Releases,
     Request,
     SolverPlan,
-    cheapest,
     check_sizes,
     gradients_of_samples,
 )
@@ -86,8 +86,13 @@ def plan_example_level(
             f"Expected max_gradients={max_gradients} >= {min(sizes)[0]:,}, for {_ROUNDS[0]} rounds on few rows. "
             "Nothing was spent."
         )
-    best = cheapest(choices, _TOLERANCE)
-    rounds, q = best.rounds, best.q
+    plan = cheapest_plan(choices, _TOLERANCE, None, lambda best: _plan(*size, budget, best))
+    assert plan is not None, "any number of users will do"
+    return plan
+
+
+def _plan(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, best: _Choice) -> SolverPlan:
+    size, rounds, q = (problem, n_users, rows_per_user), best.rounds, best.q
     multiplier = row_multiplier(budget, rows_per_user, q, rounds)
     step_size, bound = _step_and_bound(*size, rounds, q, multiplier)
     mean = SampledRows(n_users, rows_per_user, q, multiplier, claimed_epsilon(budget), rounds)

@@ -30,10 +30,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from userdp.paper.accelerated import cheapest_plan
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.problem import Problem
-from userdp.solvers.solver import Found, Phase, Releases, Request, SolverPlan, cheapest_plan, check_sizes
+from userdp.solvers.solver import Found, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.bassily_sun import (
     STEPS,

@@ -38,8 +38,9 @@ that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,6 @@ from userdp.solvers.solver import (
     Releases,
     Request,
     SolverPlan,
-    cheapest_plan,
     check_sizes,
     gradients_of_samples,
 )
@@ -250,6 +250,25 @@ def plan_accelerated(
             f"of {rows_per_user} rows, of whom a step cannot take fewer: allow more, or cap rows_per_user lower."
         )
     return plan
+
+
+def cheapest_plan(
+    choices: Sequence[Any], tolerance: float, max_gradients: int | None, make: Callable[[Any], SolverPlan]
+) -> SolverPlan | None:
+    """The plan with the fewest `gradients` whose `excess` is within `tolerance` of the least; None if there is none.
+
+    Noise of samples is estimated only when choices are compared: there may be too little budget for some.
+    """
+    allowed = [choice for choice in choices if max_gradients is None or choice.gradients <= max_gradients]
+    while allowed:
+        enough = (1 + tolerance) * min(choice.excess for choice in allowed)
+        near = (choice for choice in allowed if choice.excess <= enough)
+        cheapest = min(near, key=lambda choice: (choice.gradients, choice.excess))
+        try:
+            return make(cheapest)
+        except BudgetExceeded:
+            allowed.remove(cheapest)
+    return None
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
