@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 import userdp
 from userdp.solvers import schedule
-from userdp.solvers.solver import Found
+from userdp.solvers.solver import Outcome
 from userdp.solvers.whitened_clip import plan_whitened_clip
 
 PICTURE = Path(__file__).parents[1] / "docs" / "bench" / "how-the-default-works.svg"
@@ -49,8 +49,8 @@ def fit(data: userdp.UserData) -> tuple[list[tuple[str, np.ndarray]], np.ndarray
     problem = userdp.Problem(userdp.losses.logistic, userdp.Ball(1e9), FEATURES + 1, 3.0, intercept=True)
     plan = plan_whitened_clip(problem, N_USERS, ROWS, BUDGET)
     curator = userdp.Curator(data, plan.certified, userdp.Ledger(BUDGET), purpose="picture", insecure_seed=3)
-    found = Found(problem.start, plan.bound)
-    releases, points = plan.schedule.releases(problem, found), []
+    outcome = Outcome(problem.start, plan.bound)
+    releases, points = plan.schedule.releases(problem, outcome), []
     request = next(releases)
     while True:
         if (gradient := getattr(request.statistic, "gradient", None)) is not None:
@@ -58,18 +58,18 @@ def fit(data: userdp.UserData) -> tuple[list[tuple[str, np.ndarray]], np.ndarray
         try:
             request = releases.send(curator.release(request.label, request.statistic, request.radius))
         except StopIteration:
-            return points, found.weights * UNITS
+            return points, outcome.weights * UNITS
 
 
 def shares(layout: schedule.Layout) -> dict[str, float]:
     """Fractions of the budget, by what for; of steps on parts of the users once, since no user is in two."""
     kinds = {schedule.STEPS: "averaged steps", schedule.FLAT_STEPS: "rare class", schedule.LOCATION: "location"}
-    found = {"whitening": layout.whitening}
+    fractions = {"whitening": layout.whitening}
     for share in layout.shares:
         of_part = share.label in schedule.APPROACH and share.stop - share.start < 1
         kind = "burn-in" if of_part else kinds.get(share.label, share.label)
-        found[kind] = share.fraction if of_part else found.get(kind, 0.0) + share.fraction
-    return found
+        fractions[kind] = share.fraction if of_part else fractions.get(kind, 0.0) + share.fraction
+    return fractions
 
 
 def draw() -> None:

@@ -181,10 +181,10 @@ ROOMS = {
     "losses": 850,
     "evaluation": 1_450,
     "models": 4_000,
-    "paper": 2_000,
+    "paper": 2_100,
     "privacy": 5_850,
     "report": 1_800,
-    "solvers": 3_650,
+    "solvers": 3_215,
     "statistics": 2_450,
     "": 1_050,  # the package's own modules
 }

@@ -46,7 +46,7 @@ from userdp.privacy.accounting import (
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import (
-    Found,
+    Outcome,
     Phase,
     Releases,
     Request,
@@ -234,7 +234,7 @@ class WinsorizedSteps:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         (phase,) = self.phases
         point, total = problem.start, np.zeros(problem.dimension)
         middle = np.zeros(rotated_size(problem.dimension))
@@ -243,6 +243,6 @@ class WinsorizedSteps:
             released = yield Request(phase.label, statistic, phase.radius, "gradient step")
             point = problem.domain.project(point - phase.step_size * unrotate(released, problem.dimension))
             total = total + point
-        found.weights = problem.domain.project(total / phase.n_steps)
+        outcome.weights = problem.domain.project(total / phase.n_steps)
         own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "step_size": phase.step_size}
-        found.phases.append(phase.summary(phase.radius, **own))
+        outcome.phases.append(phase.summary(phase.radius, **own))

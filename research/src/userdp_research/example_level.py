@@ -30,7 +30,7 @@ from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import (
-    Found,
+    Outcome,
     Phase,
     Releases,
     Request,
@@ -123,12 +123,12 @@ class RowSteps:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         (phase,) = self.phases
         descent = AveragedSGD(problem.start, problem.domain, phase.step_size)
         for _ in range(phase.n_steps):
             gradients = ClippedRowGradients(MeanGradient(problem.loss, descent.query), phase.radius)
             descent.move((yield Request(phase.label, gradients, phase.radius, "gradient step")))
-        found.weights = problem.domain.project(descent.point)
+        outcome.weights = problem.domain.project(descent.point)
         own = {"steps": phase.n_steps, "rows_sampled": phase.sampling_probability, "step_size": phase.step_size}
-        found.phases.append(phase.summary(phase.radius, **own))
+        outcome.phases.append(phase.summary(phase.radius, **own))

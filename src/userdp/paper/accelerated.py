@@ -71,7 +71,7 @@ from userdp.privacy.mechanisms.outlier_removal import OutlierRemoval, SampledOut
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import (
-    Found,
+    Outcome,
     Phase,
     Releases,
     Request,
@@ -146,12 +146,12 @@ class GradientSteps:
     method: Method = nesterov
     preconditioner: Preconditioner | None = None
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         """Each phase starts where the last one ended; what was reached stands after an abort."""
         coordinates = yield from coordinates_of(self.preconditioner, problem)
         domain, n_done = coordinates.around(problem.domain, problem.dimension), 0
         for phase in self.phases:
-            center, radius = found.weights, phase.radius
+            center, radius = outcome.weights, phase.radius
             start = coordinates.from_weights(center)
             if phase.search is not None:
                 statistic = self._gradient(coordinates.to_weights(start), coordinates.basis, phase.ball, n_done)
@@ -160,7 +160,7 @@ class GradientSteps:
             variance = phase.variance + problem.dimension * (phase.noise_ratio * radius) ** 2
             descent = self.method(problem, phase, start, domain, variance, coordinates.steepness)
             own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "regularizer": phase.regularizer}
-            found.phases.append(phase.summary(radius, **own))
+            outcome.phases.append(phase.summary(radius, **own))
             try:
                 for _ in range(phase.n_steps):
                     at = coordinates.to_weights(descent.query)
@@ -171,8 +171,8 @@ class GradientSteps:
                     n_done += 1
             finally:
                 if n_done:
-                    found.weights = coordinates.project(problem.domain, coordinates.to_weights(descent.point))
-                    found.stands = f"what was reached after {n_done} steps"
+                    outcome.weights = coordinates.project(problem.domain, coordinates.to_weights(descent.point))
+                    outcome.stands = f"what was reached after {n_done} steps"
 
     def _gradient(self, at: np.ndarray, basis: np.ndarray | None, ball: float | None, number: int) -> MeanGradient:
         """What to ask for; `number` makes the draws of a smoothing ball fresh."""

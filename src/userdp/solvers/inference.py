@@ -43,7 +43,7 @@ from userdp.solvers.descent import Run, State
 from userdp.solvers.planner import AUTO, Option
 from userdp.solvers.problem import Problem
 from userdp.solvers.shrinkage import Axes, mean_curvature
-from userdp.solvers.solver import Found, Releases, Request, Uncertainty, share_multiplier
+from userdp.solvers.solver import Outcome, Releases, Request, Uncertainty, share_multiplier
 from userdp.solvers.whitened_clip import WhitenedClip, unit_effects
 from userdp.solvers.whitening import block_of
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
@@ -132,14 +132,14 @@ class IntervalSteps:
         entries = n_features * (n_features + 1) // 2 + 1
         return self.curvature.noise_std(_WIDE * math.hypot(1, _SHARE) * usual, entries) * math.sqrt(n_features)
 
-    def refine(self, run: Run, state: State, found: Found) -> Releases[None]:
+    def refine(self, run: Run, state: State, outcome: Outcome) -> Releases[None]:
         """Replace what was found by the Newton steps from it, with their uncertainty, unless that cannot be told."""
         problem, coordinates, basis = run.problem, run.coordinates, run.coordinates.basis
         curvature_at = _curvature_at(run)
         weighing = RowWeights(basis, math.sqrt(problem.n_features) + _ROOM)
-        curved, error, rough = yield from self._curvature(run, state, _at(run, found.weights, weighing))
+        curved, error, rough = yield from self._curvature(run, state, _at(run, outcome.weights, weighing))
         penalty = (basis.T * (problem.l2 * problem.penalised(np.ones(problem.n_features)))) @ basis
-        point = before = coordinates.from_weights(found.weights)
+        point = before = coordinates.from_weights(outcome.weights)
         start, clip = curvature_at(point), self._clip(run, state, weighing.longest)
         longest = weighing.longest * problem.lipschitz / problem.row_norm
         points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
@@ -176,30 +176,30 @@ class IntervalSteps:
         uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(basis @ inverse)
         far = _far(run.axes, curvature_at, point, point - before, inverse @ noisy @ inverse)
         if not problem.domain.contains(weights):
-            found.weights = coordinates.project(problem.domain, weights)
-            found.message = found.message or CUT_ADVICE
+            outcome.weights = coordinates.project(problem.domain, weights)
+            outcome.message = outcome.message or CUT_ADVICE
             return
         if min(start, curvature_at(point)) <= _FLATTEST * run.loss.curvature:
-            found.message = FLAT
+            outcome.message = FLAT
         elif rough > _MOST_ROUGH_AFTER:
-            found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
+            outcome.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
         elif max(far) > _FARTHEST_WIDENED:
-            found.message = _none(FAR, self.spread.n_vectors * _more(*far))
+            outcome.message = _none(FAR, self.spread.n_vectors * _more(*far))
         else:
             if max(far) > _FARTHEST:
                 factor = math.exp(max(far))
                 uncertainty = uncertainty.widened(factor)
-                found.message = WIDENED.format(factor, self.spread.n_vectors * _more(*far))
+                outcome.message = WIDENED.format(factor, self.spread.n_vectors * _more(*far))
             units = unit_effects(run, state)
-            found.weight_errors = units * np.sqrt(np.diag(uncertainty.noise))
-            hidden = found.weight_errors > RESOLVED
+            outcome.weight_errors = units * np.sqrt(np.diag(uncertainty.noise))
+            hidden = outcome.weight_errors > RESOLVED
             hidden[len(hidden) - problem.intercept :] = False
             kept = _expected(weights, uncertainty.noise, units, hidden)
-            found.weights = coordinates.project(problem.domain, kept)
-            found.uncertainty = replace(
+            outcome.weights = coordinates.project(problem.domain, kept)
+            outcome.uncertainty = replace(
                 uncertainty,
                 gradient_noise=known * coordinates.moment,
-                shrunk=weights - found.weights if hidden.any() else None,
+                shrunk=weights - outcome.weights if hidden.any() else None,
             )
 
     def _curvature(self, run: Run, state: State, at: MeanGradient) -> Releases[tuple[np.ndarray, float, float]]:

@@ -60,7 +60,7 @@ class Axes:
 
     def shrunk(
         self,
-        found: np.ndarray,
+        point: np.ndarray,
         noise: float,
         walk: float,
         curved: np.ndarray | float = 1.0,
@@ -78,7 +78,7 @@ class Axes:
         (Strawderman 1971). An intercept tells nothing of the scale, is always curved, and is shrunk as others are, or
         less if clear.
         """
-        entries = self.along(found) / noise
+        entries = self.along(point) / noise
         shape = entries.shape[1:]
         curved, relative, usual = (np.broadcast_to(number, shape) for number in (curved, relative, usual))
         last = entries.shape[1] - (self.level > 0)

@@ -96,7 +96,7 @@ class Uncertainty:
 
 
 @dataclass
-class Found:
+class Outcome:
     """What a run has found so far: this is what stands if a test fails, `stands` being what it is in words."""
 
     weights: np.ndarray
@@ -146,8 +146,8 @@ class Schedule(Protocol):
     @property
     def phases(self) -> tuple[Phase, ...]: ...
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
-        """Yields what to release next, gets the release, and keeps `found` up to date.
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
+        """Yields what to release next, gets the release, and keeps `outcome` up to date.
 
         If a test fails the generator is closed where it waits.
         """
@@ -237,21 +237,21 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
     Paper: Alg. 1, lines 18-19; Alg. 2, lines 15-16.
     Differs: the start, where 0 is printed, because 0 may lie outside of the domain.
     """
-    found = Found(problem.start, plan.bound)
-    releases = plan.schedule.releases(problem, found)
+    outcome = Outcome(problem.start, plan.bound)
+    releases = plan.schedule.releases(problem, outcome)
     try:
         carry_out(releases, curator, progress, plan.n_releases)
     except Aborted:
         releases.close()
         if plan.as_published:
-            found.weights, found.stands = problem.start, "the start"
+            outcome.weights, outcome.stands = problem.start, "the start"
         # Vectors are farther apart than expected, where gradients are longer than declared; a row_norm that is too
         # large makes noise, never an abort.
         groups = any(step.n_groups is not None for step in plan.certified.steps)
         far = "groups of users ended" if groups else "users' gradients are"
-        found.aborted, found.message = True, _ABORTED.format(far, found.stands)
-    reported = {name: value for name, value in vars(found).items() if name not in ("phases", "stands")}
-    return Result(**reported, n_gradients=plan.n_gradients, phases=tuple(found.phases), outside=plan.outside)
+        outcome.aborted, outcome.message = True, _ABORTED.format(far, outcome.stands)
+    reported = {name: value for name, value in vars(outcome).items() if name not in ("phases", "stands")}
+    return Result(**reported, n_gradients=plan.n_gradients, phases=tuple(outcome.phases), outside=plan.outside)
 
 
 def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:

@@ -54,7 +54,7 @@ from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
 from userdp.solvers.schedule import CURVATURE, EARLY_CURVATURE, IF_FLAT, LOCATION, RECALIBRATION, STEPS, Layout
 from userdp.solvers.shrinkage import Axes, curved_along, expected, mean_curvature
-from userdp.solvers.solver import Found, Releases, SolverPlan, share_multiplier
+from userdp.solvers.solver import Outcome, Releases, SolverPlan, share_multiplier
 from userdp.solvers.whitening import public_coordinates, release_coordinates, whitening_steps
 from userdp.statistics.gradients import N_SIZES
 
@@ -210,7 +210,7 @@ class WhitenedClip:
     whitening: tuple[Step, ...]
     intervals: IntervalSteps | None = None
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         phase, *recalibration = self.phases
         # 1. Whitening; and where a quantile is, roughly.
         if problem.public_moment is not None:
@@ -236,9 +236,9 @@ class WhitenedClip:
             elif label != LOCATION and (label not in IF_FLAT or run.is_flat(state)):
                 state, average = yield from run.steps(state, n_steps, ratio, label)
         state, average = run.settled(state, average)
-        found.phases.append(phase.summary(state.clip, steps=phase.n_steps, curvature=state.curvature))
+        outcome.phases.append(phase.summary(state.clip, steps=phase.n_steps, curvature=state.curvature))
         # 5. Shrinkage.
-        point, found.weight_errors = _shrunk(run, state, average, start)
+        point, outcome.weight_errors = _shrunk(run, state, average, start)
         if loss.mean is not None:
             point = axes.with_mean_of(point, loss.mean, average.spread)
         # 6. Recalibration.
@@ -250,26 +250,26 @@ class WhitenedClip:
                 point = coordinates.from_weights(weights)
                 continue
             point, last, level_noise = yield from _recalibrated(run, state, average, few, point)
-            found.phases.append(few.summary(last.clip, steps=few.n_steps, curvature=last.curvature))
+            outcome.phases.append(few.summary(last.clip, steps=few.n_steps, curvature=last.curvature))
             affected += last.affected
         # What is said of the run.
-        found.total_error = _total_error(loss, axes, point, level_noise)
-        found.affected_users = _affected_users(affected, phase)
+        outcome.total_error = _total_error(loss, axes, point, level_noise)
+        outcome.affected_users = _affected_users(affected, phase)
         if in_units(problem):
-            point, found.target_fraction = _in_range(run, state, point)
-        found.weights = coordinates.project(problem.domain, coordinates.to_weights(point))
+            point, outcome.target_fraction = _in_range(run, state, point)
+        outcome.weights = coordinates.project(problem.domain, coordinates.to_weights(point))
         # The estimate of the excess risk: noise of the average, and what n users tell.
         square = (state.sizes.rms * run.longest(state)) ** 2
         noise = state.curvature / 2 * problem.dimension * average.noise**2
         excess = constants.WORSE * noise + square / (2 * state.curvature * phase.n_users)
-        found.bound = min(excess, problem.loss_at_zero)
-        found.signal = state.curvature / 2 * axes.variation(point - start) / excess
+        outcome.bound = min(excess, problem.loss_at_zero)
+        outcome.signal = state.curvature / 2 * axes.variation(point - start) / excess
         if problem.intercept and coordinates.row_scale > constants.HIDDEN_CONSTANT:
-            found.message = HIDDEN_ADVICE
+            outcome.message = HIDDEN_ADVICE
         elif _biased(problem, phase.s, state.inverse_rows, phase.laplace) and self.intervals is None:
-            found.message = CLIPPED_ADVICE
+            outcome.message = CLIPPED_ADVICE
         if self.intervals is not None:
-            yield from self.intervals.refine(run, state, found)
+            yield from self.intervals.refine(run, state, outcome)
 
 
 def _shrunk(run: Run, state: State, average: Average, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
