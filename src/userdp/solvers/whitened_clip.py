@@ -364,10 +364,8 @@ def unit_effects(run: Run, state: State) -> np.ndarray:
     units = np.maximum(np.sqrt(squares), 0.0 if coordinates.scales is None else coordinates.scales) * np.sqrt(spreads)
     if problem.loss.classifies or problem.loss.usual_curvature is not None:
         return np.asarray(units)
-    per_user = 1 / max(state.inverse_rows, 1e-3)
-    residual = (
-        state.sizes.rms * run.longest(state) / math.sqrt(problem.dimension * alike(per_user, constants.SIMILARITY))
-    )
+    together = alike(1 / max(state.inverse_rows, 1e-3), constants.SIMILARITY)
+    residual = state.sizes.rms * run.longest(state) / math.sqrt(problem.dimension * together)
     return np.asarray(units * state.curvature / residual)
 
 
