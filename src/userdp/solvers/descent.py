@@ -31,7 +31,7 @@ class ClippedPhase(Phase):
 
     `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `tail`: at most
     this fraction of the users is clipped, as far as is seen (0 for no such limit); `longest`: what row weights bound a
-    row to; `s`, `pace` and `flat_pace` as in `Layout`; `laplace`: whether noise is, on clipped 1-norms.
+    row to; `s`, `pace`, `flat_pace` and `pure` as in `Layout`.
     """
 
     clip: float
@@ -41,12 +41,12 @@ class ClippedPhase(Phase):
     s: float
     pace: Pace
     flat_pace: Pace | None = None
-    laplace: bool = False
+    pure: bool = False
 
 
-def clip_radius(length: float, dimension: int, laplace: bool) -> float:
+def clip_radius(length: float, dimension: int, pure: bool) -> float:
     """What gradients with their mark are clipped to: their length, or the 1-norm that few of this length exceed."""
-    return constants.PURE_SPREAD * length * math.sqrt(dimension + 1) if laplace else length
+    return constants.PURE_SPREAD * length * math.sqrt(dimension + 1) if pure else length
 
 
 def slope_scale(problem: Problem) -> float:
@@ -248,7 +248,7 @@ class Run:
         """The curvature becomes what is released, as far as that can be told from noise, of userdp's losses."""
         statistic = MeanCurvature(self.mean_gradient(state), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
-        radius = 1.0 if self.phase.laplace else statistic.radius
+        radius = 1.0 if self.phase.pure else statistic.radius
         released = (yield Request(label, statistic, radius)) + 0.5
         noise, measured = scale * radius * ratio, scale * float(released[0])
         state = replace(state, inverse_rows=min(max(float(released[1]) - radius * ratio, 0.0), 1.0))
@@ -264,7 +264,7 @@ class Run:
         """The clipped mean gradient at the state's point."""
         mark, longest = constants.MARK * state.clip, self.longest(state)
         statistic = ClippedGradient(self.mean_gradient(state), state.clip, longest, mark, self.directions)
-        radius = clip_radius(statistic.radius, state.point.size, self.phase.laplace)
+        radius = clip_radius(statistic.radius, state.point.size, self.phase.pure)
         released = yield Request(label, statistic, radius)
         gradient, frequencies, affected = statistic.told(released)
         if self.loss.differences and self.directions is None:  # what outputs share is noise: slopes add up to 0

@@ -228,14 +228,14 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the plans themselves."""
-        rows = []
+        options = []
         for option in self.options:
             row = {
                 name: None if value == math.inf else value for name, value in vars(option).items() if name != "planned"
             }
             row |= {"estimated": option.estimated, "outside": list(option.outside)}
             row["refusal"] = None if option.feasible else str(option.refusal)
-            rows.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
+            options.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
         return {
             "n_users": self.n_users,
             "rows_per_user": self.rows_per_user,
@@ -243,7 +243,7 @@ class Comparison:
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "loss": self.problem.loss.name,
-            "options": rows,
+            "options": options,
             "choice": None if self.choice is None else self.choice.solver,
             "clipped_fraction": None if self.choice is None else self.choice.clipped_fraction,
             "why": self.why,

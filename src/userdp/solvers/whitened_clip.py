@@ -160,7 +160,7 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
         s=s,
         pace=layout.pace,
         flat_pace=layout.flat_pace,
-        laplace=layout.pure,
+        pure=layout.pure,
     )
 
 
@@ -219,7 +219,7 @@ class WhitenedClip:
             coordinates = yield from release_coordinates(problem.n_features, self.whitening, problem.intercept)
         curvature = math.inf
         if LOCATION in self.shares:
-            place = yield from located(problem, LOCATION, *self.shares[LOCATION], phase.laplace)
+            place = yield from located(problem, LOCATION, *self.shares[LOCATION], phase.pure)
             problem, curvature = place.centred(problem), place.curvature
         loss = problem.loss
         if not loss.smooth:  # smoothed over a width that falls with the noise
@@ -245,7 +245,7 @@ class WhitenedClip:
         affected, level_noise = state.affected, average.noise
         for few in recalibration:
             if LOCATION in self.shares:
-                counted = (few.label, few.n_steps, few.noise_ratio, few.laplace)
+                counted = (few.label, few.n_steps, few.noise_ratio, few.pure)
                 weights = yield from recovered(problem, coordinates.to_weights(point), *counted)
                 point = coordinates.from_weights(weights)
                 continue
@@ -266,7 +266,7 @@ class WhitenedClip:
         outcome.signal = state.curvature / 2 * axes.variation(point - start) / excess
         if problem.intercept and coordinates.row_scale > constants.HIDDEN_CONSTANT:
             outcome.message = HIDDEN_ADVICE
-        elif _biased(problem, phase.s, state.inverse_rows, phase.laplace) and self.intervals is None:
+        elif _biased(problem, phase.s, state.inverse_rows, phase.pure) and self.intervals is None:
             outcome.message = CLIPPED_ADVICE
         if self.intervals is not None:
             yield from self.intervals.refine(run, state, outcome)
@@ -376,4 +376,4 @@ def _affected_users(seen: tuple[tuple[float, float], ...], phase: ClippedPhase) 
     mean, q = float(weights @ fractions), phase.sampling_probability
     of_samples = min(max(mean, 0.0), 1.0) * (1 - q) / phase.users_a_step  # variance of a fraction by who is drawn
     std = math.sqrt(weights**2 @ (errors**2 + of_samples))
-    return AffectedUsers.of(mean, (constants.LAPLACE_QUANTILE if phase.laplace else constants.QUANTILE) * std)
+    return AffectedUsers.of(mean, (constants.LAPLACE_QUANTILE if phase.pure else constants.QUANTILE) * std)
