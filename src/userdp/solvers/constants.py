@@ -3,8 +3,8 @@
 "Derived" says from what; "measured" names the page and the script; "chosen" means on generated users and folds 0-7 of
 openpowerlifting and all of online_retail, some 60 settings of 2 to 4 runs (research/docs/which-solver.md, "Where the
 constants come from"; `userdp-bench real` and `grid` repeat them), and "unmeasured" that no experiment on it is known.
-None of them affects privacy. Code reads them as `constants.NAME`, so that an ablation sets them (benchmarks/ablation.py,
-and coefficients.py --ablate). Numbers of quantiles, intervals and the planner stand at the top of their own modules.
+None of them affects privacy. Code reads them as `constants.NAME`, so that an ablation sets them
+(benchmarks/ablation.py). Numbers of quantiles, intervals and the planner stand at the top of their own modules.
 
 s is sqrt(weights) / (mu users): the noise of a mean of all users' vectors, relative to their length.
 """
