@@ -34,6 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
+from userdp.paper.accelerated import cheapest_plan
 from userdp.paper.mean_plans import sampled_multiplier
 from userdp.privacy.accounting import (
     Budget,
@@ -51,7 +52,6 @@ from userdp.solvers.solver import (
     Releases,
     Request,
     SolverPlan,
-    cheapest_plan,
     check_sizes,
     gradients_of_samples,
 )

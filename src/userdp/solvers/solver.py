@@ -92,7 +92,8 @@ class Uncertainty:
         shrunk = np.array(record["shrunk"], dtype=np.float64) if "shrunk" in record else None
         if shrunk is not None and not (shrunk.shape == (size,) and np.isfinite(shrunk).all()):
             raise ValueError(f"{size} numbers expected")
-        return Uncertainty(*covariances, shrunk=shrunk)
+        noise, sampling = covariances
+        return Uncertainty(noise, sampling, shrunk=shrunk)
 
 
 @dataclass
