@@ -159,8 +159,8 @@ class GradientSteps:
                 radius = phase.headroom * found_radius
             variance = phase.variance + problem.dimension * (phase.noise_ratio * radius) ** 2
             descent = self.method(problem, phase, start, domain, variance, coordinates.steepness)
-            own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "regularizer": phase.regularizer}
-            outcome.phases.append(phase.summary(radius, **own))
+            numbers = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "regularizer": phase.regularizer}
+            outcome.phases.append(phase.summary(radius, **numbers))
             try:
                 for _ in range(phase.n_steps):
                     at = coordinates.to_weights(descent.query)

@@ -135,10 +135,10 @@ class Phase:
     def users_a_step(self) -> float:
         return self.sampling_probability * self.n_users
 
-    def summary(self, radius: float, **own: float) -> dict[str, float]:
+    def summary(self, radius: float, **numbers: float) -> dict[str, float]:
         """The phase in numbers: the radius it used, and the solver's own ones."""
         radii = {"expected_radius": self.radius, "radius": radius, "noise_std": self.noise_ratio * radius}
-        return {"users": self.n_users} | own | radii
+        return {"users": self.n_users} | numbers | radii
 
 
 class Schedule(Protocol):
