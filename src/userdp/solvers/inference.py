@@ -53,40 +53,35 @@ from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSq
 SIZE, CURVATURE, SPREAD = "interval curvature size", "interval curvature", "interval spread"
 GRADIENTS = ("interval gradient 1", "interval gradient 2")
 
-# Numbers that were chosen. "Measured" is docs/intervals.md (benchmarks/intervals.py), "chosen" with that in view: no
-# experiment on the one number is known. None of them affects privacy.
+# Numbers: "measured" in docs/intervals.md (benchmarks/intervals.py), "chosen" with that in view. None affects privacy.
 # Noise of a coefficient, in log odds, logarithms of counts, or units of what a typical residual moves predictions by,
 # from which on it is unresolved: an error of 0.15 is 2.5 standard deviations. Derived; benchmarks/coefficients.py.
 RESOLVED = 0.06
 DEFAULT_FRACTION = 0.5  # of the budget: the rest is for coming near. Measured.
 _PARTS = {SIZE: 0.03, CURVATURE: 0.27, GRADIENTS[0]: 0.15, GRADIENTS[1]: 0.4, SPREAD: 0.15}  # of the releases. Chosen.
 _LOSSES, _MOST_WEIGHTS = ("logistic", "squared", "poisson"), 200  # those whose coverage was measured
-# Relative error of the curvature's eigenvalues, about, from which on intervals missed; and the same once users'
-# matrices were seen. Measured.
+# Relative error of the curvature's eigenvalues from which on intervals missed; and once matrices were seen. Measured.
 _MOST_ROUGH, _MOST_ROUGH_AFTER = 0.4, 0.5
 # Logarithm by which curvatures may change where noise or the steps move predictions. Intervals covered 94% to 97% up to
-# the first; between both 79% to 93% as they are, and 91% to 100% once widened by it. Measured:
-# benchmarks/rare_intervals.py.
+# the first; between both 79% to 93% as they are, and 91% to 100% once widened by it (benchmarks/rare_intervals.py).
 _FARTHEST, _FARTHEST_WIDENED = 0.6, 1.2
 _ENOUGH = 0.75  # of that, where so many users would do: chance hardly ever adds more than the rest. Measured.
 _LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise. Chosen (32a4050).
-# How many rows users have, and how alike they are, for lengths of curvature matrices before these are seen: the mean of
-# 1 / rows that is planned for, however many are kept, and the longest matrix / the usual one. Chosen (01c8ba7).
+# Before lengths of curvature matrices are seen: the mean of 1 / rows that is planned for, however many are kept; how
+# alike a user's rows are; the longest matrix / the usual one. Chosen (01c8ba7).
 _PLANNED_INVERSE_ROWS, _SIMILARITY, _WIDE = 0.2, 0.1, 2.5
 _SHARE = 0.5  # of a matrix's usual length that its trace gets as a number of its own. Chosen (01c8ba7).
 # Of sizes of matrices: deviations of noise, and fraction of users, that count as there; the longest matrix that is not
 # clipped / the largest size that is seen. Chosen (01c8ba7, 6b7c28a).
 _SEEN, _RARE, _BEYOND = 4.0, 0.003, 1.4
-# By which rows may be longer than usual, in whitened coordinates, before they count less. Measured: "heavy" tails.
-_ROOM = 3.5
+_ROOM = 3.5  # by which rows may be longer than usual, whitened, before they count less. Measured: "heavy" tails.
 # Users that the gradient's clip may act on, about, in units of the noise of such a count; the mark that counts them
 # over the clip; the most by which a clip that acted gets wider; deviations of noise in the number of clipped users that
 # are taken for none; the mean fraction of its length that a clipped gradient may have lost. Chosen (32a4050).
 _TAIL, _MARK, _WIDER, _HIDDEN, _SHORT = 0.5, 0.3, 4.0, 2.0, 0.5
 _LEAST_CURVATURE = 0.05  # least eigenvalue / mean one. Chosen (01c8ba7).
 _LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change, and the grid. Chosen (32a4050).
-# How often, and by how much, the solver's budget is lowered until both fit; least curvature / largest that counts as
-# one, by which steps are divided. Neither decides anything.
+# How often, and by how much, the solver's budget is lowered until both fit; least curvature that steps are divided by.
 _TRIES, _LESS, _FLATTEST = 20, 1 - 1e-6, 1e-6
 
 ALIKE = "users' rows are fewer, or more alike, than was planned for"
