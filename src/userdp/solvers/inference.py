@@ -132,7 +132,11 @@ class IntervalSteps:
         problem, coordinates, basis = run.problem, run.coordinates, run.coordinates.basis
         curvature_at = _curvature_at(run)
         weighing = RowWeights(basis, math.sqrt(problem.n_features) + _ROOM)
-        curved, error, rough = yield from self._curvature(run, state, _at(run, outcome.weights, weighing))
+
+        def gradient_at(weights: np.ndarray) -> MeanGradient:
+            return MeanGradient(run.loss, weights, basis, row_weights=weighing)
+
+        curved, error, rough = yield from self._curvature(run, state, gradient_at(outcome.weights))
         penalty = (basis.T * (problem.l2 * problem.penalised(np.ones(problem.n_features)))) @ basis
         point = before = coordinates.from_weights(outcome.weights)
         start, clip = curvature_at(point), self._clip(run, state, weighing.longest)
@@ -140,7 +144,7 @@ class IntervalSteps:
         points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
         for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
             weights = coordinates.to_weights(point)
-            at = _at(run, weights, weighing)
+            at = gradient_at(weights)
             gradient, noise, fraction = yield from _gradient(label, mechanism, problem, at, clip)
             pull = coordinates.of_gradient(problem.l2 * problem.penalised(weights))
             inverse = np.linalg.inv(curvature_at(point) / start * curved + penalty)
@@ -161,7 +165,7 @@ class IntervalSteps:
         weights, change = coordinates.to_weights(point), curvature_at(point) / start
         inverse = np.linalg.inv(change * curved + penalty)
         known = float(np.square(parts) @ np.square(noises))  # variance of the mean gradient's noise
-        meat = yield from self._spread(_at(run, weights, weighing), clip, curved)
+        meat = yield from self._spread(gradient_at(weights), clip, curved)
         # Of the square of the mean step, what its noise alone adds to that of the distance which errors of H act on.
         mere = (known - 2 * moved * float(np.prod(parts)) * noises[0] ** 2) * float(np.sum(inverse**2))
         length = float(step @ step)
@@ -266,10 +270,6 @@ def _usual_length(n_features: int, inverse_rows: float) -> float:
     """Frobenius norm of a user's second moment in whitened coordinates, root mean square, about."""
     together = inverse_rows + _SIMILARITY * (1 - inverse_rows)
     return n_features * math.sqrt(1 / n_features + together)
-
-
-def _at(run: Run, weights: np.ndarray, weighing: RowWeights) -> MeanGradient:
-    return MeanGradient(run.loss, weights, run.coordinates.basis, row_weights=weighing)
 
 
 def _gradient(
