@@ -47,14 +47,14 @@ class Layout:
     """How the budget (fractions of mu^2, or of epsilon if `pure`) and the steps are divided.
 
     s = sqrt(weights) / (mu n), or if `pure` that of Gaussian noise as large; `whitening`: the fraction for coordinates;
-    `shares`: all other releases in their order; `flat_pace`: of steps if a class is rare (None for the same).
+    `shares`: all other releases in their order; `flat_pace`: of steps if a class is rare.
     """
 
     s: float
     whitening: float
     shares: tuple[Share, ...]
     pace: Pace
-    flat_pace: Pace | None = None
+    flat_pace: Pace
     fast: bool = False
     pure: bool = False
 
@@ -107,7 +107,7 @@ def full(problem: Problem, n_users: int, budget: Budget) -> Layout:
     last = (Share(RECALIBRATION, n_last, (1 - whitening) * fraction),) if _recalibrated(problem, s) else ()
     whitening = 0.0 if problem.public_moment is not None else whitening
     shares = _of_everyone(problem, whitening, (first, burn_in), steps - first, last)
-    return Layout(s, whitening, shares, constants.PACE)
+    return Layout(s, whitening, shares, constants.PACE, constants.PACE)
 
 
 def fast(problem: Problem, n_users: int, budget: Budget, rare_class: bool = True) -> Layout:
@@ -138,7 +138,7 @@ def pure(problem: Problem, n_users: int, budget: Budget) -> Layout:
     last = (Share(RECALIBRATION, *constants.PURE_RECALIBRATION),) if _recalibrated(problem, s) else ()
     whitening = 0.0 if problem.public_moment is not None else constants.PURE_WHITENING
     shares = _of_everyone(problem, whitening, constants.PURE_BURN_IN, averaged, last)
-    return Layout(s, whitening, shares, constants.FAST_PACE, pure=True)
+    return Layout(s, whitening, shares, constants.FAST_PACE, constants.FAST_PACE, pure=True)
 
 
 def choose(
