@@ -40,7 +40,7 @@ class ClippedPhase(Phase):
     longest: float
     s: float
     pace: Pace
-    flat_pace: Pace | None = None
+    flat_pace: Pace
     pure: bool = False
 
 
@@ -338,8 +338,7 @@ class Run:
         weighs by the inverse of its variance.
         """
         corrected, noises, moments = np.empty((n_steps, state.point.size)), np.empty(n_steps), np.zeros(2)
-        phase = self.phase
-        pace = phase.flat_pace if phase.flat_pace is not None and self.is_flat(state) else phase.pace
+        pace = self.phase.flat_pace if self.is_flat(state) else self.phase.pace
         for number in range(n_steps):
             released = yield from self.release(state, ratio, label)
             state, steep = self.observed(state, released, label)
