@@ -34,8 +34,8 @@ from userdp.paper import concentration
 from userdp.paper import paper_outlier_removal as printed
 from userdp.paper.accelerated import plan_accelerated
 from userdp.paper.descent import Nesterov
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp.statistics.smoothing import BallSmoothing
 from userdp_research.bench.generated import generate
 from userdp_research.bench.oracle import oracle

@@ -36,7 +36,7 @@ import scipy.sparse
 import userdp
 from userdp import UserData, losses
 from userdp.privacy.accounting import budget_for, gaussian_multiplier
-from userdp.solvers import shrinkage, whitened_clip, whitening
+from userdp.solvers import constants
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.bench.cells import NOTE, provenance
 from userdp_research.bench.references import _bent_inverse, _expansion, user_optimum
@@ -56,10 +56,10 @@ LOSSES: dict[str, Callable[..., Any]] = {
 }
 # What a part of the solver is replaced by to switch it off.
 ABLATIONS: dict[str, tuple[Any, str, Any]] = {
-    "all parts": (whitening, "_MOST_THRESHOLD", whitening._MOST_THRESHOLD),
-    "shapes of moments in all stages": (whitening, "_MOST_THRESHOLD", 0.0),
-    "no room for long rows": (whitened_clip, "_ROOM", 0.0),
-    "curvature not looked at": (shrinkage, "_RELATIVE", (1.0, 1.0)),
+    "all parts": (constants, "MOST_THRESHOLD", constants.MOST_THRESHOLD),
+    "shapes of moments in all stages": (constants, "MOST_THRESHOLD", 0.0),
+    "no room for long rows": (constants, "ROOM", 0.0),
+    "curvature not looked at": (constants, "RELATIVE", (1.0, 1.0)),
 }
 MARKS = ("<!-- coefficients: begin -->\n", "<!-- coefficients: end -->\n")
 

@@ -39,7 +39,7 @@ from scipy.special import expit, logit, ndtr, stdtrit
 
 from userdp import Ball, BudgetExceeded, UserData, losses
 from userdp.models.fitting import minimize
-from userdp.solvers.base import Result, Uncertainty
+from userdp.solvers.solver import Result, Uncertainty
 from userdp_research.bench.references import user_optimum
 from userdp_research.bench.tasks import known_tasks
 

@@ -26,8 +26,8 @@ from sklearn.linear_model import SGDClassifier
 from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
 from userdp.models.fitting import minimize
 from userdp.paper.phased_sgd import plan_phased_sgd
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp_research.bench.generated import generate
 from userdp_research.bench.references import mean_loss
 

@@ -2,7 +2,7 @@
 
 Everything is timed from arrays to a fitted model: grouping, planning, training. Reported are medians of CPU and wall
 time over those of scikit-learn's `LogisticRegression` (lbfgs, no privacy), with `X.sum()`, which
-reads the rows once, and an epoch of `SGDClassifier`; the excess risk of the default beside that of the unhurried plan;
+reads the rows once, and an epoch of `SGDClassifier`; the excess risk of the default beside that of the full schedule;
 and the exponents of time and of peak memory from 10,000 to 1,000,000 users. `picture` draws time against rows from
 what growth and benchmarks/peer_speed.py saved.
 
@@ -43,7 +43,7 @@ SIZES = (  # users, rows, features; the first is README's example
     *((5_000, 10, 3), (500_000, 1, 20), (100_000, 20, 20), (100_000, 20, 50)),
     *((300_000, 3, 50), (20_000, 20, 200), (10_000, 10, 384)),
 )
-EPSILONS, DELTA, UNHURRIED = (0.5, 1.0, 8.0), 1e-8, 10**15
+EPSILONS, DELTA, FULL = (0.5, 1.0, 8.0), 1e-8, 10**15
 GROWTH = (10_000, 100_000, 1_000_000)
 # Of the guard. Ten of the passes are for rare classes only; ratios on few rows, and on busy machines, are larger.
 MOST_PASSES, MOST_RATIO = 20, 3.0
@@ -115,7 +115,7 @@ def fits(
 
 
 def accuracy(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict]:
-    """Mean excess risk, and passes, of the default plan and of the unhurried one on the same generated users."""
+    """Mean excess risk, and passes, of the default plan and of the full schedule on the same generated users."""
     found = []
     for users, rows, features in sizes:
         kind = scenario(rows, features)
@@ -125,7 +125,7 @@ def accuracy(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict
         )
         for epsilon in EPSILONS:
             row = {"users": users, "rows": rows, "features": features, "epsilon": epsilon}
-            for name, limit in (("default", None), ("unhurried", UNHURRIED)):
+            for name, limit in (("default", None), ("full", FULL)):
                 parts = (draw_users(kind, users, seed) for seed in range(repeats))
                 told = solve_all("auto", problem, parts, users, rows, Budget(epsilon, DELTA), limit, fresh.score)
                 excess = [one["excess"] for one in told["scores"]]

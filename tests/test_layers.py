@@ -186,10 +186,10 @@ ROOMS = {
     "losses": 850,
     "evaluation": 1_315,
     "models": 3_580,
-    "paper": 3_560,
+    "paper": 3_700,
     "privacy": 3_760,
     "report": 1_350,
-    "solvers": 3_475,
+    "solvers": 3_300,
     "statistics": 2_450,
     "": 930,  # the package's own modules
 }

@@ -10,8 +10,8 @@ from support_solvers import best_risk, make_users, risk
 
 import userdp
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize, plan
-from userdp.solvers.base import SOLVERS, Result
 from userdp.solvers.planner import choose, consider, noise_dominated, public_problem
+from userdp.solvers.solver import SOLVERS, Result
 
 LOGISTIC = public_problem("logistic", 5)
 

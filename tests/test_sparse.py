@@ -17,7 +17,7 @@ from support_sparse import both, close, made
 from userdp import Ball, Box, PublicScaler, UserData, losses, private_mean
 from userdp.data.sparse import SparseRows
 from userdp.models.fitting import minimize
-from userdp.solvers.base import SOLVERS
+from userdp.solvers.solver import SOLVERS
 from userdp.statistics.gradients import (
     BallSmoothing,
     ClippedGradient,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import userdp_research  # noqa: F401 - registers its solvers
-from userdp.solvers.base import SOLVERS
+from userdp.solvers.solver import SOLVERS
 
 os.environ["MUTANTS_OF"] = "research"
 settings.register_profile(

@@ -3,8 +3,8 @@ import pytest
 from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp_research import asi_liu
 from userdp_research.asi_liu import plan_asi_liu
 from userdp_research.descent import sgd_excess, sgd_step

@@ -15,10 +15,11 @@ from userdp_research import bassily_sun, bassily_sun_local
 from userdp_research.bassily_sun import RotatedRange, plan_bassily_sun
 from userdp_research.bassily_sun_local import plan_bassily_sun_local
 from userdp_research.mechanisms.local import LocalReports, LocalVotes
+from userdp_research.problems import IndependentRows
 from userdp_research.rotation import Rotated, rotate, rotated_size, unrotate
 
 PROBLEM = Problem(losses.logistic, Ball(10.0), 4, 2.5)
-CONCENTRATED = Problem(losses.logistic, Ball(10.0), 4, 2.5, row_similarity=0.0)
+CONCENTRATED = IndependentRows(losses.logistic, Ball(10.0), 4, 2.5)
 WIDE = Problem(losses.logistic, Ball(10.0), 4000, 2.5)
 BUDGET = Budget(2.0, 1e-6)
 
@@ -176,7 +177,7 @@ def test_reports_are_clipped_around_the_voted_bin():
     rng = np.random.default_rng(0)
     rows = np.column_stack([np.full(200_000, 1.0), rng.normal(0, 0.3, 200_000)])
     data = UserData(rows, np.ones(200_000), np.arange(0, 200_001, 50))
-    problem = Problem(losses.logistic, Ball(1.0), 2, 1.5, row_similarity=0.0)
+    problem = IndependentRows(losses.logistic, Ball(1.0), 2, 1.5)
     plan = plan_bassily_sun_local(problem, 4000, 50, Budget(40.0, 1e-6))
     assert plan.schedule.box.n_bins > 3
     result = minimize(

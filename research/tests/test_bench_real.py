@@ -9,7 +9,7 @@ import pytest
 from support_bench import N_USERS, QUICK, ROWS, people, reading, run, write_people
 
 from userdp.privacy.accounting import Budget, Cost, Subsampled, fits
-from userdp.solvers.base import SOLVERS
+from userdp.solvers.solver import SOLVERS
 from userdp_research.bench.oracle import Tuning, candidates, dp_sgd, noise_multiplier, oracle
 from userdp_research.bench.real import competitors, held_out, measure_real, real_cells
 from userdp_research.bench.references import user_optimum

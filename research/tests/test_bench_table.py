@@ -7,8 +7,8 @@ import pytest
 from support_bench import run
 
 from userdp import Ball, Budget, losses
-from userdp.solvers.base import SOLVERS
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS
 from userdp_research.bench import table
 from userdp_research.bench.generated import generate
 from userdp_research.bench.references import mean_loss, optimum, user_optimum

@@ -3,8 +3,8 @@ import pytest
 from support_solvers import make_users
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, losses
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp_research import example_level
 from userdp_research.example_level import plan_example_level
 from userdp_research.mechanisms.mixtures import row_multiplier

@@ -6,8 +6,8 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, losses
 from userdp.privacy.accounting import gaussian_multiplier, subsampled_multiplier
-from userdp.solvers.base import gradients_of_samples, run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import gradients_of_samples, run
 from userdp_research import fedavg
 from userdp_research.fedavg import likely_multiplier, next_radius, plan_fedavg
 

@@ -8,8 +8,8 @@ from support_solvers import best_risk, make_users, risk
 
 from userdp import Ball, Budget, BudgetExceeded, losses, minimize
 from userdp.privacy.accounting import fits
-from userdp.solvers.base import Found
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Outcome
 from userdp_research.levy import LevyPhase, PhasedWinsorizedSteps, feasible, plan_levy
 from userdp_research.rotation import rotate
 
@@ -64,8 +64,8 @@ def test_steps_go_along_gradients_and_back_to_where_the_phase_began():
     """On released gradients w - c of a quadratic: each phase ends at its own average, in plain numbers."""
     problem, best = Problem(losses.logistic, Ball(10.0), 3, 2.5), np.array([1.0, -2.0, 0.5])
     phases = [LevyPhase(f"phase {i}", 9, 0.5, 0.1, n_steps=4, step_size=0.3, regularizer=8.0**i) for i in (0, 1)]
-    found = Found(problem.start, math.inf)
-    schedule = PhasedWinsorizedSteps(tuple(phases)).releases(problem, found)
+    outcome = Outcome(problem.start, math.inf)
+    schedule = PhasedWinsorizedSteps(tuple(phases)).releases(problem, outcome)
     request = next(schedule)
     for _ in range(7):
         request = schedule.send(rotate((request.statistic.statistic.weights - best)[None])[0])
@@ -79,8 +79,8 @@ def test_steps_go_along_gradients_and_back_to_where_the_phase_began():
             w = w * min(1, 10 / np.linalg.norm(w))
             points.append(w)
         start = np.mean(points, axis=0)
-    np.testing.assert_allclose(found.weights, start, rtol=1e-9)
-    assert len(found.phases) == 2
+    np.testing.assert_allclose(outcome.weights, start, rtol=1e-9)
+    assert len(outcome.phases) == 2
 
 
 def test_what_cannot_be_planned_is_refused():

@@ -10,17 +10,18 @@ from support_solvers import best_risk, make_users, risk
 from userdp import Ball, Box, Budget, Curator, Ledger, losses, minimize, plan
 from userdp.privacy.accounting import BudgetExceeded
 from userdp.privacy.clip import Clip
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp_research.disjoint_batches import plan_disjoint_batches
 from userdp_research.group_privacy import plan_group_privacy
 from userdp_research.mechanisms.perturbation import Perturbation
 from userdp_research.output_perturbation import halves, pass_error
+from userdp_research.problems import IndependentRows
 
 BUDGET = Budget(1.0, 1e-6)
 LOGISTIC = Problem(losses.logistic, Ball(4.0), 10, 2.0)
 # A user's rows differ as much as those of different users, and the domain is small: leaving users out pays.
-CALM = Problem(losses.logistic, Ball(1.0), 4, 2.5, row_similarity=0.0)
+CALM = IndependentRows(losses.logistic, Ball(1.0), 4, 2.5)
 PLANS = pytest.mark.parametrize("make", [plan_group_privacy, plan_disjoint_batches])
 
 
@@ -90,7 +91,7 @@ def test_no_noise_without_delta(make):
 @pytest.mark.slow
 @pytest.mark.parametrize("domain", [Ball(1.0), Box(np.full(4, -0.6), np.full(4, 0.7))], ids=["ball", "box"])
 def test_users_are_left_out_where_that_pays_and_the_walk_still_learns(domain):
-    problem = Problem(losses.logistic, domain, 4, 2.5, row_similarity=0.0)
+    problem = IndependentRows(losses.logistic, domain, 4, 2.5)
     data = make_users(20_000, rows=(30, 30))
     made = plan_disjoint_batches(problem, 20_000, 30, BUDGET)
     filtered = [phase for phase in made.phases if phase.filtered]

@@ -47,10 +47,10 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanism import Aborted
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
-    from userdp.solvers.base import Result
-    from userdp.solvers.base import register as register
     from userdp.solvers.planner import plan
     from userdp.solvers.problem import Problem as Problem
+    from userdp.solvers.solver import Result
+    from userdp.solvers.solver import register as register
     from userdp.statistics.gradients import MeanGradient as MeanGradient
     from userdp.statistics.gradients import UserGradients as UserGradients
     from userdp.statistics.moments import SecondMoment as SecondMoment
@@ -82,7 +82,7 @@ _PUBLIC = {
     "privacy.clip": ("Clip",),
     "paper.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
-    "solvers.base": ("Result", "register"),
+    "solvers.solver": ("Result", "register"),
     "solvers.planner": ("plan",),
     "paper.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),

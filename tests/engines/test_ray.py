@@ -22,7 +22,7 @@ from userdp.cli import app
 from userdp.data.schema import Schema
 from userdp.engines import EngineLost, LocalEngine, engine_of
 from userdp.privacy.clip import ClippedTotal
-from userdp.solvers.base import SOLVERS
+from userdp.solvers.solver import SOLVERS
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, UserGradients
 from userdp.statistics.moments import UserMean
 from userdp.statistics.sgd import OnePassSGD

@@ -17,9 +17,8 @@ from userdp import Ball, Budget, Ledger, losses
 from userdp.engines import local
 from userdp.privacy.clip import Clip, ClippedTotal
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers import base
-from userdp.solvers.base import SOLVERS, Phase, Request, SolverPlan
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS, Phase, Request, SolverPlan
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
 SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
@@ -67,7 +66,7 @@ def plan_of(solver, mode):
 def run(solver, mode, data, tape, replay):
     plan = plan_of(solver, mode)
     curator = TapedCurator(data, plan.certified, Ledger(SIZES[mode][2]), tape, replay)
-    return base.run(PROBLEM, plan, curator)
+    return solver.run(PROBLEM, plan, curator)
 
 
 @functools.cache

@@ -11,8 +11,8 @@ from userdp.paper import paper_theorems as numbers
 from userdp.paper import phased_sgd_paper as paper
 from userdp.privacy.accounting import epsilon_at
 from userdp.privacy.noise import SeededNoise
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 from userdp.statistics.sgd import OnePassSGD
 
 PROBLEM = Problem(losses.logistic, Ball(1.0), n_features=3, row_norm=2.0)  # R = 2, L = 2, d = 3

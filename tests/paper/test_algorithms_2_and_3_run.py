@@ -12,7 +12,7 @@ from userdp.paper import accelerated_paper as paper
 from userdp.paper import concentration
 from userdp.paper import paper_outlier_removal as printed
 from userdp.paper.descent import ACSA
-from userdp.solvers.base import run
+from userdp.solvers.solver import run
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.smoothing import BallSmoothing
 

@@ -13,8 +13,8 @@ from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, UserData, loss
 from userdp.cli import app
 from userdp.paper import accelerated_paper, paper_theorems, phased_sgd_paper
 from userdp.privacy.accounting import epsilon_at
-from userdp.solvers.base import run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import run
 
 N, M, BUDGET = 1_000_000, 2, Budget(10.0, 1e-7)
 SMOOTH = Problem(losses.logistic, Ball(1.0), n_features=3, row_norm=2.0)  # R = 2, L = 2, beta = 1

@@ -69,7 +69,7 @@ MUTANTS = [
         "a plan without delta has a Gaussian release",
         "whitened_clip._steps",
         "laplace=layout.pure",
-        "laplace=layout.pure and part.label != CURVATURE",
+        "laplace=layout.pure and share.label != CURVATURE",
         _PURE,
     ),
     Mutant(

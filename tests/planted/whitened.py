@@ -64,9 +64,9 @@ MUTANTS = [
     ),
     Mutant(
         "counts that locate a quantile are not paid for",
-        "Layout.parts",
-        "sum(part.fraction for part in first)",
-        "0.0",
+        "schedule._of_everyone",
+        "- located",
+        "",
         "solvers/test_quantiles.py::test_counts_are_in_the_plan_and_paid_for",
     ),
     Mutant(

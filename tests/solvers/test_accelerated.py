@@ -15,8 +15,8 @@ from userdp.paper.accelerated_paper import acsa
 from userdp.paper.outlier_removal import SampledOutlierRemoval
 from userdp.paper.preconditioning import Preconditioner
 from userdp.privacy.accounting import epsilon_at
-from userdp.solvers.base import SolverPlan, run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan, run
 
 BUDGET = Budget(1.0, 1e-6)
 

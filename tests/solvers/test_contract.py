@@ -1,4 +1,4 @@
-"""What every solver guarantees: a new one joins `SOLVERS` in userdp.solvers.base and inherits these tests."""
+"""What every solver guarantees: a new one joins `SOLVERS` in userdp.solvers.solver and inherits these tests."""
 
 import itertools
 
@@ -10,9 +10,9 @@ from support_solvers import best_risk, make_users, risk
 from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
-from userdp.solvers.base import SOLVERS, run
 from userdp.solvers.planner import AUTO, consider
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS, run
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from userdp.models.fitting import minimize
 from userdp.paper import phased_sgd as tight
 from userdp.paper.preconditioning import Preconditioner
 from userdp.privacy.accounting import epsilon_at, fits
-from userdp.solvers.base import Found, run
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Outcome, run
 from userdp.statistics.sgd import OnePassSGD
 
 BUDGET = Budget(1.0, 1e-6)
@@ -184,9 +184,9 @@ def passes(problem, data, whitened, steps=(*[1.0] * 6, *[0.3] * 4, *[0.1] * 4, *
     )
     ridge = problem.l2 / problem.typical_curvature
     schedule = tight.GroupPasses(phases, Preconditioner(1e-4, ridge, 50.0) if whitened else None)
-    found, curator = Found(problem.start, math.inf), Exact(data, n_groups)
-    drive(schedule.releases(problem, found), curator)
-    return found.weights, curator
+    outcome, curator = Outcome(problem.start, math.inf), Exact(data, n_groups)
+    drive(schedule.releases(problem, outcome), curator)
+    return outcome.weights, curator
 
 
 def drive(releases, curator):
@@ -245,13 +245,13 @@ def test_a_penalised_private_fit_is_near_the_penalised_optimum():
     y = rng.random(40_000) < 1 / (1 + np.exp(1 - 2 * X[:, 0] + X[:, 1]))
     data = UserData.from_arrays(X, y, np.repeat(np.arange(8000), 5), fit_intercept=True)
     options = {"rows_per_user": 5, "row_norm": 2.5, "solver": "phased-sgd", "l2": 0.1, "insecure_seed": 0}
-    found = minimize("logistic", data, Ball(10.0), 8.0, 1e-6, **options)
+    result = minimize("logistic", data, Ball(10.0), 8.0, 1e-6, **options)
     penalised, plain = (
         LogisticRegression(C=C, tol=1e-8, max_iter=1000).fit(X, y) for C in (1 / (40_000 * 0.1), np.inf)
     )
     expected, other = (np.append(model.coef_[0], model.intercept_) for model in (penalised, plain))
-    np.testing.assert_allclose(found.weights, expected, atol=0.1)
-    assert np.linalg.norm(found.weights - expected) < 0.2 * np.linalg.norm(found.weights - other)
+    np.testing.assert_allclose(result.weights, expected, atol=0.1)
+    assert np.linalg.norm(result.weights - expected) < 0.2 * np.linalg.norm(result.weights - other)
 
 
 def test_penalised_passes_of_sparse_rows_are_those_of_dense_ones():

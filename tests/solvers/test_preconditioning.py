@@ -8,7 +8,7 @@ from support_solvers import make_users
 
 from userdp import Ball, Box, Budget, Curator, Ledger, Plan
 from userdp.paper.preconditioning import LABEL, Preconditioner, WhitenedCoordinates, moment_error, moment_step, paced
-from userdp.solvers.base import carry_out
+from userdp.solvers.solver import carry_out
 
 
 def whitening(n_features=3, seed=0):

@@ -30,13 +30,13 @@ def test_defaults():
 
 def test_numbers_of_few_bits_are_widened_and_the_start_is_kept():
     numbers = {"row_norm": np.float16(0.1), "target_bound": np.float32(0.3), "prediction_scale": np.float16(0.7)}
-    problem = Problem(losses.squared, Ball(2.0), np.uint8(200), **numbers, l2=np.float32(0.1), row_similarity=1)
+    problem = Problem(losses.squared, Ball(2.0), np.uint8(200), **numbers, l2=np.float32(0.1))
     assert (type(problem.n_features), problem.dimension) == (int, 200)
     assert Problem(losses.multinomial(4), Ball(2.0), np.uint8(200), 1.0).dimension == 800
     for key, value in numbers.items():
         assert type(getattr(problem, key)) is float
         assert getattr(problem, key) == float(value)
-    assert (type(problem.l2), type(problem.row_similarity), type(problem.lipschitz)) == (float, float, float)
+    assert (type(problem.l2), type(problem.lipschitz)) == (float, float)
     with pytest.raises(ValueError, match="read-only"):
         problem.start[0] = 1.0
 

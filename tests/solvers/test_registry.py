@@ -8,9 +8,9 @@ from userdp.auditing.pairs import mean_pairs
 from userdp.auditing.priced import clip
 from userdp.privacy.accounting import Budget
 from userdp.report.wording import how
-from userdp.solvers import base as registry
-from userdp.solvers.base import Solver, register
+from userdp.solvers import solver as registry
 from userdp.solvers.planner import choose, consider, public_problem
+from userdp.solvers.solver import Solver, register
 
 OTHER = Solver("userdp.paper.phased_sgd:plan_phased_sgd", baseline=True)
 PROBLEM, BUDGET = public_problem("logistic", 5), Budget(2.0, 1e-6)

@@ -19,10 +19,11 @@ from userdp.models.fitting import minimize
 from userdp.privacy import curator as curators
 from userdp.privacy.accounting import Cost, fits
 from userdp.privacy.clip import Clip
-from userdp.solvers import whitened_clip
-from userdp.solvers.base import carry_out
+from userdp.solvers import constants, whitened_clip
+from userdp.solvers.descent import likely_factor
 from userdp.solvers.planner import choose
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import carry_out
 from userdp.solvers.whitened_clip import plan_whitened_clip
 from userdp.solvers.whitening import (
     MOST_FEATURES,
@@ -38,7 +39,7 @@ TRUTH = np.array([2.0, -1.0, 0.0])
 TRUTH_OF_20 = np.random.default_rng(0).normal(size=20) * 0.4
 ANYWHERE = Ball(1e3)
 DELTA = 1e-6
-UNHURRIED = 10**15  # gradients: more than any plan takes
+FULL = 10**15  # gradients: more than any plan takes
 
 
 def make_users(n_users, rows, truth=TRUTH, seed=0, kind="classes", intercept=True, constant=0.0, scales=1.0):
@@ -252,22 +253,22 @@ def test_with_much_noise_such_columns_do_not_walk_away(column):
 
 @given(measured=st.floats(-5, 5), noise=st.floats(0.01, 10))
 def test_a_curvature_that_noise_hides_is_not_taken_for_none(measured, noise):
-    lowest, highest = whitened_clip._FOLLOWED
-    factor = whitened_clip._likely_factor(measured, noise)
+    lowest, highest = constants.FOLLOWED
+    factor = likely_factor(measured, noise)
     assert lowest <= factor <= highest
-    assert whitened_clip._likely_factor(measured + noise, noise) >= factor * (1 - 1e-9)
+    assert likely_factor(measured + noise, noise) >= factor * (1 - 1e-9)
     if 2 * lowest < measured < highest / 1.2 and noise < 0.05 * measured:
         assert factor == pytest.approx(measured, rel=0.1)
     if noise >= 0.5 and measured >= 0.3 - 2 * noise:  # two deviations below a usual one
         assert factor > 1.5 * lowest
 
 
-def test_few_users_are_not_hurried_however_many_rows():
+def test_few_users_have_the_full_schedule_however_many_rows():
     """A part of them may have nobody of a rare class who has a rare level."""
     problem = Problem(losses.logistic, ANYWHERE, 12, 3.0, intercept=True)
-    for n_users, hurried in ((8_000, False), (40_000, True)):
+    for n_users, pace in ((8_000, constants.PACE), (40_000, constants.FAST_PACE)):
         plan = plan_whitened_clip(problem, n_users, 50, Budget(8.0, DELTA))
-        assert plan.phases[0].hurried == hurried
+        assert plan.phases[0].pace == pace
 
 
 def test_public_coordinates_whiten_and_raise_what_is_missing():
@@ -485,7 +486,7 @@ def test_unusable_labels_are_counted_and_there_is_a_model_all_the_same(fraction,
         (3000, 2, {"delta": 0.0}),
         (20_000, 11, {}),
     ],
-    ids=["all", "samples", "pure", "hurried"],
+    ids=["all", "samples", "pure", "fast"],
 )
 def test_intervals_of_affected_users_cover_them(n_users, rows, options):
     data = make_users(n_users, rows)
@@ -563,7 +564,7 @@ def test_more_users_and_more_epsilon_never_raise_the_estimate(problem, users, ep
 def test_every_plan_is_within_its_budget_and_uses_it_up(problem, n_users, epsilon):
     budget = Budget(epsilon, DELTA)
     plan_whitened_clip(problem, n_users, 3, budget).certified.certify(budget)
-    plan = plan_whitened_clip(problem, n_users, 3, budget, UNHURRIED).certified
+    plan = plan_whitened_clip(problem, n_users, 3, budget, FULL).certified
     plan.certify(budget)
     total = sum(step.mechanism.cost.gaussian for step in plan.steps)
     (cost,) = set(plan.costs)
@@ -574,31 +575,31 @@ def test_every_plan_is_within_its_budget_and_uses_it_up(problem, n_users, epsilo
 
 @pytest.mark.parametrize("n_features", [11, 21, 51])
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_a_hurried_plan_takes_few_passes_and_uses_its_budget_up(n_features, epsilon):
+def test_a_fast_schedule_takes_few_passes_and_uses_its_budget_up(n_features, epsilon):
     problem, budget, n_users = Problem(losses.logistic, ANYWHERE, n_features, 4.0), Budget(epsilon, DELTA), 100_000
-    hurried, full = (plan_whitened_clip(problem, n_users, 20, budget, most) for most in (None, UNHURRIED))
-    assert hurried.n_gradients <= 19 * n_users * 20 < 50 * n_users * 20 <= full.n_gradients
-    assert hurried.bound == full.bound
-    most = max(cost.gaussian for cost in hurried.certified.costs)
+    fast, full = (plan_whitened_clip(problem, n_users, 20, budget, most) for most in (None, FULL))
+    assert fast.n_gradients <= 19 * n_users * 20 < 50 * n_users * 20 <= full.n_gradients
+    assert fast.bound == full.bound
+    most = max(cost.gaussian for cost in fast.certified.costs)
     assert fits(Cost(gaussian=most), budget)
     assert not fits(Cost(gaussian=1.001 * most), budget), "no budget is left over"
-    everyone = [step.label for step in hurried.certified.steps if step.n_users == n_users]
+    everyone = [step.label for step in fast.certified.steps if step.n_users == n_users]
     assert everyone == ["steps for a rare class", "burn-in", "steps"]
-    first = [step for step in hurried.certified.steps if step.label.startswith("approach")]
+    first = [step for step in fast.certified.steps if step.label.startswith("approach")]
     assert all(a.stop <= b.start for a, b in itertools.pairwise(first)), "no user is asked twice"
     limited = plan_whitened_clip(problem, n_users, 20, budget, 10 * n_users * 20)
-    assert limited.n_gradients == hurried.n_gradients - 10 * n_users * 20, "without those for a rare class"
+    assert limited.n_gradients == fast.n_gradients - 10 * n_users * 20, "without those for a rare class"
 
 
-def test_few_users_much_noise_and_odd_losses_are_not_hurried():
+def test_few_users_much_noise_and_odd_losses_have_the_full_schedule():
     logistic, hinge = (Problem(loss, ANYWHERE, 21, 4.0) for loss in (losses.logistic, losses.hinge))
     for problem, n_users, epsilon in ((logistic, 5000, 1.0), (logistic, 100_000, 0.1), (hinge, 100_000, 8.0)):
-        plans = (plan_whitened_clip(problem, n_users, 20, Budget(epsilon, DELTA), most) for most in (None, UNHURRIED))
+        plans = (plan_whitened_clip(problem, n_users, 20, Budget(epsilon, DELTA), most) for most in (None, FULL))
         assert len({plan.n_gradients for plan in plans}) == 1
 
 
 @pytest.mark.slow
-def test_a_hurried_plan_is_as_accurate_as_an_unhurried_one():
+def test_a_fast_schedule_is_as_accurate_as_a_full_one():
     """Not so with a class below 1%: docs/speed.md."""
     rows, data = 3, make_users(100_000, 3, constant=0.0)
     slow, fast = (
@@ -608,7 +609,7 @@ def test_a_hurried_plan_is_as_accurate_as_an_unhurried_one():
                 for seed in (1, 2)
             ]
         )
-        for most in (UNHURRIED, None)
+        for most in (FULL, None)
     )
     assert fast < 1.05 * slow + 1e-5
 
@@ -617,7 +618,7 @@ def test_a_hurried_plan_is_as_accurate_as_an_unhurried_one():
 @given(problem=problems, n_users=sizes, epsilon=epsilons)
 def test_without_delta_every_release_is_pure_and_epsilons_add_up_to_the_budget(problem, n_users, epsilon):
     budget = Budget(epsilon, 0.0)
-    plan = plan_whitened_clip(problem, n_users, 3, budget, UNHURRIED).certified
+    plan = plan_whitened_clip(problem, n_users, 3, budget, FULL).certified
     plan.certify(budget)
     assert all(step.mechanism.laplace and step.n_users == n_users for step in plan.steps)
     (cost,) = set(plan.costs)

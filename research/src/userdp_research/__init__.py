@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.base import Solver, register
+from userdp.solvers.solver import Solver, register
 
 if TYPE_CHECKING:
     from userdp.auditing.pairs import Pair

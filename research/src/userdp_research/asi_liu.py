@@ -30,8 +30,8 @@ from userdp.paper.accelerated import OUTLIERS, RADII, GradientPhase, GradientSte
 from userdp.paper.mean_plans import means_noise, plan_means
 from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.privacy.accounting import Budget
-from userdp.solvers.base import SolverPlan, check_sizes
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan, check_sizes
 from userdp_research.descent import AveragedSGD, sgd_excess, sgd_step
 
 _FEWEST_STEPS = 32  # from which on the bound holds for non-smooth losses

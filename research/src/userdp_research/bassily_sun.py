@@ -34,6 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
+from userdp.paper.accelerated import cheapest_plan
 from userdp.paper.mean_plans import sampled_multiplier
 from userdp.privacy.accounting import (
     Budget,
@@ -44,17 +45,16 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
-    Found,
+from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
+    Outcome,
     Phase,
     Releases,
     Request,
     SolverPlan,
-    cheapest_plan,
     check_sizes,
     gradients_of_samples,
 )
-from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.mechanisms.winsorized import Winsorized
 from userdp_research.rotation import Rotated, rotated_size, unrotate
@@ -234,7 +234,7 @@ class WinsorizedSteps:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         (phase,) = self.phases
         point, total = problem.start, np.zeros(problem.dimension)
         middle = np.zeros(rotated_size(problem.dimension))
@@ -243,6 +243,6 @@ class WinsorizedSteps:
             released = yield Request(phase.label, statistic, phase.radius, "gradient step")
             point = problem.domain.project(point - phase.step_size * unrotate(released, problem.dimension))
             total = total + point
-        found.weights = problem.domain.project(total / phase.n_steps)
+        outcome.weights = problem.domain.project(total / phase.n_steps)
         own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "step_size": phase.step_size}
-        found.phases.append(phase.summary(phase.radius, **own))
+        outcome.phases.append(phase.summary(phase.radius, **own))

@@ -28,8 +28,8 @@ from userdp.losses import Loss, smoothed
 from userdp.paper.descent import Nesterov, steadied
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Outcome, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.bassily_sun import RotatedRange, too_few
 from userdp_research.mechanisms.local import LocalReports, LocalVotes
@@ -55,7 +55,7 @@ class LocalSteps:
     smoothness: float
     phases: tuple[BatchPhase, ...]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         box, shown_as = self.box, "gradient step"
         descent = Nesterov(problem.start, problem.domain, self.smoothness, len(self.phases))
         inside = box.range - box.reach  # an interval need not leave the range
@@ -65,8 +65,8 @@ class LocalSteps:
             middle = np.clip(bins, -inside, inside)
             offset = yield Request(phase.label, Rotated(gradient, middle), box.reach, shown_as)
             descent.move(unrotate(middle + offset, problem.dimension))
-            found.phases.append(phase.summary(phase.radius))
-        found.weights = problem.domain.project(descent.point)
+            outcome.phases.append(phase.summary(phase.radius))
+        outcome.weights = problem.domain.project(descent.point)
 
 
 def plan_bassily_sun_local(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> SolverPlan:

@@ -28,8 +28,8 @@ from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
 from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan
 from userdp_research import output_perturbation as shared
 from userdp_research.mechanisms.perturbation import Perturbation
 from userdp_research.output_perturbation import PassPhase

@@ -25,10 +25,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from userdp.paper.accelerated import cheapest_plan
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest, check_sizes, gradients_of_samples
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
+    Outcome,
+    Phase,
+    Releases,
+    Request,
+    SolverPlan,
+    check_sizes,
+    gradients_of_samples,
+)
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import step_and_bound
 from userdp_research.descent import AveragedSGD
@@ -77,8 +86,13 @@ def plan_example_level(
             f"Expected max_gradients={max_gradients} >= {min(sizes)[0]:,}, for {_ROUNDS[0]} rounds on few rows. "
             "Nothing was spent."
         )
-    best = cheapest(choices, _TOLERANCE)
-    rounds, q = best.rounds, best.q
+    plan = cheapest_plan(choices, _TOLERANCE, None, lambda best: _plan(*size, budget, best))
+    assert plan is not None, "any number of users will do"
+    return plan
+
+
+def _plan(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, best: _Choice) -> SolverPlan:
+    size, rounds, q = (problem, n_users, rows_per_user), best.rounds, best.q
     multiplier = row_multiplier(budget, rows_per_user, q, rounds)
     step_size, bound = _step_and_bound(*size, rounds, q, multiplier)
     mean = SampledRows(n_users, rows_per_user, q, multiplier, claimed_epsilon(budget), rounds)
@@ -109,12 +123,12 @@ class RowSteps:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         (phase,) = self.phases
         descent = AveragedSGD(problem.start, problem.domain, phase.step_size)
         for _ in range(phase.n_steps):
             gradients = ClippedRowGradients(MeanGradient(problem.loss, descent.query), phase.radius)
             descent.move((yield Request(phase.label, gradients, phase.radius, "gradient step")))
-        found.weights = problem.domain.project(descent.point)
+        outcome.weights = problem.domain.project(descent.point)
         own = {"steps": phase.n_steps, "rows_sampled": phase.sampling_probability, "step_size": phase.step_size}
-        found.phases.append(phase.summary(phase.radius, **own))
+        outcome.phases.append(phase.summary(phase.radius, **own))

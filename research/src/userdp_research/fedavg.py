@@ -34,8 +34,9 @@ import numpy as np
 from userdp.paper.mean_plans import sampled_multiplier
 from userdp.privacy.accounting import Budget, gaussian_multiplier, subsampled_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
-    Found,
+from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
+    Outcome,
     Phase,
     Releases,
     Request,
@@ -45,7 +46,6 @@ from userdp.solvers.base import (
     largest_sample,
     too_few_gradients,
 )
-from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.asi_liu import price_of_users
 from userdp_research.descent import sgd_excess
@@ -127,7 +127,7 @@ class AdaptiveClipRounds:
 
     phases: tuple[Phase]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         (phase,) = self.phases
         point, velocity, clip = problem.start, np.zeros(problem.dimension), phase.radius
         total, averaged = np.zeros(problem.dimension), 0
@@ -138,9 +138,9 @@ class AdaptiveClipRounds:
             clip = next_radius(clip, float(released[-1]), _QUANTILE, _CLIP_RATE)
             if 2 * (number + 1) > phase.n_steps:
                 total, averaged = total + point, averaged + 1
-        found.weights = problem.domain.project(total / averaged)
+        outcome.weights = problem.domain.project(total / averaged)
         own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step}
-        found.phases.append(phase.summary(clip, step_size=phase.step_size, **own))
+        outcome.phases.append(phase.summary(clip, step_size=phase.step_size, **own))
 
 
 def next_radius(radius: float, fraction: float, quantile: float, rate: float) -> float:

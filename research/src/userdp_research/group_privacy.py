@@ -19,8 +19,8 @@ import numpy as np
 from userdp._validate import check_counts
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import SolverPlan
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan
 from userdp_research import output_perturbation as shared
 from userdp_research.mechanisms.perturbation import Perturbation
 from userdp_research.output_perturbation import PassPhase

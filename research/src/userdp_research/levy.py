@@ -30,10 +30,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from userdp.paper.accelerated import cheapest_plan
 from userdp.privacy.accounting import Budget, gaussian_multiplier
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan, cheapest_plan, check_sizes
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Outcome, Phase, Releases, Request, SolverPlan, check_sizes
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.bassily_sun import (
     STEPS,
@@ -172,17 +173,17 @@ class PhasedWinsorizedSteps:
 
     phases: tuple[LevyPhase, ...]
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         middle = np.zeros(rotated_size(problem.dimension))
         for phase in self.phases:
-            start = found.weights
+            start = outcome.weights
             descent = AveragedSGD(start, problem.domain, phase.step_size)
             for _ in range(phase.n_steps):
                 statistic = Rotated(MeanGradient(problem.loss, descent.query), middle)
                 released = yield Request(phase.label, statistic, phase.radius, "gradient step")
                 pull = phase.regularizer * (descent.query - start)
                 descent.move(unrotate(released, problem.dimension) + pull)
-            found.weights = problem.domain.project(descent.point)
-            found.stands = f"the weights of {phase.label}"
+            outcome.weights = problem.domain.project(descent.point)
+            outcome.stands = f"the weights of {phase.label}"
             own = {"steps": phase.n_steps, "step_size": phase.step_size, "regularizer": phase.regularizer}
-            found.phases.append(phase.summary(phase.radius, **own))
+            outcome.phases.append(phase.summary(phase.radius, **own))

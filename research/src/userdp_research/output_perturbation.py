@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.privacy.accounting import Budget, gaussian_multiplier
-from userdp.solvers.base import Found, Phase, Releases, Request
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Outcome, Phase, Releases, Request
 from userdp.statistics.gradients import MeanGradient
 from userdp_research.stable_sgd import SafeBatchPass, SafeRowPass, SafeRows, check_loss
 
@@ -66,18 +66,18 @@ class Passes(ABC):
         known = self.one_pass(problem, problem.start, phase, np.zeros(problem.dimension))
         return replace(phase, radius=known.replace_one_sensitivity)
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         """There is no test, so nothing aborts."""
         usual = np.zeros(problem.dimension)
         for phase in self.phases:
             if phase.filtered:
-                gradient = MeanGradient(problem.loss, found.weights)
+                gradient = MeanGradient(problem.loss, outcome.weights)
                 usual = yield Request(phase.center_label, gradient, usual_gradient(problem))
-            statistic = self.one_pass(problem, found.weights, phase, usual)
+            statistic = self.one_pass(problem, outcome.weights, phase, usual)
             offset = yield Request(phase.label, statistic, statistic.replace_one_sensitivity)
-            found.weights = problem.domain.project(statistic.start + offset)
+            outcome.weights = problem.domain.project(statistic.start + offset)
             own = {"steps": phase.n_steps, "step_size": phase.step_size}
-            found.phases.append(phase.summary(statistic.replace_one_sensitivity, **own))
+            outcome.phases.append(phase.summary(statistic.replace_one_sensitivity, **own))
 
 
 def noise_multiplier(problem: Problem, budget: Budget) -> float:

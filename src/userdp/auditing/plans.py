@@ -29,11 +29,11 @@ from userdp.privacy.mechanism import Users, Vectors
 from userdp.privacy.noise import Noise
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.selection import plan_selection, select
-from userdp.solvers.base import SolverPlan
 from userdp.solvers.inference import DEFAULT_FRACTION as FIT_FRACTION
 from userdp.solvers.inference import IntervalSteps, with_intervals
 from userdp.solvers.planner import Option, choose
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan
 from userdp.statistics.moments import UserMean
 
 _MEAN_USERS, _SEARCHED = 2000, 200

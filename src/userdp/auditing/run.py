@@ -16,8 +16,8 @@ from userdp.auditing.plans import plan_pairs
 from userdp.auditing.trainings import VARIANTS, audit_canaries, audit_edges, audit_membership
 from userdp.privacy.accounting import Budget
 from userdp.privacy.noise import noise_source
-from userdp.solvers.base import ATTACKS, SOLVERS
 from userdp.solvers.planner import AUTO
+from userdp.solvers.solver import ATTACKS, SOLVERS
 
 _TRAININGS = 0.02  # of the runs
 _SLOW = {("accelerated", "paper"), ("phased-sgd", "paper")}  # 100,000 users per training

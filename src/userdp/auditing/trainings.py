@@ -38,9 +38,9 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Integers, Mechanism, Users, Vectors
 from userdp.privacy.plan import Step
-from userdp.solvers.base import SOLVERS, SolverPlan
-from userdp.solvers.base import run as solve
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS, SolverPlan
+from userdp.solvers.solver import run as solve
 from userdp.statistics.gradients import Statistic
 
 ROWS = 2

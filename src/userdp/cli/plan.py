@@ -15,7 +15,7 @@ from userdp.data.tables import whole_file
 from userdp.losses import Loss
 from userdp.privacy.accounting import default_delta
 from userdp.solvers import planner
-from userdp.solvers.base import PROVEN
+from userdp.solvers.solver import PROVEN
 
 _BOUNDS = (
     "Excess risk is the mean loss above the best model's. Bounds, which only "

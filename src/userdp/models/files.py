@@ -39,7 +39,7 @@ from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_ra
 from userdp.models.targets import Classes
 from userdp.privacy.accounting import Budget
 from userdp.privacy.statement import AffectedUsers, Statement
-from userdp.solvers.base import Result, Uncertainty
+from userdp.solvers.solver import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file
 PIPELINE_FORMAT = "userdp pipeline 1"

@@ -30,11 +30,11 @@ from userdp.privacy.curator import Curator, Engine
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan
-from userdp.solvers import base as solvers
-from userdp.solvers.base import Result
+from userdp.solvers import solver as solvers
 from userdp.solvers.inference import with_intervals
 from userdp.solvers.planner import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Result
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 from userdp.solvers.whitening import MOST_FEATURES
 

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from userdp.privacy.statement import Statement
-from userdp.solvers.base import Uncertainty
 from userdp.solvers.inference import DEFAULT_FRACTION, RESOLVED
 from userdp.solvers.planner import two_digits
+from userdp.solvers.solver import Uncertainty
 
 _LEAST_PART = 1e-6  # of a budget: noise of less would hide anything
 _LABEL = 28  # characters of a name in the table

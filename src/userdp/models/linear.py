@@ -61,9 +61,9 @@ from userdp.privacy.curator import Engine
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.statement import Statement
-from userdp.solvers.base import Result
 from userdp.solvers.planner import default_radius
 from userdp.solvers.problem import loss_at_zero
+from userdp.solvers.solver import Result
 
 FORMAT = "userdp model 1"
 NOT_KEPT = ("ledger", "engine", "checkpoint", "verbose", "public_X")  # parameters that are no part of a saved model

@@ -38,8 +38,9 @@ that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,17 +69,16 @@ from userdp.privacy.accounting import (
     subsampled_multiplier,
 )
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import (
-    Found,
+from userdp.solvers.problem import Problem
+from userdp.solvers.solver import (
+    Outcome,
     Phase,
     Releases,
     Request,
     SolverPlan,
-    cheapest_plan,
     check_sizes,
     gradients_of_samples,
 )
-from userdp.solvers.problem import Problem
 from userdp.solvers.whitening import MOST_FEATURES
 from userdp.statistics.gradients import MeanGradient
 from userdp.statistics.smoothing import BallSmoothing
@@ -146,12 +146,12 @@ class GradientSteps:
     method: Method = nesterov
     preconditioner: Preconditioner | None = None
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         """Each phase starts where the last one ended; what was reached stands after an abort."""
         coordinates = yield from coordinates_of(self.preconditioner, problem)
         domain, n_done = coordinates.around(problem.domain, problem.dimension), 0
         for phase in self.phases:
-            center, radius = found.weights, phase.radius
+            center, radius = outcome.weights, phase.radius
             start = coordinates.from_weights(center)
             if phase.search is not None:
                 statistic = self._gradient(coordinates.to_weights(start), coordinates.basis, phase.ball, n_done)
@@ -159,8 +159,8 @@ class GradientSteps:
                 radius = phase.headroom * found_radius
             variance = phase.variance + problem.dimension * (phase.noise_ratio * radius) ** 2
             descent = self.method(problem, phase, start, domain, variance, coordinates.steepness)
-            own = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "regularizer": phase.regularizer}
-            found.phases.append(phase.summary(radius, **own))
+            numbers = {"steps": phase.n_steps, "users_a_step": phase.users_a_step, "regularizer": phase.regularizer}
+            outcome.phases.append(phase.summary(radius, **numbers))
             try:
                 for _ in range(phase.n_steps):
                     at = coordinates.to_weights(descent.query)
@@ -171,8 +171,8 @@ class GradientSteps:
                     n_done += 1
             finally:
                 if n_done:
-                    found.weights = coordinates.project(problem.domain, coordinates.to_weights(descent.point))
-                    found.stands = f"what was reached after {n_done} steps"
+                    outcome.weights = coordinates.project(problem.domain, coordinates.to_weights(descent.point))
+                    outcome.stands = f"what was reached after {n_done} steps"
 
     def _gradient(self, at: np.ndarray, basis: np.ndarray | None, ball: float | None, number: int) -> MeanGradient:
         """What to ask for; `number` makes the draws of a smoothing ball fresh."""
@@ -250,6 +250,25 @@ def plan_accelerated(
             f"of {rows_per_user} rows, of whom a step cannot take fewer: allow more, or cap rows_per_user lower."
         )
     return plan
+
+
+def cheapest_plan(
+    choices: Sequence[Any], tolerance: float, max_gradients: int | None, make: Callable[[Any], SolverPlan]
+) -> SolverPlan | None:
+    """The plan with the fewest `gradients` whose `excess` is within `tolerance` of the least; None if there is none.
+
+    Noise of samples is estimated only when choices are compared: there may be too little budget for some.
+    """
+    allowed = [choice for choice in choices if max_gradients is None or choice.gradients <= max_gradients]
+    while allowed:
+        enough = (1 + tolerance) * min(choice.excess for choice in allowed)
+        near = (choice for choice in allowed if choice.excess <= enough)
+        cheapest = min(near, key=lambda choice: (choice.gradients, choice.excess))
+        try:
+            return make(cheapest)
+        except BudgetExceeded:
+            allowed.remove(cheapest)
+    return None
 
 
 def feasible(problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:

@@ -17,8 +17,8 @@ from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaper
 from userdp.paper.paper_theorems import exponent_q, least_number, n_phases, outside, phase_users, too_few
 from userdp.privacy.accounting import Budget, bisect
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import SolverPlan, check_sizes, gradients_of_samples
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan, check_sizes, gradients_of_samples
 
 
 def radius(lipschitz: float, dimension: int, n_users: int, rows_per_user: int) -> float:

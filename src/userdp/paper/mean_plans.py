@@ -53,8 +53,8 @@ def plan_means(
     steps = _best_steps(n_users, budget, rounds, outliers, grid, false_abort, other)
     if steps is not None:
         return Plan(n_users, steps)
-    asked = (rounds, outliers, grid, false_abort, other)
-    more = least_enough(lambda n: _best_steps(n, budget, *asked) is not None, n_users)
+    rest = (rounds, outliers, grid, false_abort, other)
+    more = least_enough(lambda n: _best_steps(n, budget, *rest) is not None, n_users)
     if more is not None:
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for {rounds} private means at epsilon={budget.epsilon:g}, "

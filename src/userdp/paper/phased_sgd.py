@@ -44,8 +44,8 @@ from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.paper.preconditioning import Preconditioner, coordinates_of, moment_error, moment_step, whitened_distance
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, least_enough
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Phase, Releases, Request, SolverPlan
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Outcome, Phase, Releases, Request, SolverPlan
 from userdp.solvers.whitening import MOST_FEATURES
 from userdp.statistics import sgd
 from userdp.statistics.gradients import MOST_PULL
@@ -89,11 +89,11 @@ class GroupPasses:
     preconditioner: Preconditioner | None = None
     falling: bool = True
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
         coordinates = yield from coordinates_of(self.preconditioner, problem)
         domain = coordinates.around(problem.domain, problem.dimension)
         for number, phase in enumerate(self.phases, start=1):
-            start, radius = coordinates.from_weights(found.weights), phase.radius
+            start, radius = coordinates.from_weights(outcome.weights), phase.radius
             if coordinates.basis is not None:
                 start = domain.project(start)  # inside already, up to rounding
             statistic, axes = self._one_pass(problem, start, domain, phase.step_size, coordinates.basis)
@@ -101,9 +101,9 @@ class GroupPasses:
             if self.falling:
                 offset, radius = offset[:-1], float(offset[-1])
             offset = _turned(offset, None if axes is None else axes.T)
-            found.weights = coordinates.project(problem.domain, coordinates.to_weights(start + offset))
-            found.phases.append(phase.summary(radius, groups=phase.n_groups, step_size=statistic.step_size))
-            found.stands = f"the weights of phase {number}"
+            outcome.weights = coordinates.project(problem.domain, coordinates.to_weights(start + offset))
+            outcome.phases.append(phase.summary(radius, groups=phase.n_groups, step_size=statistic.step_size))
+            outcome.stands = f"the weights of phase {number}"
 
     def _one_pass(
         self, problem: Problem, start: np.ndarray, domain: Domain, step_size: float, basis: np.ndarray | None

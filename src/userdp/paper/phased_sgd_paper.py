@@ -12,8 +12,8 @@ from userdp.paper.paper_theorems import least_number, n_phases, outside, phase_u
 from userdp.paper.phased_sgd import GroupPasses, GroupPhase
 from userdp.privacy.accounting import Budget
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import SolverPlan, check_sizes
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SolverPlan, check_sizes
 
 
 def n_groups(n_users: int, rows_per_user: int, budget: Budget) -> int:

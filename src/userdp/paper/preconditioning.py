@@ -19,8 +19,8 @@ import scipy
 from userdp.domains import Ball, Domain
 from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Step
-from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Releases, Request
 from userdp.solvers.whitening import Coordinates, block_of
 from userdp.statistics.moments import SecondMomentShape, symmetric
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.base import SOLVERS
 from userdp.solvers.planner import Comparison, consider
+from userdp.solvers.solver import SOLVERS
 
 COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
 

@@ -13,7 +13,7 @@ from typing import Any
 from userdp.evaluation.scores import Scores
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
-from userdp.solvers.base import PROVEN
+from userdp.solvers.solver import PROVEN
 
 FORMAT = "userdp model 1"
 NAMELESS = "(no name)"

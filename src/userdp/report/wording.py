@@ -13,7 +13,7 @@ from userdp.privacy.accounting import rounded_up
 from userdp.privacy.ledger import kind_of_class
 from userdp.privacy.statement import NOT_COVERED
 from userdp.report.record import clean, number, positive, power, real
-from userdp.solvers.base import WORDS
+from userdp.solvers.solver import WORDS
 
 _UP = 1 + 1e-12  # what floats may have lost
 RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"

@@ -10,8 +10,8 @@ fraction of the budget is kept for a few releases, in the coordinates u that the
    order in that distance they do not depend on where u0 was.
 3. Spread: the mean over users of the squares of their gradients at the new point, the "meat" M of a sandwich by users.
 
-Curvatures of a rare class, or of counts, change with the mean prediction, as the loss tells (`_told`): steps end where
-the gradient is 0 if it is so, and H is that of the point which is reached.
+Curvatures of a rare class, or of counts, change with the mean prediction, as the loss says (`_curvature_at`): steps end
+where the gradient is 0 if it is so, and H is that of the point which is reached.
 
 The covariance of B^-1 weights is H^-1 (s^2 I + E) H^-1, from noise, and H^-1 M H^-1 / n, from sampling users. s is the
 noise of the gradient, exactly known; E = t/2 (|v|^2 I + v v') what noise of variance t in H adds to the mean step v; a
@@ -39,11 +39,12 @@ from userdp.losses import known
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier, least_enough
 from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
-from userdp.solvers.base import Found, Releases, Request, Uncertainty
+from userdp.solvers.descent import Run, State
 from userdp.solvers.planner import AUTO, Option
 from userdp.solvers.problem import Problem
-from userdp.solvers.shrinkage import Axes, told_curvature
-from userdp.solvers.whitened_clip import Run, State, WhitenedClip, unit_effects
+from userdp.solvers.shrinkage import Axes, mean_curvature
+from userdp.solvers.solver import Outcome, Releases, Request, Uncertainty, share_multiplier
+from userdp.solvers.whitened_clip import WhitenedClip, unit_effects
 from userdp.solvers.whitening import block_of
 from userdp.statistics.gradients import ClippedGradient, MeanGradient, RowWeights
 from userdp.statistics.moments import symmetric
@@ -51,36 +52,37 @@ from userdp.statistics.spreads import CurvatureMatrix, CurvatureSize, GradientSq
 
 SIZE, CURVATURE, SPREAD = "interval curvature size", "interval curvature", "interval spread"
 GRADIENTS = ("interval gradient 1", "interval gradient 2")
+
+# Numbers: "measured" in docs/intervals.md (benchmarks/intervals.py), "chosen" with that in view. None affects privacy.
 # Noise of a coefficient, in log odds, logarithms of counts, or units of what a typical residual moves predictions by,
-# from which on it is unresolved: an error of 0.15 is 2.5 standard deviations.
+# from which on it is unresolved: an error of 0.15 is 2.5 standard deviations. Derived; benchmarks/coefficients.py.
 RESOLVED = 0.06
-DEFAULT_FRACTION = 0.5  # of the budget: the rest is for coming near
-_PARTS = {SIZE: 0.03, CURVATURE: 0.27, GRADIENTS[0]: 0.15, GRADIENTS[1]: 0.4, SPREAD: 0.15}  # how the releases share it
-_LOSSES = ("logistic", "squared", "poisson")  # those whose coverage was measured
-_MOST_WEIGHTS = 200
-_MOST_ROUGH = 0.4  # relative error of the curvature's eigenvalues, about, from which on intervals missed
-_MOST_ROUGH_AFTER = 0.5  # the same once users' matrices were seen
+DEFAULT_FRACTION = 0.5  # of the budget: the rest is for coming near. Measured.
+_PARTS = {SIZE: 0.03, CURVATURE: 0.27, GRADIENTS[0]: 0.15, GRADIENTS[1]: 0.4, SPREAD: 0.15}  # of the releases. Chosen.
+_LOSSES, _MOST_WEIGHTS = ("logistic", "squared", "poisson"), 200  # those whose coverage was measured
+# Relative error of the curvature's eigenvalues from which on intervals missed; and once matrices were seen. Measured.
+_MOST_ROUGH, _MOST_ROUGH_AFTER = 0.4, 0.5
 # Logarithm by which curvatures may change where noise or the steps move predictions. Intervals covered 94% to 97% up to
 # the first; between both 79% to 93% as they are, and 91% to 100% once widened by it (benchmarks/rare_intervals.py).
 _FARTHEST, _FARTHEST_WIDENED = 0.6, 1.2
-_ENOUGH = 0.75  # of that, where so many users would do: chance hardly ever adds more than the rest
-_LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise
-_PLANNED_INVERSE_ROWS = 0.2  # mean over users of 1 / rows that is planned for, however many rows are kept
-_SIMILARITY = 0.1  # how alike a user's rows are taken to be, for the length of curvature matrices
-_SHARE = 0.5  # of a matrix's usual length that its trace gets as a number of its own
-_WIDE = 2.5  # longest curvature matrix / usual one, before it is known
-_SEEN, _RARE = 4.0, 0.003  # of sizes of matrices: deviations of noise, and fraction of users, that count as there
-_BEYOND = 1.4  # longest matrix that is not clipped / the largest size that is seen
-_ROOM = 3.5  # by which rows may be longer than usual, in whitened coordinates, before they count less
-_TAIL = 0.5  # users that the gradient's clip may act on, about, in units of the noise of such a count
-_MARK = 0.3
-_LEAST_CURVATURE = 0.05  # least eigenvalue / mean one
-_WIDER = 4.0  # the most by which a clip that acted gets wider
-_HIDDEN = 2.0  # of clipped users: deviations of noise in their number that are taken for none
-_SHORT = 0.5  # mean fraction of its length that a clipped gradient may have lost
-_LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change
-_TRIES, _LESS = 20, 1 - 1e-6
-_FLATTEST = 1e-6  # least curvature / largest that counts as one: steps are divided by it
+_ENOUGH = 0.75  # of that, where so many users would do: chance hardly ever adds more than the rest. Measured.
+_LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise. Chosen (32a4050).
+# Before lengths of curvature matrices are seen: the mean of 1 / rows that is planned for, however many are kept; how
+# alike a user's rows are; the longest matrix / the usual one. Chosen (01c8ba7).
+_PLANNED_INVERSE_ROWS, _SIMILARITY, _WIDE = 0.2, 0.1, 2.5
+_SHARE = 0.5  # of a matrix's usual length that its trace gets as a number of its own. Chosen (01c8ba7).
+# Of sizes of matrices: deviations of noise, and fraction of users, that count as there; the longest matrix that is not
+# clipped / the largest size that is seen. Chosen (01c8ba7, 6b7c28a).
+_SEEN, _RARE, _BEYOND = 4.0, 0.003, 1.4
+_ROOM = 3.5  # by which rows may be longer than usual, whitened, before they count less. Measured: "heavy" tails.
+# Users that the gradient's clip may act on, about, in units of the noise of such a count; the mark that counts them
+# over the clip; the most by which a clip that acted gets wider; deviations of noise in the number of clipped users that
+# are taken for none; the mean fraction of its length that a clipped gradient may have lost. Chosen (32a4050).
+_TAIL, _MARK, _WIDER, _HIDDEN, _SHORT = 0.5, 0.3, 4.0, 2.0, 0.5
+_LEAST_CURVATURE = 0.05  # least eigenvalue / mean one. Chosen (01c8ba7).
+_LONGEST, _PLACES = 3.0, 61  # of a Newton step, along which curvatures change, and the grid. Chosen (32a4050).
+# How often, and by how much, the solver's budget is lowered until both fit; least curvature that steps are divided by.
+_TRIES, _LESS, _FLATTEST = 20, 1 - 1e-6, 1e-6
 
 ALIKE = "users' rows are fewer, or more alike, than was planned for"
 FAR = "noise is too large for how curved the loss is, as where a class, or what is counted, is rare"
@@ -108,7 +110,7 @@ class IntervalSteps:
     def of(n_users: int, n_features: int, mu_squared: float) -> IntervalSteps:
         """Those that together cost this mu^2."""
         block = block_of(n_features * (n_features + 1) // 2 + 1)
-        of = {label: math.sqrt(1 / (part * mu_squared)) for label, part in _PARTS.items()}
+        of = {label: share_multiplier(1 / math.sqrt(mu_squared), part) for label, part in _PARTS.items()}
         acute = (SIZE, CURVATURE, SPREAD)
         size, curvature, spread = (Clip(n_users, of[label], block=block, acute=True) for label in acute)
         first, second = (Clip(n_users, of[label]) for label in GRADIENTS)
@@ -117,7 +119,7 @@ class IntervalSteps:
     @property
     def steps(self) -> tuple[Step, ...]:
         mechanisms = (self.size, self.curvature, *self.gradients, self.spread)
-        return tuple(Step(label, 0, one.n_vectors, one) for label, one in zip(_PARTS, mechanisms, strict=True))
+        return tuple(Step(label, 0, mean.n_vectors, mean) for label, mean in zip(_PARTS, mechanisms, strict=True))
 
     def roughness(self, n_features: int, inverse_rows: float) -> float:
         """Relative error of the curvature's eigenvalues by noise, about, if the mean of 1 / rows per user is this."""
@@ -125,24 +127,29 @@ class IntervalSteps:
         entries = n_features * (n_features + 1) // 2 + 1
         return self.curvature.noise_std(_WIDE * math.hypot(1, _SHARE) * usual, entries) * math.sqrt(n_features)
 
-    def refine(self, run: Run, state: State, found: Found) -> Releases[None]:
+    def refine(self, run: Run, state: State, outcome: Outcome) -> Releases[None]:
         """Replace what was found by the Newton steps from it, with their uncertainty, unless that cannot be told."""
-        problem, coordinates, basis, told = run.problem, run.coordinates, run.coordinates.basis, _told(run)
+        problem, coordinates, basis = run.problem, run.coordinates, run.coordinates.basis
+        curvature_at = _curvature_at(run)
         weighing = RowWeights(basis, math.sqrt(problem.n_features) + _ROOM)
-        curved, error, rough = yield from self._curvature(run, state, _at(run, found.weights, weighing))
+
+        def gradient_at(weights: np.ndarray) -> MeanGradient:
+            return MeanGradient(run.loss, weights, basis, row_weights=weighing)
+
+        curved, error, rough = yield from self._curvature(run, state, gradient_at(outcome.weights))
         penalty = (basis.T * (problem.l2 * problem.penalised(np.ones(problem.n_features)))) @ basis
-        point = before = coordinates.from_weights(found.weights)
-        start, clip = told(point), self._clip(run, state, weighing.longest)
+        point = before = coordinates.from_weights(outcome.weights)
+        start, clip = curvature_at(point), self._clip(run, state, weighing.longest)
         longest = weighing.longest * problem.lipschitz / problem.row_norm
         points, steps, noises, clips, beyond, moved = [], [], [], [], [], 1.0
         for label, mechanism in zip(GRADIENTS, self.gradients, strict=True):
             weights = coordinates.to_weights(point)
-            at = _at(run, weights, weighing)
+            at = gradient_at(weights)
             gradient, noise, fraction = yield from _gradient(label, mechanism, problem, at, clip)
             pull = coordinates.of_gradient(problem.l2 * problem.penalised(weights))
-            inverse = np.linalg.inv(told(point) / start * curved + penalty)
+            inverse = np.linalg.inv(curvature_at(point) / start * curved + penalty)
             step = inverse @ (gradient + pull)
-            steps.append(_length(told, point, step) * step)
+            steps.append(_length(curvature_at, point, step) * step)
             points.append(point - steps[-1])
             noises.append(noise)
             clips.append(clip)
@@ -155,10 +162,10 @@ class IntervalSteps:
         parts = 1 / (np.square(noises) + np.square(cuts))
         parts = parts / parts.sum()
         point, step = parts @ points, parts @ steps
-        weights, change = coordinates.to_weights(point), told(point) / start
+        weights, change = coordinates.to_weights(point), curvature_at(point) / start
         inverse = np.linalg.inv(change * curved + penalty)
         known = float(np.square(parts) @ np.square(noises))  # variance of the mean gradient's noise
-        meat = yield from self._spread(_at(run, weights, weighing), clip, curved)
+        meat = yield from self._spread(gradient_at(weights), clip, curved)
         # Of the square of the mean step, what its noise alone adds to that of the distance which errors of H act on.
         mere = (known - 2 * moved * float(np.prod(parts)) * noises[0] ** 2) * float(np.sum(inverse**2))
         length = float(step @ step)
@@ -166,32 +173,32 @@ class IntervalSteps:
         around = known + float(parts @ cuts) ** 2 + wrong * length
         noisy = around * np.eye(len(step)) + wrong * np.outer(step, step)
         uncertainty = Uncertainty(noisy, meat / self.spread.n_vectors).mapped(basis @ inverse)
-        far = _far(run.axes, told, point, point - before, inverse @ noisy @ inverse)
+        far = _far(run.axes, curvature_at, point, point - before, inverse @ noisy @ inverse)
         if not problem.domain.contains(weights):
-            found.weights = coordinates.project(problem.domain, weights)
-            found.message = found.message or CUT_ADVICE
+            outcome.weights = coordinates.project(problem.domain, weights)
+            outcome.message = outcome.message or CUT_ADVICE
             return
-        if min(start, told(point)) <= _FLATTEST * run.loss.curvature:
-            found.message = FLAT
+        if min(start, curvature_at(point)) <= _FLATTEST * run.loss.curvature:
+            outcome.message = FLAT
         elif rough > _MOST_ROUGH_AFTER:
-            found.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
+            outcome.message = _none(ALIKE, self.spread.n_vectors * rough / _MOST_ROUGH)
         elif max(far) > _FARTHEST_WIDENED:
-            found.message = _none(FAR, self.spread.n_vectors * _more(*far))
+            outcome.message = _none(FAR, self.spread.n_vectors * _more(*far))
         else:
             if max(far) > _FARTHEST:
                 factor = math.exp(max(far))
                 uncertainty = uncertainty.widened(factor)
-                found.message = WIDENED.format(factor, self.spread.n_vectors * _more(*far))
+                outcome.message = WIDENED.format(factor, self.spread.n_vectors * _more(*far))
             units = unit_effects(run, state)
-            found.weight_errors = units * np.sqrt(np.diag(uncertainty.noise))
-            hidden = found.weight_errors > RESOLVED
+            outcome.weight_errors = units * np.sqrt(np.diag(uncertainty.noise))
+            hidden = outcome.weight_errors > RESOLVED
             hidden[len(hidden) - problem.intercept :] = False
             kept = _expected(weights, uncertainty.noise, units, hidden)
-            found.weights = coordinates.project(problem.domain, kept)
-            found.uncertainty = replace(
+            outcome.weights = coordinates.project(problem.domain, kept)
+            outcome.uncertainty = replace(
                 uncertainty,
                 gradient_noise=known * coordinates.moment,
-                shrunk=weights - found.weights if hidden.any() else None,
+                shrunk=weights - outcome.weights if hidden.any() else None,
             )
 
     def _curvature(self, run: Run, state: State, at: MeanGradient) -> Releases[tuple[np.ndarray, float, float]]:
@@ -229,7 +236,7 @@ class IntervalSteps:
 
     def _clip(self, run: Run, state: State, longest: float) -> float:
         """A length that few gradients exceed: fewer than noise lets be counted; none, if slopes are bounded so."""
-        multiplier = sum(one.noise_multiplier**-2 for one in self.gradients) ** -0.5
+        multiplier = sum(mean.noise_multiplier**-2 for mean in self.gradients) ** -0.5
         rare = min(_TAIL * multiplier / self.spread.n_vectors, 0.05)
         multiple = math.sqrt(2 * math.log(2 / rare)) * (1 + 1 / run.problem.n_features)
         likely = max(multiple * run.gradient_size(state), run.exceeded_by(state, rare, longest))
@@ -265,10 +272,6 @@ def _usual_length(n_features: int, inverse_rows: float) -> float:
     return n_features * math.sqrt(1 / n_features + together)
 
 
-def _at(run: Run, weights: np.ndarray, weighing: RowWeights) -> MeanGradient:
-    return MeanGradient(run.loss, weights, run.coordinates.basis, row_weights=weighing)
-
-
 def _gradient(
     label: str, mechanism: Clip, problem: Problem, gradient: MeanGradient, clip: float
 ) -> Releases[tuple[np.ndarray, float, float]]:
@@ -276,8 +279,8 @@ def _gradient(
     statistic = ClippedGradient(gradient, clip, 2 * clip, _MARK * clip)
     released = yield Request(label, statistic, statistic.radius)
     noise = mechanism.noise_std(statistic.radius, released.size)
-    found, sizes, _ = statistic.told(released)
-    return found, noise, float(sizes[0])
+    mean, sizes, _ = statistic.told(released)
+    return mean, noise, float(sizes[0])
 
 
 def _wider(beyond: float, noise: float, clip: float) -> float:
@@ -298,7 +301,7 @@ def _cuts(clips: np.ndarray, beyond: np.ndarray, noises: np.ndarray) -> np.ndarr
     return np.asarray(_SHORT * np.maximum(0.0, beyond - _HIDDEN * unseen) * clips)
 
 
-def _told(run: Run) -> Callable[..., float]:
+def _curvature_at(run: Run) -> Callable[..., float]:
     """How curved the loss is at a point, but for a factor, as far as the mean and spread of predictions tell.
 
     With a `shift` of all predictions. Never 0, as it is where all counts are beyond the largest.
@@ -307,34 +310,34 @@ def _told(run: Run) -> Callable[..., float]:
     if mean is None or not axes.level:
         return lambda point, shift=0.0: 1.0
 
-    def told(point: np.ndarray, shift: float = 0.0) -> float:
+    def curvature(point: np.ndarray, shift: float = 0.0) -> float:
         level, square = axes.mean_and_square(point)
-        return max(told_curvature(mean, level + shift, square - level**2), _FLATTEST * run.loss.curvature)
+        return max(mean_curvature(mean, level + shift, square - level**2), _FLATTEST * run.loss.curvature)
 
-    return told
+    return curvature
 
 
-def _length(told: Callable[[np.ndarray], float], point: np.ndarray, step: np.ndarray) -> float:
+def _length(curvature_at: Callable[[np.ndarray], float], point: np.ndarray, step: np.ndarray) -> float:
     """How much of a Newton step leads to where the gradient is 0, if curvatures change on the way as is told of them.
 
     1 for a constant one; where it falls towards the optimum, as from a class that is found too frequent, up to
     `_LONGEST`.
     """
     places = np.linspace(0.0, _LONGEST, _PLACES)
-    along = np.array([told(point - place * step) for place in places]) / told(point)
+    along = np.array([curvature_at(point - place * step) for place in places]) / curvature_at(point)
     passed = np.append(0.0, np.cumsum((along[1:] + along[:-1]) / 2 * np.diff(places)))
     return float(np.interp(1.0, passed, places))
 
 
 def _far(
-    axes: Axes, told: Callable[..., float], point: np.ndarray, away: np.ndarray, noise: np.ndarray
+    axes: Axes, curvature_at: Callable[..., float], point: np.ndarray, away: np.ndarray, noise: np.ndarray
 ) -> tuple[float, float]:
     """By how much curvatures change, about, where noise of this covariance, or the steps, move predictions; logarithms.
 
     Root mean square of predictions, as far as rows are known to vary, times how much a shift by 1 changes curvatures.
     """
     variances, moved = np.diag(axes.along(axes.along(noise).T)), axes.along(away)[0]
-    change = max(abs(math.log(told(point, shift) / told(point))) for shift in (-1.0, 1.0))
+    change = max(abs(math.log(curvature_at(point, shift) / curvature_at(point))) for shift in (-1.0, 1.0))
     return change * math.sqrt(float(axes.known @ variances)), change * math.sqrt(float(axes.known @ moved**2))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +31,6 @@ class Problem:
     With a warm start: how far they are from the start's;
     warm_start: public weights to begin at instead of 0, of an earlier model say;
     l2: strength of the penalty; all weights are penalised but those of the intercept;
-    row_similarity: how alike a user's rows are: 0 if they differ as rows of different users do, 1 if all are equal;
     intercept: whether the last feature is the constant 1;
     public_moment: second moment (d x d) of rows that are nobody's secret and about like the users', where there is one.
 
@@ -42,6 +42,9 @@ class Problem:
     (10.0, 3.0)
     """
 
+    # How alike a user's rows are: 0 if they differ as rows of different users do, 1 if all are equal. Chosen.
+    row_similarity: ClassVar[float] = 0.25
+
     loss: Loss
     domain: Domain
     n_features: int
@@ -50,7 +53,6 @@ class Problem:
     prediction_scale: float | None = None
     warm_start: np.ndarray | None = None
     l2: float = 0.0
-    row_similarity: float = 0.25
     intercept: bool = False
     public_moment: np.ndarray | None = None
     start: np.ndarray = field(init=False)
@@ -64,9 +66,7 @@ class Problem:
                 raise ValueError(f"Expected {name}={value!r} to be a finite number > 0.")
         if not (isinstance(self.l2, (int, float, np.number)) and 0 <= self.l2 < math.inf):
             raise ValueError(f"Expected l2={self.l2} to be a finite number >= 0.")
-        if not (isinstance(self.row_similarity, (int, float, np.number)) and 0 <= self.row_similarity <= 1):
-            raise ValueError(f"Expected 0 <= row_similarity={self.row_similarity} <= 1.")
-        for name in ("row_norm", "target_bound", "prediction_scale", "l2", "row_similarity"):
+        for name in ("row_norm", "target_bound", "prediction_scale", "l2"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
         check_record(self, counts=("n_features",))

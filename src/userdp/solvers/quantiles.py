@@ -16,17 +16,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import ndtri
 
-from userdp.solvers.base import Releases, Request
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import Releases, Request
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
-_MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth
+# Numbers that were chosen with benchmarks/quantile_coverage.py in view (56cf70b; docs/estimators.md, "Quantiles"); no
+# experiment on a single one is known. None of them affects privacy.
+_MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth (derived)
 _NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none
 _CLEAR = 2.0  # standard deviations by which counts must differ
 _NEAR, _ENOUGH = 0.6, 3  # up to which part of what is beyond the quantile counts are near it; how many make a line
 _FLATTEST = 0.25  # how dense targets are at least / before it is seen
-_SEARCH, _WORTH_SAYING = 4.0, 0.015  # what noise costs more while the quantile is looked for; the error that is told
 _FARTHEST = 0.5  # how far the intercept moves at a time where nothing is known yet, in units of the targets' spread
+# Of the advice (dc83032): what noise costs more while the quantile is looked for; the error that is worth saying.
+_SEARCH, _WORTH_SAYING = 4.0, 0.015
 
 
 @dataclass
@@ -89,8 +92,8 @@ class Counts:
         usual = _normal_density(level) / self.problem.typical_prediction
         off, certain = places[near] - places[near].mean(), (2 * self.std / usual) ** 2
         slope = (off @ covered[near] + certain * usual) / (off @ off + certain)
-        found = float(places[near].mean() - covered[near].mean() / max(slope, _FLATTEST * usual))
-        return found if places[near].min() <= found <= places[near].max() else between
+        root = float(places[near].mean() - covered[near].mean() / max(slope, _FLATTEST * usual))
+        return root if places[near].min() <= root <= places[near].max() else between
 
 
 def coverage_advice(problem: Problem, n_users: int, n_counts: int, ratio: float, pure: bool) -> str:
@@ -168,6 +171,6 @@ def recovered(
             more, step = more - math.copysign(step, covered), 2 * step
         else:
             more = counts.root()
-    found = weights.copy()
-    found[-1] += counts.root() if len(counts.seen) > 1 else 0.0
-    return found
+    moved = weights.copy()
+    moved[-1] += counts.root() if len(counts.seen) > 1 else 0.0
+    return moved

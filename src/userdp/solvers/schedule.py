@@ -1,12 +1,14 @@
-"""How whitened-clip divides budget, users and steps: unhurried, or hurried where noise is small.
+"""How the default solver divides users, steps and budget: a full, a fast and a pure schedule, side by side.
 
-Unhurried, every release is of everyone: some fifty passes. Hurried, whitening and the first steps ask a part of the
-users each, no user twice, so that together they take about a pass, and each may use all of their budget; only the last
-few steps ask everyone. A part of 1/k of the users is noisier by k, which is why there must be little noise to begin
-with; what it leaves is removed by the last steps. Fewer and longer steps with less momentum come as near as many do.
-A rare class needs more steps: they are paid for in any case, and taken if the curvature tells of one.
-Without delta (pure), epsilons add up, not their squares: T releases are noisier by T, their average by sqrt(T). So
-there are few, of everyone, in long steps. All of it is decided by public numbers.
+Full: every release is of everyone, some fifty passes.
+Fast, where noise is small: whitening and the first steps ask a part of the users each, no user twice, so that together
+they take about a pass, and each may use all of their budget; only the last few steps ask everyone. A part of 1/k of the
+users is noisier by k, which is why there must be little noise to begin with; what it leaves is removed by the last
+steps. Fewer and longer steps with less momentum come as near as many do. A rare class needs more steps: they are paid
+for in any case, and taken if the curvature tells of one.
+Pure, without delta: epsilons add up, not their squares. T releases are noisier by T, their average by sqrt(T). So there
+are few, of everyone, in long steps.
+All of it is decided by public numbers.
 """
 
 from __future__ import annotations
@@ -15,45 +17,26 @@ import math
 from dataclasses import dataclass
 
 from userdp.privacy.accounting import Budget, gaussian_multiplier
+from userdp.solvers import constants
+from userdp.solvers.constants import Pace
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import gradients_of_samples, largest_sample, too_few_gradients
 
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
 EARLY_CURVATURE, FLAT_STEPS = "early curvature", "steps for a rare class"
 LOCATION = "location of the quantile"
 _APPROACH = tuple(f"approach {number + 1}" for number in range(14))
 IF_FLAT = (*_APPROACH[10:], FLAT_STEPS)  # steps that are skipped unless the curvature tells of a rare class
-# Releases of a hurried plan before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
+# Releases of a fast schedule before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
 APPROACH = (*_APPROACH[:4], EARLY_CURVATURE, *_APPROACH[4:], CURVATURE)
-_PARTS = len(APPROACH)  # of the users, one for each release of the approach
-_HURRIED = {BURN_IN: 0.15, STEPS: 0.85}  # how steps of everyone share what is left
-# s up to which the approach's noise is small enough for so many steps of everyone, of burn-in and averaged, to remove.
-_ENOUGH = ((1e-4, {BURN_IN: 1, STEPS: 4}), (3e-4, {BURN_IN: 2, STEPS: 4}), (1e-3, {BURN_IN: 3, STEPS: 5}))
-_MOST_WHITENED = 0.0051  # s sqrt(features): beyond, a part of the users tells coordinates too roughly
-_APPROACH_FRACTION = 0.15
-_IF_FLAT_STEPS, _IF_FLAT_FRACTION = 10, 0.06  # of everyone, for a rare class, and their part of the budget
-_FEW_ROWS = 200_000  # up to which nobody waits for all passes
-# Users: of fewer, one of four measured fits with a rare class and rare levels went astray when hurried.
-_FEWEST_HURRIED = 16_000
-
-_MOST_STEPS = 40
-_BURN_IN = 0.25  # of the steps
-_CURVATURE_FRACTION = 0.02
-_RECALIBRATION = (16, 0.15)  # steps, and fraction of the budget
-_LOCATION = (12, 0.06)  # of quantiles: counts before the steps, and their fraction
-_FEWEST_WEIGHTS = 8  # for which recalibration pays: with fewer all directions are as cheap
-_TOO_NOISY = 0.025  # s from which on there is nothing to recalibrate
-# Without delta: fraction for whitening; steps of burn-in, and how they share with the others what is left; of averaged
-# steps, with the fraction that is about left for them; and of recalibration.
-_PURE_WHITENING, _PURE_BURN_IN, _PURE_STEPS, _PURE_RECALIBRATION = 0.25, (6, 0.35), (4, 0.4), (8, 0.2)
-SPREAD = 0.85  # 1-norm / (length * sqrt(entries)) that most vectors do not exceed: clipped there, noise is less
 
 
 @dataclass(frozen=True)
-class Part:
-    """So many steps of one label, on the users from `start` to `stop` (fractions), for a fraction of the budget."""
+class Share:
+    """So many releases of one label, of the users from `start` to `stop` (fractions), for a fraction of the budget."""
 
     label: str
-    steps: int
+    n_releases: int
     fraction: float
     start: float = 0.0
     stop: float = 1.0
@@ -61,103 +44,159 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the budget (fractions of mu^2) and the steps are divided; s = sqrt(weights) / (mu n).
+    """How the budget (fractions of mu^2, or of epsilon if `pure`) and the steps are divided.
 
-    `pure`: without delta, of epsilon; s is then that of Gaussian noise as large. `spare`: whether a hurried layout has
-    steps for a rare class; `located`: whether a quantile is located first, and recalibrated by counts (`quantiles`).
+    s = sqrt(weights) / (mu n), or if `pure` that of Gaussian noise as large; `whitening`: the fraction for coordinates;
+    `shares`: all other releases in their order; `flat_pace`: of steps if a class is rare.
     """
 
     s: float
     whitening: float
-    steps: int
-    recalibration_steps: int
-    recalibration: float
-    hurried: bool = False
+    shares: tuple[Share, ...]
+    pace: Pace
+    flat_pace: Pace
+    fast: bool = False
     pure: bool = False
-    spare: bool = True
-    located: bool = False
-
-    @staticmethod
-    def of(problem: Problem, n_users: int, budget: Budget, hurried: bool = False) -> Layout:
-        pure, located = budget.delta == 0, counts(problem)
-        if pure:
-            averaged, fraction = _PURE_STEPS
-            # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
-            noise = SPREAD * math.sqrt(2 * averaged * (problem.dimension + 1)) / (fraction * budget.epsilon)
-            s = math.sqrt(0.5 * problem.dimension) * noise / n_users
-            whitening, steps = _PURE_WHITENING, _PURE_BURN_IN[0] + averaged
-        else:
-            s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
-            whitening = 0.8 * min(max(0.3 * (s / 0.0115) ** 0.35, 0.1), 0.35) if s <= 0.05 else 0.16
-            steps = round(min(max(_MOST_STEPS * math.sqrt(0.02 / s), 10), _MOST_STEPS))
-        few = (problem.dimension < _FEWEST_WEIGHTS or s > _TOO_NOISY or hurried) and not located
-        n_steps, fraction = (0, 0.0) if few else _PURE_RECALIBRATION if pure else _RECALIBRATION
-        recalibration = fraction if pure else (1 - whitening) * fraction
-        whitening = 0.0 if problem.public_moment is not None else whitening
-        return Layout(s, whitening, steps, n_steps, recalibration, hurried, pure, located=located)
-
-    def multiplier(self, one: float, fraction: float, releases: int = 1) -> float:
-        """Of each of so many releases that share a fraction of the budget, `one` being that of all of it."""
-        return one * (releases / fraction if self.pure else math.sqrt(releases / fraction))
-
-    def may_hurry(self, problem: Problem, n_users: int, rows_per_user: int) -> bool:
-        """Whether a hurried layout is expected to be as accurate, and saves time that somebody would notice."""
-        smooth = problem.loss.smooth and problem.loss.n_outputs == 1
-        little = self.s <= _ENOUGH[-1][0] and self.s * math.sqrt(problem.n_features) <= _MOST_WHITENED
-        return smooth and little and n_users >= _FEWEST_HURRIED and n_users * rows_per_user > _FEW_ROWS
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        if self.hurried:
-            return self._hurried_parts
-        first = (Part(LOCATION, *_LOCATION),) if self.located else ()
-        rest = 1 - self.whitening - self.recalibration - _CURVATURE_FRACTION - sum(part.fraction for part in first)
-        burn_in = 0.15 if self.s < 0.006 else 0.25  # with much noise all steps cost the same
-        first_steps, burn_in = _PURE_BURN_IN if self.pure else (max(1, round(_BURN_IN * self.steps)), burn_in)
-        parts = (
-            *first,
-            Part(BURN_IN, first_steps, burn_in * rest),
-            Part(CURVATURE, 1, _CURVATURE_FRACTION),
-            Part(STEPS, self.steps - first_steps, (1 - burn_in) * rest),
-        )
-        last = Part(RECALIBRATION, self.recalibration_steps, self.recalibration)
-        return (*parts, last) if self.recalibration else parts
-
-    @property
-    def _hurried_parts(self) -> tuple[Part, ...]:
-        """The approach's users are no two the same: all of its releases cost what one does."""
-        spare = (Part(FLAT_STEPS, _IF_FLAT_STEPS, _IF_FLAT_FRACTION),) if self.spare else ()
-        rest = 1 - self.whitening - _APPROACH_FRACTION - sum(part.fraction for part in spare)
-        steps = next((steps for most, steps in _ENOUGH if self.s <= most), _ENOUGH[-1][1])
-        return (
-            *(
-                Part(label, 1, _APPROACH_FRACTION, number / _PARTS, (number + 1) / _PARTS)
-                for number, label in enumerate(APPROACH)
-            ),
-            *spare,
-            *(Part(label, steps[label], fraction * rest) for label, fraction in _HURRIED.items()),
-        )
 
     @property
     def rounds(self) -> int:
-        return sum(part.steps for part in self.parts)
+        return sum(share.n_releases for share in self.shares)
+
+    @property
+    def recalibration(self) -> float:
+        """The fraction of the budget for it; 0 if there is none."""
+        return sum(share.fraction for share in self.shares if share.label == RECALIBRATION)
+
+    def n_gradients(self, n_users: int, rows_per_user: int, sampled: float = 1.0) -> int:
+        if sampled < 1:
+            return gradients_of_samples(n_users, rows_per_user, sampled, self.rounds)
+        return rows_per_user * sum(
+            share.n_releases * (int(share.stop * n_users) - int(share.start * n_users)) for share in self.shares
+        )
 
     @property
     def longest(self) -> float:
         """What row weights bound rows to, in units of sqrt(features); it grows until nothing is weighted."""
-        return float(max(0.8 * (0.003 / self.s) ** 0.4, 0.8))
+        return float(max(0.8 * (constants.LONGEST / self.s) ** 0.4, 0.8))
 
     def clip(self, problem: Problem, label: str) -> float:
         """In units of gradients' root mean square; wider for few weights, where bias costs more than noise."""
         if label == STEPS:
-            return float(max(0.5 * (0.01 / self.s) ** 0.4, 0.3) * (1 + 6 / problem.dimension))
-        return float(2.5 * max(1.0, (0.01 / self.relative_noise(problem, label)) ** 0.4))
+            factor, least, few = constants.CLIP
+            return float(max(factor * (0.01 / self.s) ** 0.4, least) * (1 + few / problem.dimension))
+        return float(constants.WIDE_CLIP * max(1.0, (0.01 / self.relative_noise(problem, label)) ** 0.4))
 
     def relative_noise(self, problem: Problem, label: str) -> float:
         """s, or what it is for recalibration: of fewer directions, for a part of the budget."""
         if label != RECALIBRATION:
             return self.s
         return self.s * math.sqrt(n_recalibrated(problem) / (self.recalibration * problem.dimension))
+
+
+# --- the three schedules ----------------------------------------------------------------------------------------------
+
+
+def full(problem: Problem, n_users: int, budget: Budget) -> Layout:
+    """Every release is of everyone."""
+    s, whitening = _gaussian(problem, n_users, budget)
+    steps = round(min(max(constants.MOST_STEPS * math.sqrt(0.02 / s), 10), constants.MOST_STEPS))
+    first = max(1, round(constants.BURN_IN * steps))
+    little, much = constants.BURN_IN_FRACTIONS
+    burn_in = little if s < 0.006 else much
+    n_last, fraction = constants.RECALIBRATION
+    last = (Share(RECALIBRATION, n_last, (1 - whitening) * fraction),) if _recalibrated(problem, s) else ()
+    whitening = 0.0 if problem.public_moment is not None else whitening
+    shares = _of_everyone(problem, whitening, (first, burn_in), steps - first, last)
+    return Layout(s, whitening, shares, constants.PACE, constants.PACE)
+
+
+def fast(problem: Problem, n_users: int, budget: Budget, rare_class: bool = True) -> Layout:
+    """The first releases, each of a part of the users: all of them together cost what one does. Then a few of everyone.
+
+    `rare_class`: whether there are steps of everyone for one.
+    """
+    s, whitening = _gaussian(problem, n_users, budget)
+    whitening = 0.0 if problem.public_moment is not None else whitening
+    parts, fraction = len(APPROACH), constants.APPROACH_FRACTION
+    first = [Share(label, 1, fraction, part / parts, (part + 1) / parts) for part, label in enumerate(APPROACH)]
+    spare = (Share(FLAT_STEPS, *constants.RARE_CLASS),) if rare_class else ()
+    rest = 1 - whitening - fraction - sum(share.fraction for share in spare)
+    steps = next((steps for most, steps in constants.FAST_STEPS if s <= most), constants.FAST_STEPS[-1][1])
+    last = [
+        Share(label, n_steps, part * rest)
+        for label, n_steps, part in zip((BURN_IN, STEPS), steps, constants.FAST_FRACTIONS, strict=True)
+    ]
+    return Layout(s, whitening, (*first, *spare, *last), constants.FAST_PACE, flat_pace=constants.FLAT_PACE, fast=True)
+
+
+def pure(problem: Problem, n_users: int, budget: Budget) -> Layout:
+    """Few releases, of everyone, with Laplace noise."""
+    averaged, fraction = constants.PURE_STEPS
+    # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
+    noise = constants.PURE_SPREAD * math.sqrt(2 * averaged * (problem.dimension + 1)) / (fraction * budget.epsilon)
+    s = math.sqrt(0.5 * problem.dimension) * noise / n_users
+    last = (Share(RECALIBRATION, *constants.PURE_RECALIBRATION),) if _recalibrated(problem, s) else ()
+    whitening = 0.0 if problem.public_moment is not None else constants.PURE_WHITENING
+    shares = _of_everyone(problem, whitening, constants.PURE_BURN_IN, averaged, last)
+    return Layout(s, whitening, shares, constants.FAST_PACE, constants.FAST_PACE, pure=True)
+
+
+def choose(
+    problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None
+) -> tuple[Layout, float]:
+    """Fast if time counts, or if full passes are too many; and the probability with which users are sampled.
+
+    Without delta there are neither: passes are few, and Laplace noise of samples is not accounted for.
+    """
+    if budget.delta == 0:
+        return pure(problem, n_users, budget), 1.0
+    layout, most = full(problem, n_users, budget), 0 if max_gradients is None else max_gradients
+    if _may_be_fast(layout, problem, n_users, rows_per_user) and layout.n_gradients(n_users, rows_per_user) > most:
+        for rare_class in (True, False):
+            faster = fast(problem, n_users, budget, rare_class)
+            if max_gradients is None or faster.n_gradients(n_users, rows_per_user) <= most:
+                return faster, 1.0
+    sampled = largest_sample(n_users, rows_per_user, layout.rounds, max_gradients)
+    if sampled is None:
+        raise too_few_gradients(n_users, rows_per_user, layout.rounds, max_gradients)
+    return layout, sampled
+
+
+def _gaussian(problem: Problem, n_users: int, budget: Budget) -> tuple[float, float]:
+    """s, and the fraction for whitening."""
+    s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
+    factor, usual, power = constants.WHITENING
+    return s, 0.8 * min(max(factor * (s / usual) ** power, 0.1), 0.35) if s <= 0.05 else 0.16
+
+
+def _recalibrated(problem: Problem, s: float) -> bool:
+    few = problem.dimension < constants.FEWEST_WEIGHTS or s > constants.TOO_NOISY
+    return counts(problem) or not few
+
+
+def _of_everyone(
+    problem: Problem, whitening: float, burn_in: tuple[int, float], averaged: int, last: tuple[Share, ...]
+) -> tuple[Share, ...]:
+    """Burn-in (steps, and their part of what is left), the curvature, averaged steps; counts before for a quantile."""
+    first = (Share(LOCATION, *constants.LOCATION),) if counts(problem) else ()
+    recalibration, located = (sum(share.fraction for share in shares) for shares in (last, first))
+    rest = 1 - whitening - recalibration - constants.CURVATURE_FRACTION - located
+    n_first, part = burn_in
+    return (
+        *first,
+        Share(BURN_IN, n_first, part * rest),
+        Share(CURVATURE, 1, constants.CURVATURE_FRACTION),
+        Share(STEPS, averaged, (1 - part) * rest),
+        *last,
+    )
+
+
+def _may_be_fast(layout: Layout, problem: Problem, n_users: int, rows_per_user: int) -> bool:
+    """Whether a fast schedule is expected to be as accurate, and saves time that somebody would notice."""
+    smooth = problem.loss.smooth and problem.loss.n_outputs == 1
+    noise = layout.s * math.sqrt(problem.n_features)
+    little = layout.s <= constants.FAST_STEPS[-1][0] and noise <= constants.MOST_WHITENED
+    return smooth and little and n_users >= constants.FEWEST_FAST and n_users * rows_per_user > constants.FEW_ROWS
 
 
 def counts(problem: Problem) -> bool:

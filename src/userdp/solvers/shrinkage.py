@@ -15,15 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from userdp.solvers import constants
 from userdp.solvers.whitening import Coordinates
 
-_CLEAR = 2.0  # standard deviations from which on an intercept's size is told by itself, and a walk is none of noise
-_POWERS, _SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
 _NODES, _MASSES = np.polynomial.hermite_e.hermegauss(40)
 _MASSES = _MASSES / _MASSES.sum()
-_RELATIVE = (0.05, 3.0)  # curvature along an axis / mean curvature, where there is any
-_FLAT = 0.05  # of the axes along which there is none, about
-_LEAST = 1e-6  # curvature / mean curvature that others are divided by
 _STEP = 0.02  # of a finite difference, in predictions
 
 
@@ -64,7 +60,7 @@ class Axes:
 
     def shrunk(
         self,
-        found: np.ndarray,
+        point: np.ndarray,
         noise: float,
         walk: float,
         curved: np.ndarray | float = 1.0,
@@ -82,8 +78,9 @@ class Axes:
         (Strawderman 1971). An intercept tells nothing of the scale, is always curved, and is shrunk as others are, or
         less if clear.
         """
-        entries = self.along(found) / noise
-        curved, relative, usual = (np.broadcast_to(one, entries.shape[1:]) for one in (curved, relative, usual))
+        entries = self.along(point) / noise
+        shape = entries.shape[1:]
+        curved, relative, usual = (np.broadcast_to(number, shape) for number in (curved, relative, usual))
         last = entries.shape[1] - (self.level > 0)
         # Squared, in units of noise, as all below.
         errors = np.minimum(np.maximum(1.0, curved / relative) ** 2, 1 + (walk / noise) ** 2)
@@ -91,9 +88,9 @@ class Axes:
             curved, errors = np.append(curved[:last], 1.0), np.append(errors[:last], 1.0)
         squares, counted, most = entries[:, :last] ** 2, curved[:last], (usual / noise) ** 2
         likeliest, total, factors = -math.inf, 0.0, np.zeros(len(errors))
-        for power in _POWERS:
+        for power in constants.POWERS:
             relative_variance = self.variances**power / np.mean(self.variances[:last] ** power)
-            for scale in _SCALES:  # evenly spaced in their logarithm
+            for scale in constants.SCALES:  # evenly spaced in their logarithm
                 prior = np.minimum(scale * relative_variance, most)
                 spread = prior + errors
                 likely = -0.5 * float(np.sum(counted * (np.log(spread[:last]) + squares / spread[:last])))
@@ -103,7 +100,7 @@ class Axes:
                 weight = math.exp(likely - likeliest)
                 total, factors = fade * total + weight, fade * factors + weight * (prior / spread)
         factors = np.tile(curved * factors / total, (len(entries), 1))
-        clear = np.maximum(entries[:, last:] ** 2 - _CLEAR**2, 0.0)
+        clear = np.maximum(entries[:, last:] ** 2 - constants.CLEAR**2, 0.0)
         factors[:, last:] = np.maximum(factors[:, last:], clear / (clear + 1))
         return self.back(noise * entries * factors)
 
@@ -142,11 +139,11 @@ def curved_along(
     where they do not, r is 0, and steps are a random walk. Noise of later gradients is independent of where earlier
     ones led, so least squares tell r from what was released anyway.
 
-    Before anything is seen an axis is flat, r = 0, with probability `_FLAT`, more if whitening found little but ridge
-    along it; if not, all orders of r within `_RELATIVE` are as likely, and the optimum is N(start, usual^2), or as much
-    farther away as the points are than what steps of mere noise add up to, `walk`. That it is near the start tells more
-    of r than it seems: of a random walk least squares about a mean that the walk tells itself find some curvature (the
-    bias of Dickey and Fuller), and it would pass for a weight.
+    Before anything is seen an axis is flat, r = 0, with probability `FLAT_AXES`, more if whitening found little but
+    ridge along it; if not, all orders of r within `RELATIVE` are as likely, and the optimum is N(start, usual^2), or as
+    much farther away as the points are than what steps of mere noise add up to, `walk`. That it is near the start tells
+    more of r than it seems: of a random walk least squares about a mean that the walk tells itself find some curvature
+    (the bias of Dickey and Fuller), and it would pass for a weight.
     """
     points = np.array([axes.along(point) - axes.along(start) for point, _, _ in visits])
     gradients = np.array([axes.along(gradient) for _, gradient, _ in visits])
@@ -156,19 +153,19 @@ def curved_along(
     away = points - mean
     squares = np.einsum("t,tod,tod->d", precisions, away, away)
     slopes = np.einsum("t,tod,tod->d", precisions, away, gradients)  # r h times `squares`, which is their variance
-    relative = np.geomspace(*_RELATIVE, 41)[:, None]
+    relative = np.geomspace(*constants.RELATIVE, 41)[:, None]
     steep = curvature * relative
     exponents = steep * slopes - steep**2 * squares / 2  # log-likelihood of r, less that of 0
     # So far of any optimum; the mean gradient is r h (mean point - optimum) + noise. Of the likeliest optimum: on
     # average over all of them, axes would seem the flatter the less noise there is (Lindley's paradox).
-    squared = np.square(usual) + np.maximum(mean**2 - (_CLEAR * walk) ** 2, 0.0)
+    squared = np.square(usual) + np.maximum(mean**2 - (constants.CLEAR * walk) ** 2, 0.0)
     spread = steep[:, None] ** 2 * squared + 1 / precision
     exponents += (slope**2 * precision - (slope - steep[:, None] * mean) ** 2 / spread).sum(axis=1) / 2
     most = np.maximum(exponents.max(axis=0), 0.0)
-    before = (1 - _FLAT) * axes.known**2
+    before = (1 - constants.FLAT_AXES) * axes.known**2
     likely, flat = before * np.exp(exponents - most), (1 - before) * np.exp(-most)
     total = likely.mean(axis=0) + flat
-    return likely.mean(axis=0) / total, np.maximum((relative * likely).mean(axis=0) / total, _LEAST)
+    return likely.mean(axis=0) / total, np.maximum((relative * likely).mean(axis=0) / total, 1e-6)
 
 
 def same_mean(mean: Callable[[np.ndarray], np.ndarray], level: float, before: float, after: float) -> float:
@@ -188,10 +185,10 @@ def same_mean(mean: Callable[[np.ndarray], np.ndarray], level: float, before: fl
     return float(scipy.optimize.brentq(lambda at: expected(mean, at, after) - target, *ends))
 
 
-def told_curvature(mean: Callable[[np.ndarray], np.ndarray], level: float, variance: float) -> float:
+def mean_curvature(mean: Callable[[np.ndarray], np.ndarray], level: float, variance: float) -> float:
     """The mean derivative of a loss's mean, if predictions are normal: how curved it is there.
 
-    >>> round(told_curvature(np.exp, -3.0, 2.0), 3)  # exp(-2)
+    >>> round(mean_curvature(np.exp, -3.0, 2.0), 3)  # exp(-2)
     0.135
     """
     return (expected(mean, level + _STEP, variance) - expected(mean, level - _STEP, variance)) / (2 * _STEP)

@@ -26,25 +26,15 @@ import numpy as np
 from userdp.domains import Domain
 from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Step
-from userdp.solvers.base import Releases, Request
+from userdp.solvers import constants
+from userdp.solvers.solver import Releases, Request, share_multiplier
 from userdp.statistics.gradients import RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, symmetric
 from userdp.statistics.rows import triangular
 
 MOST_FEATURES = 400  # second moments have d^2/2 entries
 _BLOCK_ENTRIES = 1 << 20  # numbers held at once while moments are added up
-_UNLIKELY = 0.5  # log of how much less likely rows are that are longer, or shorter, by a factor of 2
-_STAGES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of the budget for whitening: later ones refine, so they get more
-_PURE_STAGES = (1 / 3,) * 3  # without delta: each costs noise in proportion
 _COLUMNS, _SCALE, _FIRST, _SHOWN = "column scales", "row scale", "whitening 1", "whitening"
-_SCALE_FRACTION = 0.1  # of the same budget, for each of these
-_MOST_SCALED = 1000  # features; scales of more would take long to draw noise for
-_CLEAR = 5.0  # standard deviations by which a column's scale must stand out
-_NEAR = (0.25, 2.0)  # sizes of rows are told up to a factor of 2, and noise hides some of their directions
-_AXIS_NOISE = 0.2  # that a stage may leave along an axis, in units of the moment
-_MOST_THRESHOLD = 300.0  # beyond, columns are too rare for the ridge
-_RIDGE = 1e-3  # of the moment's size, added in all directions
-_FREQUENT = 0.5  # of the users, who have that scale
 
 
 def block_of(n_entries: int) -> int:
@@ -63,26 +53,26 @@ def whitening_steps(
     """
     full = n_features <= MOST_FEATURES
 
-    def mean(fraction: float, size: int, asked: int) -> Clip:
-        noise = multiplier / (fraction if pure else math.sqrt(fraction))
-        return Clip(asked, noise, block=block_of(size), acute=not pure, laplace=pure)
+    def mean(fraction: float, size: int, n_asked: int) -> Clip:
+        noise = share_multiplier(multiplier, fraction, pure=pure)
+        return Clip(n_asked, noise, block=block_of(size), acute=not pure, laplace=pure)
 
-    scale = mean(_SCALE_FRACTION, n_features, n_users)
+    scale = mean(constants.SCALE_FRACTION, n_features, n_users)
     noise = scale.noise_std(scale.radius_of(math.sqrt(n_features), n_features), n_features)
-    columns = n_features <= _MOST_SCALED and _CLEAR * noise < _FREQUENT
-    fractions = {_COLUMNS: _SCALE_FRACTION} if columns else {}
+    columns = n_features <= constants.MOST_SCALED and constants.CLEAR_SCALE * noise < constants.FREQUENT
+    fractions = {_COLUMNS: constants.SCALE_FRACTION} if columns else {}
     scaled = columns and intercept
-    stages = _PURE_STAGES if pure else _STAGES
-    rest = 1 - _SCALE_FRACTION * (columns + (not scaled))
+    stages = constants.PURE_STAGES if pure else constants.STAGES
+    rest = 1 - constants.SCALE_FRACTION * (columns + (not scaled))
     fractions |= {f"whitening {stage + 1}": fraction * rest for stage, fraction in enumerate(stages)}
-    fractions |= {} if scaled else {_SCALE: _SCALE_FRACTION}
+    fractions |= {} if scaled else {_SCALE: constants.SCALE_FRACTION}
     sizes = {_COLUMNS: n_features * ColumnScales.SIZES.size, _SCALE: RowScale.SIZES.size}
     usual = n_features * (n_features + 1) // 2 if full else n_features
-    asked = n_users // len(fractions) if apart else n_users
+    n_asked = n_users // len(fractions) if apart else n_users
     return tuple(
-        Step(label, first, first + asked, mean(1.0 if apart else fraction, sizes.get(label, usual), asked))
+        Step(label, first, first + n_asked, mean(1.0 if apart else fraction, sizes.get(label, usual), n_asked))
         for number, (label, fraction) in enumerate(fractions.items())
-        for first in [number * asked if apart else 0]
+        for first in [number * n_asked if apart else 0]
     )
 
 
@@ -189,15 +179,16 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
             radius = mechanism.radius_of(1.0, n_features)
             released = yield Request(_COLUMNS, ColumnScales(), radius, _SHOWN)
             frequencies = released.reshape(n_features, -1)
-            clear = frequencies.max(axis=1) > _CLEAR * mechanism.noise_std(radius, released.size)
+            clear = frequencies.max(axis=1) > constants.CLEAR_SCALE * mechanism.noise_std(radius, released.size)
             scales = np.where(clear, np.sqrt(ColumnScales.SIZES[np.argmax(frequencies, axis=1)]), 1.0)
             basis = np.diag(1 / scales) if full else 1 / scales
             continue
         if step.label == _SCALE:
             frequencies = yield Request(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0, _SHOWN)
-            found = likely_scale(frequencies, mechanism.noise_std(1.0, frequencies.size), n_features)
-            # A constant that is seen tells more.
-            row_scale = 1.0 if intercept and _NEAR[0] < found < _NEAR[1] else found
+            row_scale = likely_scale(frequencies, mechanism.noise_std(1.0, frequencies.size), n_features)
+            least, most = constants.NEAR_SCALE
+            if intercept and least < row_scale < most:  # a constant that is seen tells more
+                row_scale = 1.0
             basis = basis / row_scale
             continue
         size = n_features * (n_features + 1) // 2 if full else n_features
@@ -205,8 +196,8 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         noise = mechanism.noise_std(radius, size)
         along = noise * math.sqrt(n_features) if full else noise  # of an axis that noise, too, has a say in
         # Shapes first, and where noise hides the columns' scales: nothing is known there of how long moments are.
-        unknown = step.label == _FIRST or (scales is None and n_features <= _MOST_SCALED)
-        threshold = 0.0 if unknown else min(_AXIS_NOISE / along, _MOST_THRESHOLD)
+        unknown = step.label == _FIRST or (scales is None and n_features <= constants.MOST_SCALED)
+        threshold = 0.0 if unknown else min(constants.AXIS_NOISE / along, constants.MOST_THRESHOLD)
         released = yield Request(step.label, MomentShape(basis, threshold), radius, _SHOWN)
         if full:
             values, axes = np.linalg.eigh(symmetric(released))
@@ -232,9 +223,9 @@ def _bounded(basis: np.ndarray, scales: np.ndarray | None) -> Coordinates:
     moment, units = Coordinates(basis).moment, np.ones(len(basis)) if scales is None else scales
     if basis.ndim == 1:
         moment = moment / units**2
-        return Coordinates(1 / np.sqrt(moment + _RIDGE * np.median(moment)) / units)
+        return Coordinates(1 / np.sqrt(moment + constants.RIDGE * np.median(moment)) / units)
     moment = moment / np.outer(units, units)
-    ridge = _RIDGE * float(np.median(np.diag(moment)))
+    ridge = constants.RIDGE * float(np.median(np.diag(moment)))
     values, axes = np.linalg.eigh(moment)
     return Coordinates(axes / np.sqrt(np.maximum(values, 0.0) + ridge) / units[:, None], scales, ridge)
 
@@ -246,5 +237,5 @@ def likely_scale(frequencies: np.ndarray, noise: float, n_features: int) -> floa
     are taken to be of size 1, and every factor of 4 of the square to be less likely: noise alone changes nothing.
     """
     squares = RowScale.SIZES / n_features
-    likelihood = frequencies / (2 * noise**2) - _UNLIKELY * np.abs(np.log(squares)) / math.log(4)
+    likelihood = frequencies / (2 * noise**2) - constants.UNLIKELY * np.abs(np.log(squares)) / math.log(4)
     return math.sqrt(squares[int(np.argmax(likelihood))])

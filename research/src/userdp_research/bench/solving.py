@@ -13,9 +13,9 @@ from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
-from userdp.solvers.base import SOLVERS, run
 from userdp.solvers.planner import Option, advice_on, choose, consider, needs
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS, run
 
 AUTO, ORACLE, NON_PRIVATE = "auto", "oracle", "not-private"
 _PAPER = ":paper"

@@ -24,12 +24,13 @@ from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.paper import paper_theorems
 from userdp.privacy.accounting import Budget, BudgetExceeded
-from userdp.solvers.base import SOLVERS, SolverPlan
 from userdp.solvers.problem import Problem
+from userdp.solvers.solver import SOLVERS, SolverPlan
 from userdp_research.bench.cells import Cell, Record
 from userdp_research.bench.generated import generate
 from userdp_research.bench.references import Yardstick, mean_loss, optimum, user_optimum, yardstick
 from userdp_research.bench.solving import AUTO, entries, mean_and_spread, solve_all, solver_and_mode
+from userdp_research.problems import IndependentRows
 
 SMOOTH, NON_SMOOTH = "smooth", "kinks"  # as files of results name them
 PROBLEMS = {"logistic": ("logistic", 0.0), "hinge": ("hinge", 0.0), "strongly convex": ("logistic", 0.05)}
@@ -157,7 +158,7 @@ def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float =
     exceeds n_i, and exponents are those of full batches, 5/4, 5/4 and 1/2, and 7/4 and 3/2.
     """
     loss = losses.smoothed_hinge(1 / beta) if kind == SMOOTH else losses.hinge
-    problem = Problem(loss, Ball(0.5), int(n), 1.0, row_similarity=0.0)
+    problem = IndependentRows(loss, Ball(0.5), int(n), 1.0)
     planner = SOLVERS[solver_and_mode(entry)].plan
     wanted = {"tolerance": 1.0, "most_steps": 10**11, "factor": _FACTORS[kind]}  # as many steps as theory asks for
     options = {name: value for name, value in wanted.items() if name in inspect.signature(planner).parameters}

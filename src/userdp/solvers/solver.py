@@ -7,7 +7,7 @@ A solver is a planner, from public numbers to a `SolverPlan`, and a `Schedule`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
@@ -86,18 +86,19 @@ class Uncertainty:
     @staticmethod
     def from_dict(record: dict[str, list[Any]], size: int) -> Uncertainty:
         """Inverse of `to_dict`; refuses what no covariance of so many weights can be."""
-        found = [np.array(record[name], dtype=np.float64) for name in ("noise", "sampling")]
-        for one in found:
-            if one.shape != (size, size) or not np.isfinite(one).all() or np.any(np.diag(one) < 0):
+        covariances = [np.array(record[name], dtype=np.float64) for name in ("noise", "sampling")]
+        for matrix in covariances:
+            if matrix.shape != (size, size) or not np.isfinite(matrix).all() or np.any(np.diag(matrix) < 0):
                 raise ValueError(f"covariances of {size} weights expected")
         shrunk = np.array(record["shrunk"], dtype=np.float64) if "shrunk" in record else None
         if shrunk is not None and not (shrunk.shape == (size,) and np.isfinite(shrunk).all()):
             raise ValueError(f"{size} numbers expected")
-        return Uncertainty(found[0], found[1], shrunk=shrunk)
+        noise, sampling = covariances
+        return Uncertainty(noise, sampling, shrunk=shrunk)
 
 
 @dataclass
-class Found:
+class Outcome:
     """What a run has found so far: this is what stands if a test fails, `stands` being what it is in words."""
 
     weights: np.ndarray
@@ -135,10 +136,10 @@ class Phase:
     def users_a_step(self) -> float:
         return self.sampling_probability * self.n_users
 
-    def summary(self, radius: float, **own: float) -> dict[str, float]:
+    def summary(self, radius: float, **numbers: float) -> dict[str, float]:
         """The phase in numbers: the radius it used, and the solver's own ones."""
         radii = {"expected_radius": self.radius, "radius": radius, "noise_std": self.noise_ratio * radius}
-        return {"users": self.n_users} | own | radii
+        return {"users": self.n_users} | numbers | radii
 
 
 class Schedule(Protocol):
@@ -147,8 +148,8 @@ class Schedule(Protocol):
     @property
     def phases(self) -> tuple[Phase, ...]: ...
 
-    def releases(self, problem: Problem, found: Found) -> Releases[None]:
-        """Yields what to release next, gets the release, and keeps `found` up to date.
+    def releases(self, problem: Problem, outcome: Outcome) -> Releases[None]:
+        """Yields what to release next, gets the release, and keeps `outcome` up to date.
 
         If a test fails the generator is closed where it waits.
         """
@@ -235,21 +236,21 @@ def run(problem: Problem, plan: SolverPlan, curator: Curator, progress: Progress
     Paper: Alg. 1, lines 18-19; Alg. 2, lines 15-16.
     Differs: the start, where 0 is printed, because 0 may lie outside of the domain.
     """
-    found = Found(problem.start, plan.bound)
-    releases = plan.schedule.releases(problem, found)
+    outcome = Outcome(problem.start, plan.bound)
+    releases = plan.schedule.releases(problem, outcome)
     try:
         carry_out(releases, curator, progress, plan.n_releases)
     except Aborted:
         releases.close()
         if plan.as_published:
-            found.weights, found.stands = problem.start, "the start"
+            outcome.weights, outcome.stands = problem.start, "the start"
         # Vectors are farther apart than expected, where gradients are longer than declared; a row_norm that is too
         # large makes noise, never an abort.
         groups = any(step.n_groups is not None for step in plan.certified.steps)
         far = "groups of users ended" if groups else "users' gradients are"
-        found.aborted, found.message = True, _ABORTED.format(far, found.stands)
-    told = {name: value for name, value in vars(found).items() if name not in ("phases", "stands")}
-    return Result(**told, n_gradients=plan.n_gradients, phases=tuple(found.phases), outside=plan.outside)
+        outcome.aborted, outcome.message = True, _ABORTED.format(far, outcome.stands)
+    reported = {name: value for name, value in vars(outcome).items() if name not in ("phases", "stands")}
+    return Result(**reported, n_gradients=plan.n_gradients, phases=tuple(outcome.phases), outside=plan.outside)
 
 
 def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None = None, total: int = 0) -> T:
@@ -355,40 +356,12 @@ def without_delta() -> BudgetExceeded:
     )
 
 
-class Choice(Protocol):
-    """One way to do it: how many gradients that takes, and the excess risk to expect, by which choices are compared."""
+def share_multiplier(whole: float, fraction: float, n_releases: int = 1, pure: bool = False) -> float:
+    """The noise multiplier of each of so many releases that share a fraction of a budget.
 
-    @property
-    def gradients(self) -> int: ...
-
-    @property
-    def excess(self) -> float: ...
-
-
-C = TypeVar("C", bound=Choice)
-
-
-def cheapest(choices: Sequence[C], tolerance: float) -> C:
-    """The choice with the fewest gradients whose excess risk is within `tolerance` of the least."""
-    enough = (1 + tolerance) * min(choice.excess for choice in choices)
-    return min((c for c in choices if c.excess <= enough), key=lambda c: (c.gradients, c.excess))
-
-
-def cheapest_plan(
-    choices: Sequence[C], tolerance: float, max_gradients: int | None, make: Callable[[C], SolverPlan]
-) -> SolverPlan | None:
-    """The plan of the cheapest choice within `max_gradients` that can be made; None if there is none.
-
-    Noise of samples is estimated only when choices are compared: there may be too little budget for some.
+    `whole` is that of one release with all of the budget. Squares of inverses add up, or if `pure` inverses do.
     """
-    allowed = [c for c in choices if max_gradients is None or c.gradients <= max_gradients]
-    while allowed:
-        best = cheapest(allowed, tolerance)
-        try:
-            return make(best)
-        except BudgetExceeded:
-            allowed.remove(best)
-    return None
+    return whole * (n_releases / fraction if pure else math.sqrt(n_releases / fraction))
 
 
 @lru_cache(maxsize=4096)
@@ -399,9 +372,9 @@ def gradients_of_samples(n_users: int, rows_per_user: int, q: float, rounds: int
     """
     if q == 1.0:
         return n_users * rows_per_user * rounds
-    asked = n_users * rounds
-    left_out = math.floor(float(bdtrik(_RARE, asked, 1 - q)))
-    return rows_per_user * (asked - left_out + rounds)
+    draws = n_users * rounds
+    left_out = math.floor(float(bdtrik(_RARE, draws, 1 - q)))
+    return rows_per_user * (draws - left_out + rounds)
 
 
 def largest_sample(n_users: int, rows_per_user: int, rounds: int, max_gradients: int | None) -> float | None:
