@@ -59,7 +59,7 @@ MUTANTS = [
         "whitened steps planned beyond the budget, and not certified",
         "plan_whitened_clip",
         ".certify(budget)",
-        "= Plan(n_users, (*steps, *(Step('more', 0, n_users, steps[-1].mechanism),)))",
+        "= Plan(n_users, (*whitening, *means, *(Step('more', 0, n_users, means[-1].mechanism),)))",
         "solvers/test_whitened_clip.py::test_every_plan_is_within_its_budget_and_uses_it_up",
     ),
     Mutant(
