@@ -127,7 +127,7 @@ def mean_pairs(name: str, mechanism: Mechanism) -> list[Pair]:
     """The attacks that every mean is put through."""
     far = edge(mechanism, 1.0)
     one, other, missing = (_others(mechanism, own) for own in (far, -far, math.nan))
-    attacks = {"edges": (one, other), "missing": (one, missing)}
+    attacks: dict[str, Any] = {"edges": (one, other), "missing": (one, missing)}
     if mechanism.n_vectors > 1:
         attacks["duplicates"] = _others(mechanism, far, place=far), _others(mechanism, -far, place=far)
     # Rounds of tests take long, and are told from one round by the numbers of their price alone.
@@ -214,8 +214,8 @@ def _quantile_counts(budget: Budget) -> list[Pair]:
     def read(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
         return [float(mechanism.start(noise).release(vectors, request.radius)[0])]
 
-    name, attacks = "Clip, counts of a quantile", {"edges": (below, above), "missing": (below, missing)}
-    return pairs_of(name, priced.clip(budget), read, **attacks)
+    attacks: dict[str, Any] = {"edges": (below, above), "missing": (below, missing)}
+    return pairs_of("Clip, counts of a quantile", priced.clip(budget), read, **attacks)
 
 
 def _vocabulary(budget: Budget) -> list[Pair]:

@@ -137,10 +137,11 @@ def _solver_jobs(
         names = ", ".join(sorted({name for name, _ in SOLVERS}))
         raise ValueError(f"Expected a solver of {names}, in a mode that it has; got {solver!r}, mode={mode!r}.")
     trainings = max(60, math.ceil(_TRAININGS * runs))
-    repeated, jobs = {"trainings": trainings, "insecure_seed": seed}, []
+    repeated: dict[str, Any] = {"trainings": trainings, "insecure_seed": seed}
+    jobs: list[tuple[str, Job]] = []
     for key in chosen:
         few = 1 if key in _SLOW else math.ceil(trainings / (40 if fast else 8))
-        planted = {"n_canaries": SOLVERS[key].most_canaries, "trainings": few, "insecure_seed": seed}
+        planted: dict[str, Any] = {"n_canaries": SOLVERS[key].most_canaries, "trainings": few, "insecure_seed": seed}
         jobs.append((f"{key[0]}, {key[1]}: canaries", partial(audit_canaries, *key, budget, **planted)))
         if not fast and key not in _SLOW:
             jobs.append((f"{key[0]}: edges", partial(audit_edges, *key, budget, **repeated)))
