@@ -58,11 +58,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=7)
     chosen = options.parse_args()
     far: list[float] = []
-    measured, inference._FARTHEST, inference._FARTHEST_WIDENED = (
-        inference._far,
-        math.inf,
-        math.inf,
-    )  # nothing is widened
+    measured, inference._FARTHEST = inference._far, math.inf  # nothing is widened
 
     def noted(*of):
         found = measured(*of)

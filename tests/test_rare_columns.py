@@ -49,6 +49,19 @@ def test_a_rare_flag_has_its_coefficient(kind, share, others, epsilon):
     assert not model.unresolved_
 
 
+@pytest.mark.parametrize("seed", [1, 4])  # errors of the last level were 0.26 and 1.03 with the mean curvature alone
+def test_a_fast_fit_of_numbers_has_rare_levels_as_the_curvatures_along_them_tell(seed):
+    rng, n_users = np.random.default_rng(seed), 200_000
+    owners, shares = np.repeat(np.arange(n_users), ROWS), [0.4, 0.25, 0.15, 0.1, 0.06, 0.025, 0.01, 0.005]
+    Z = rng.normal(size=(len(owners), 2))
+    levels = rng.choice(8, size=n_users, p=shares)[owners, None] == np.arange(1, 8)
+    X, effects = np.column_stack([Z, levels]), np.array([0.35, 0.35, 1, -1, 1, -1, 1, -1, 1])
+    y = X @ effects + np.repeat(0.3 * rng.normal(size=n_users), ROWS) + rng.normal(size=len(X))
+    model = MODELS["linear"](epsilon=1.0, insecure_seed=seed).fit(X, np.clip(y, -5, 5), groups=owners)
+    assert model.n_gradients_ < 20 * len(X), "of the fast schedule"
+    np.testing.assert_allclose(model.coef_, effects, atol=0.15)
+
+
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")
 def test_what_all_classes_share_is_no_part_of_the_coefficients():
     X, owners, rng = drawn(0.05, 1, n_users=3000)

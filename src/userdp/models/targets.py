@@ -15,7 +15,7 @@ from userdp.data.columns import PRIVATE
 from userdp.data.schema import is_boolean, label_set, numbers, positions
 from userdp.data.users import UserData
 
-_NARROW = 0.02  # of a declared range: if nearly all targets lie within that much of it a fit says that it is too wide
+_NARROW = 0.05  # of a declared range: if nearly all targets lie within that much of it a fit says that it is too wide
 
 
 @dataclass(frozen=True, eq=False)

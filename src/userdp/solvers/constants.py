@@ -39,6 +39,10 @@ CURVATURE_FRACTION = 0.02  # of the budget, for the release of the curvature. Ch
 # Steps of recalibration, and their fraction of the budget; with fewer weights than FEWEST_WEIGHTS all directions are as
 # cheap, and beyond s = TOO_NOISY there is nothing to recalibrate. Chosen (b77f961).
 RECALIBRATION, FEWEST_WEIGHTS, TOO_NOISY = (16, 0.15), 8, 0.025
+# Least squares and Huber loss, where a gradient is so many times as long as its noise: targets lie far from the start,
+# as in far too wide a range. Steps then shrink all errors by 0.55 along curvatures of up to six times the mean one
+# (derived from the steps' linear recursion; what it brings: tests/test_targets.py).
+FAR_OFF, FAR_OFF_PACE = 4.0, Pace(0.3, 0.5)
 # Counts that locate a quantile, and their fraction. Measured: docs/estimators.md, "Quantiles"
 # (benchmarks/quantile_coverage.py).
 LOCATION = (12, 0.06)
@@ -53,6 +57,9 @@ APPROACH_FRACTION = 0.15  # of each user's budget, for the one step of the appro
 MOST_WHITENED = 0.0051
 # Of fewer users one of four measured fits with a rare class and rare levels went astray (f7aff98).
 FEWEST_FAST = 16_000
+# Few steps leave errors along axes that are less curved than most: the correction is divided by the curvature of each
+# axis / the mean one, at least this. Measured: benchmarks/coefficients.py with 200,000 users.
+LEAST_RELATIVE = 0.5
 FEW_ROWS = 200_000  # up to which nobody waits for all passes: a matter of time, not accuracy
 # Steps of everyone for a rare class, and their fraction. Measured: docs/speed.md, "A rare class" (among six).
 RARE_CLASS = (10, 0.06)

@@ -43,6 +43,11 @@ class ClippedPhase(Phase):
     flat_pace: Pace
     pure: bool = False
 
+    @property
+    def fast(self) -> bool:
+        """Whether it is of the fast schedule: few steps, none of them shorter than the others."""
+        return not (self.pace.falls or self.pure)
+
 
 def clip_radius(length: float, dimension: int, pure: bool) -> float:
     """What gradients with their mark are clipped to: their length, or the 1-norm that few of this length exceed."""
@@ -143,10 +148,13 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """Of steps: the corrected average, the std of a weight of it, and the variance of predictions at the points."""
+    """Of steps: the average of the points less the correction, the std of a weight of it, the correction (the average
+    gradient over the curvature), and the variance of predictions at the points.
+    """
 
     point: np.ndarray
     noise: float
+    correction: np.ndarray
     spread: float = 0.0
 
 
@@ -316,6 +324,9 @@ class Run:
 
     def moved(self, state: State, released: Gradient, newton: np.ndarray, steep: float, pace: Pace) -> State:
         """One step with momentum along `newton`, the gradient over the curvature."""
+        noise = released.std * math.sqrt(released.gradient.size)
+        if pace.falls and in_units(self.problem) and np.linalg.norm(released.gradient) > constants.FAR_OFF * noise:
+            pace = constants.FAR_OFF_PACE
         # As long as the curvature allows, falling if steps are many; no step's noise moves predictions by much.
         length = pace.length / steep * (math.sqrt(4 / (4 + state.n_steps)) if pace.falls else 1.0)
         most = constants.MOST_NOISE * self.problem.typical_prediction
@@ -337,20 +348,22 @@ class Run:
         Where residuals are found to be far smaller than declared noise falls with them, from step to step: each then
         weighs by the inverse of its variance.
         """
-        corrected, noises, moments = np.empty((n_steps, state.point.size)), np.empty(n_steps), np.zeros(2)
+        points, corrections = np.empty((2, n_steps, state.point.size))
+        noises, moments = np.empty(n_steps), np.zeros(2)
         pace = self.phase.flat_pace if self.is_flat(state) else self.phase.pace
         for number in range(n_steps):
             released = yield from self.release(state, ratio, label)
             state, steep = self.observed(state, released, label)
             newton = self.over_curvature(released.gradient, steep)
-            corrected[number], noises[number] = state.point - newton, released.std / steep
+            points[number], corrections[number], noises[number] = state.point, newton, released.std / steep
             if self.directions is None and self.loss.mean is not None:
                 moments += self.axes.mean_and_square(state.point) / n_steps
             state = self.moved(state, released, newton, steep, pace)
         weights = np.ones(n_steps) if state.scale == 1 else noises**-2
         weights /= weights.sum()
         noise = float(np.linalg.norm(weights * noises))
-        return state, Average(np.asarray(weights @ corrected), noise, moments[1] - moments[0] ** 2)
+        correction = np.asarray(weights @ corrections)
+        return state, Average(weights @ points - correction, noise, correction, moments[1] - moments[0] ** 2)
 
     def settled(self, state: State, average: Average) -> tuple[State, Average]:
         """The curvature, and noise, are what the loss's mean tells of predictions there, if that is more curved.

@@ -229,7 +229,7 @@ class WhitenedClip:
         # 2. to 4. Burn-in, curvature, averaged steps.
         start, axes = coordinates.from_weights(problem.start), Axes.of(coordinates, problem.intercept)
         run = Run(problem, loss, coordinates, phase, axes)
-        state, average = run.begin(start, min(curvature, loss.curvature)), Average(start, 0.0)
+        state, average = run.begin(start, min(curvature, loss.curvature)), Average(start, 0.0, np.zeros_like(start))
         for label, (n_steps, ratio) in self.shares.items():
             if label in (EARLY_CURVATURE, CURVATURE):
                 state = yield from run.measure(state, ratio, label)
@@ -286,9 +286,13 @@ def _shrunk(run: Run, state: State, average: Average, start: np.ndarray) -> tupl
     curved, relative = curved_along(axes, visits, state.visits[0][0], state.curvature, one_unit, walk)
     noises = np.minimum(average.noise / np.minimum(relative, 1.0), math.hypot(average.noise, walk))
     errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
+    point = average.point
+    if run.phase.fast and in_units(run.problem):  # few steps, where curvatures are the same everywhere
+        least = np.maximum(relative, constants.LEAST_RELATIVE)
+        point = point - axes.back(axes.along(average.correction) * (1 / least - 1))
     if run.coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
         curved, relative = axes.known**4, np.ones_like(relative)
-    shrunk = axes.shrunk(average.point - start, average.noise, walk, curved, relative, one_unit)
+    shrunk = axes.shrunk(point - start, average.noise, walk, curved, relative, one_unit)
     return np.asarray(start + shrunk), errors
 
 
