@@ -14,7 +14,7 @@ privacy, same cap on rows), which they are a part of.
     python benchmarks/intervals.py [--kinds logistic,linear,poisson] [--users 2000,10000] [--rows 1,10,unequal]
         [--epsilon 0.5,1,8] [--features 5] [--correlation 0.5] [--fraction 0.5] [--runs 100] [--save]
     python benchmarks/intervals.py --real openpowerlifting --users 5000 --epsilon 3,8 --runs 20
-    python benchmarks/intervals.py --draw    # the picture of docs/intervals.md, of what was saved
+    python benchmarks/intervals.py --draw    # a picture of what was saved: results/intervals.svg
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SIZES = {"unequal": (1, 2, 5, 40)}
 RARE = {"1%": -5.0, "3%": -3.8, "10%": -2.5}  # intercept where a class, or what is counted, is as rare, about
 FREEDOM, SCATTER = 3.0, 2.0  # of heavy tails: Student's degrees of freedom; variance of counts beyond Poisson's
 IDEAL_ROWS = 400_000
-PICTURE = Path(__file__).parents[1] / "docs" / "bench" / "intervals.svg"
+PICTURE = Path(__file__).parent / "results" / "intervals.svg"
 
 
 @dataclass(frozen=True)

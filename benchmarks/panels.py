@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESOLVABLE, NEAR = 0.05, 0.15  # a limit below which a coefficient should come out, and how near
-RARE = 0.05  # share below which a flag is in the docs' second table
+RARE = 0.02  # share below which a flag is in the docs' second table
 MARKS = ("<!-- panels: begin -->\n", "<!-- panels: end -->\n")
 
 
@@ -347,34 +347,23 @@ def _range(numbers: np.ndarray) -> str:
 
 
 def tables(record: dict[str, Any]) -> str:
-    """The two tables of the docs: one line per model and epsilon, and one per rare flag."""
-    heads = ["model", "epsilon", f"limit < {RESOLVABLE}", f"within {NEAR}", "in every run", "in interval"]
-    heads += ["missed, not named", "named", "farthest off", "non-private", "private", "predicted / actual"]
-    lines = [_row(heads), "|---|" + "---:|" * 7 + "---|---:|---:|---:|"]
+    """The two tables of the docs: one line per model, and one per rare flag."""
+    epsilons = [f"epsilon {fit['epsilon']:g}" for fit in record["cells"][0]["fits"]]
+    lines = [_row(["model", *epsilons, *(f"total, {epsilon}" for epsilon in epsilons)])]
+    lines.append("|---|" + "---:|" * 2 * len(epsilons))
     for cell in record["cells"]:
-        for fit in cell["fits"]:
-            found = summed_up(cell, fit)
-            if found is None:
-                lines.append(_row([_title(cell), f"{fit['epsilon']:g}", "refused", *[""] * 9]))
-                continue
-            far = int(np.abs(found.median - cell["estimates"]).argmax())
-            counts = (found.resolvable, found.near, found.always_near, found.inside, found.silent)
-            told = [_title(cell), f"{fit['epsilon']:g}", *map(str, counts), str(found.often_named.sum())]
-            told += [cell["columns"][far], _short(cell["estimates"][far]), _short(found.median[far])]
-            lines.append(_row([*told, _range(found.totals)]))
-    epsilons = [fit["epsilon"] for fit in record["cells"][0]["fits"]]
-    lines += ["", _row(["model", "flag", "share", "non-private", *(f"epsilon {e:g}" for e in epsilons)])]
-    lines.append("|---|---|---:|---:|" + "---:|" * len(epsilons))
+        found = [summed_up(cell, fit) for fit in cell["fits"]]
+        counts = ["refused" if one is None else f"{one.always_near}/{one.resolvable}" for one in found]
+        missed = [f", {one.silent}" if one and one.silent else "" for one in found]
+        totals = ["" if one is None else _range(one.totals) for one in found]
+        lines.append(_row([_title(cell), *map("".join, zip(counts, missed, strict=True)), *totals]))
+    lines += ["", _row(["flag", "share", "non-private", *epsilons]), "|---|---:|---:|" + "---:|" * len(epsilons)]
     for cell in record["cells"]:
         for k, (column, share) in enumerate(zip(cell["columns"], cell["shares"], strict=True)):
             if share is not None and share < RARE:
-                told = [
-                    _title(cell),
-                    column,
-                    f"{share:.1%}",
-                    f"{_short(cell['estimates'][k])} ± {_short(cell['errors'][k])}",
-                ]
-                lines.append(_row([*told, *(_private(cell, fit, k) for fit in cell["fits"])]))
+                best = f"{_short(cell['estimates'][k])} ({_short(cell['errors'][k])})"
+                private = [_private(cell, fit, k) for fit in cell["fits"]]
+                lines.append(_row([f"{cell['outcome']} {column}", f"{share:.1%}", best, *private]))
     return "\n".join(lines) + "\n"
 
 
@@ -388,12 +377,9 @@ def _row(cells: list[str]) -> str:
 
 
 def _private(cell: dict[str, Any], fit: dict[str, Any], k: int) -> str:
-    """Median of one coefficient with its limit, the worst run, and a star if the model named it as unresolved."""
+    """Median of one coefficient, and a star if the model named it as unresolved."""
     found = summed_up(cell, fit)
-    if found is None:
-        return "refused"
-    star = "\\*" if found.often_named[k] else ""
-    return f"{_short(found.median[k])}{star} ± {fit['limits'][k]:.3f} ({_short(found.worst[k])})"
+    return "refused" if found is None else _short(found.median[k]) + "\\*" * bool(found.often_named[k])
 
 
 def with_tables(page: str, record: dict[str, Any]) -> str:
