@@ -606,7 +606,7 @@ def test_measured_scores_are_near_the_truth_and_kept(tmp_path):
     read = userdp.load_model(userdp.save_model(model, tmp_path / "model.json"))
     assert read.scores_ == model.scores_
     page = userdp.report.report_html(model.to_dict())
-    assert "1,000 people who were kept from training" in page
+    assert "1,000 users who were held out of training" in page
     assert "These are predictions from public numbers" not in page
     assert "calibration slope" in page
 

@@ -188,7 +188,7 @@ ROOMS = {
     "models": 3_580,
     "paper": 3_700,
     "privacy": 3_760,
-    "report": 1_350,
+    "report": 1_290,
     "solvers": 3_300,
     "statistics": 2_450,
     "": 930,  # the package's own modules

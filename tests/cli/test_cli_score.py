@@ -158,7 +158,7 @@ def test_people_held_out_of_a_fit(files, tmp_path):
     assert "Measured on 300 users who were kept from training" in shown.stdout
     scores = json.loads(model.read_text())["scores"]
     assert scores["scores"]["auc"]["low"] < scores["scores"]["auc"]["high"]
-    assert "300 people who were kept from training" in page.read_text()
+    assert "300 users who were held out of training" in page.read_text()
     assert "Expected 0 < evaluate=2.0 < 1" in run(*fit, "--evaluate", "2", "-o", model).stderr
 
 
