@@ -403,8 +403,8 @@ def test_one_charge_before_anything_is_read():
         ({"confidence": 1.5}, ValueError, "confidence=1.5"),
         ({"loss_limit": -1.0}, ValueError, r"loss_limit=-1\.0"),
         ({"y": Y[1:]}, ValueError, "one target per row"),
-        ({"groups": USERS[1:]}, ValueError, "as many user ids as rows"),
-        ({"purpose": 3}, TypeError, "purpose to be text"),
+        ({"groups": USERS[1:]}, ValueError, "User ids and rows differ in length"),
+        ({"purpose": 3}, TypeError, "purpose must be text"),
     ],
 )
 def test_errors_cost_nothing(change, error, message):

@@ -101,7 +101,7 @@ def test_gradients_can_be_limited():
             "with targets.*Nothing was spent",
         ),
         ({"domain": 10}, TypeError, "a Ball or a Box, got 10"),
-        ({"max_gradients": "x"}, ValueError, "max_gradients='x' to be a whole number"),
+        ({"max_gradients": "x"}, ValueError, "max_gradients must be a whole number"),
         ({"warm_start": "abc"}, ValueError, "warm_start to be a vector of 2 finite numbers"),
         ({"warm_start": [[0.0, 0.0]]}, ValueError, "warm_start"),
         ({"warm_start": [20.0, 0.0]}, ValueError, "inside the domain"),

@@ -163,9 +163,9 @@ def test_audit_of_test_and_release():
         ({"test_epsilon": 9e-4}, "test_epsilon=0.0009 >= 0.001"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 1.5}, "whole number"),
-        ({"outliers": -1}, "outliers=-1 to be a whole number >= 0"),
+        ({"outliers": -1}, "outliers must be a whole number >= 0, got -1"),
         ({"n_vectors": 200.0}, "whole number"),
-        ({"failure": 0.0}, "failure=0.0"),
+        ({"failure": 0.0}, "failure must be .* got 0.0"),
     ],
 )
 def test_impossible_records_are_refused_with_the_remedy(change, message):

@@ -136,7 +136,7 @@ def test_audit_of_a_sampled_step():
         ({"false_abort": 1.0}, "false_abort"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 2.5}, "whole number"),
-        ({"outliers": 0.5}, "outliers=0.5"),
+        ({"outliers": 0.5}, "outliers must be .* got 0.5"),
         ({"n_vectors": 100}, "sample more users"),
     ],
 )

@@ -40,8 +40,8 @@ def checked(record: object) -> dict[str, Any]:
         return _completed(record)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"The model's record is damaged ({type(error).__name__}: {clean(error)[:200]}). Pass a fitted model, or the "
-            "record that its to_dict() gives."
+            f"The model's record is damaged ({type(error).__name__}: {clean(error)[:200]}). Pass a fitted model, or "
+            "the record that its to_dict() gives."
         ) from None
 
 
