@@ -4,7 +4,7 @@
 
 Most vectors of a concentrated batch have more neighbours than are asked for, and that can be proven without looking at
 pairs: by distances to a pivot, and by bounds on how many vectors can point away from x_j. The others are counted by
-the canonical predicate of `neighbours.py`. Proofs: docs/neighbour-counts.md, section 4.
+the canonical predicate of `neighbours.py`. Proofs: research/docs/neighbour-counts.md, section 4.
 
 Known limit: results do not depend on the shortcuts, but run time does depend on the data (a timing channel).
 """

@@ -148,7 +148,7 @@ FOLLOWED, NEARBY = (0.1, 2.0), 1.0
 POWERS, SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
 CLEAR = 2.0  # standard deviations from which on an intercept's size tells itself, and a walk is none of noise
 # Curvature along an axis / mean curvature, where there is any; and of the axes that are flat, about. Measured:
-# benchmarks/collinear.py and coefficients.py --ablate (docs/coefficients.md; 1857558).
+# benchmarks/collinear.py and coefficients.py --ablate (docs/measurements.md; 1857558).
 RELATIVE, FLAT_AXES = (0.05, 3.0), 0.05
 FAR_STEPS = 4  # first steps, which may be taken where a loss is linear: they tell nothing of curvatures (1756a4a)
 # By how much clipping may change the scale of predictions or the intercept / typical predictions. Chosen (f5f8bc0).
