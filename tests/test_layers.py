@@ -40,7 +40,6 @@ WITHIN = {
     ],
     "paper": [
         ["neighbours"],
-        ["capped_counts"],
         ["concentration"],
         ["outlier_removal", "paper_outlier_removal"],
         ["mean_plans"],
