@@ -1,6 +1,7 @@
 """Described columns: from tables as people have them to features, a model, its file and predictions."""
 
 import datetime
+import html
 import math
 import tomllib
 import warnings
@@ -341,10 +342,10 @@ def test_the_example_of_the_docs(tmp_path):
     assert loaded.to_dict() == model.to_dict()
     assert (loaded.predict_proba(pl.from_pandas(frame)) == model.predict_proba(frame)).all()
     assert clone(model).columns == columns
-    page = userdp.report.report_html(model.to_dict())
+    page = html.unescape(userdp.report.report_html(model.to_dict()))
     assert "levels of device" in page
     assert "Number(low=0.0, high=100.0, fill=40.0)" in page
-    assert "Category(levels=&#x27;private&#x27;)" in page
+    assert "Category(levels='private')" in page
 
 
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users

@@ -140,7 +140,7 @@ def test_a_coefficient_that_noise_hides_is_named_and_predicts_nothing_absurd(tmp
         record["uncertainty"]["shrunk"] = wrong
         with pytest.raises(ValueError, match="damaged"):
             model_of(record)
-        with pytest.raises((TypeError, ValueError), match="uncertainty"):
+        with pytest.raises(ValueError, match="damaged"):
             report_html(record)
 
 
@@ -151,7 +151,7 @@ def test_the_report_shows_them(model):
     record = model.to_dict()
     assert "95% intervals" not in report_html(record | {"uncertainty": None})
     for wrong in ({"noise": [[1.0]]}, "all", {"noise": [[1.0]], "sampling": [[1.0]]}):
-        with pytest.raises((TypeError, ValueError), match="uncertainty"):
+        with pytest.raises(ValueError, match="damaged"):
             report_html(record | {"uncertainty": wrong})
 
 

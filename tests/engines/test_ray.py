@@ -210,7 +210,7 @@ def test_rows_of_groups_come_to_the_driver_and_not_through_the_object_store(tmp_
         LocalEngine().vectors(sgd, replace(here, rows=here.rows / 2), users[:99], 1),
     )
     asked = there.actors[1].ask.options(num_returns="streaming")
-    references = list(asked.remote(there.marks[1], there.question("rows"), 0))
+    references = list(asked.remote(there.marks[1], there.question("rows")))
     pages = ray.get(references)
     assert len(pages) > 2
     assert max(len(page.content) for page in pages) == INLINE
