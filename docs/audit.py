@@ -47,14 +47,14 @@ def independent_table(results: dict[str, Any]) -> str:
     lines = [
         f"Measured {results['date']} by {results['auditor']}; confidence {results['confidence']:g} for all lines.",
         "",
-        "| what | delta | claim | bound | if Gaussian | AUC | AUC allowed | runs | verdict |",
+        "| what | delta | claim | bound | if Gaussian | AUC | AUC allowed | runs | result |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for f in results["lines"]:
         gaussian = "" if f["gdp"] is None else f"{f['gdp']:.2f}"
         epsilons = f"{f['delta']:g} | {f['claim']:.2f} | {f['bound']:.2f} | {gaussian}"
-        areas, verdict = f"{f['auc']:.3f} | {f['allowed']:.3f}", "holds" if f["holds"] else "exceeded"
-        lines.append(f"| {f['what']} | {epsilons} | {areas} | {f['runs']:,} | {verdict} |")
+        areas, result = f"{f['auc']:.3f} | {f['allowed']:.3f}", "holds" if f["holds"] else "exceeded"
+        lines.append(f"| {f['what']} | {epsilons} | {areas} | {f['runs']:,} | {result} |")
     return "\n".join(lines) + "\n"
 
 

@@ -161,6 +161,7 @@ def links_to_top_pages(app: object, name: str, source: list[str]) -> None:
     for file, page in _TOP.items():
         source[0] = source[0].replace(f"](../{file}.md", f"]({page}.md")
     source[0] = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.rst)", source[0])
+    source[0] = source[0].replace("](../examples)", "](examples/index.rst)")
     source[0] = re.sub(r"\]\((\.\./research/[\w/-]+\.md)[^)]*\)", r"](path:\1)", source[0])
 
 
