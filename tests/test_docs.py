@@ -234,6 +234,28 @@ def test_every_example_is_in_the_gallery():
     assert set(re.findall(r'"(.*?)"', order[1])) == examples
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_run_as_notebooks(example, monkeypatch, tmp_path):
+    """As the cells that the gallery offers for download, with the arguments that a notebook's kernel has."""
+    pytest.importorskip("jax" if "jax" in example.stem else "sphinx_gallery")
+    from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
+    from sphinx_gallery.notebook import jupyter_notebook
+    from sphinx_gallery.py_source_parser import split_code_and_text_blocks
+
+    _, parts = split_code_and_text_blocks(example)
+    notebook = jupyter_notebook(parts, dict(DEFAULT_GALLERY_CONF), str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names = {"__name__": "__main__"}
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    for cell in cells:
+        exec(compile(cell, example.name, "exec"), names)
+
+
 def test_the_floor_plan_is_up_to_date():
     sys.path.insert(0, str(ROOT / "docs"))
     import architecture

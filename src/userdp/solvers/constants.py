@@ -43,7 +43,7 @@ RECALIBRATION, FEWEST_WEIGHTS, TOO_NOISY = (16, 0.15), 8, 0.025
 # as in far too wide a range. Steps then shrink all errors by 0.55 along curvatures of up to six times the mean one
 # (derived from the steps' linear recursion; what it brings: tests/test_targets.py).
 FAR_OFF, FAR_OFF_PACE = 4.0, Pace(0.3, 0.5)
-# Counts that locate a quantile, and their fraction. Measured: docs/estimators.md, "Quantiles"
+# Counts that locate a quantile, and their fraction. Measured: docs/measurements.md, "Quantiles"
 # (benchmarks/quantile_coverage.py).
 LOCATION = (12, 0.06)
 PACE = Pace(0.6, 0.5, falls=True)  # leads 1.25 inverse curvatures in all. Chosen (b77f961).
