@@ -185,7 +185,7 @@ ROOMS = {
     "engines": 960,
     "losses": 850,
     "evaluation": 1_315,
-    "models": 3_580,
+    "models": 3_780,
     "paper": 3_700,
     "privacy": 3_760,
     "report": 1_350,

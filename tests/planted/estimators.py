@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         "a fit states a budget that nobody certified",
-        "minimize",
+        "fitting.fitted",
         "budget=budget,",
         "",
         "test_fitting.py::test_what_is_stated_is_certified_whatever_a_solver_plans",
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         "estimator: a ledger of its own for every fit",
-        "minimize",
+        "fitting.fitted",
         "if ledger is None else ledger",
         "",
         "test_estimators.py::test_a_search_charges_one_ledger_for_everything",

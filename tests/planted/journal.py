@@ -157,7 +157,7 @@ MUTANTS = [
     ),
     Mutant(
         "a fit does not end its journal",
-        "fitting.minimize",
+        "fitting.fitted",
         "Journal(checkpoint).end()",
         "pass",
         "privacy/test_journal.py::test_a_journal_of_a_run_that_has_ended_is_not_taken_for_other_data",

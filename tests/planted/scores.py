@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "people who are held out are trained on, too",
-        "minimize",
+        "fitting.fitted",
         "0 if held_out is None else held_out.n_users",
         "0",
         _HELD,

@@ -203,8 +203,8 @@ MUTANTS = [
     Mutant(
         "search: every run shows a bar of its own",
         "model_selection._fitted",
-        "verbose=False",
-        "verbose=True",
+        "progress=False",
+        "progress=True",
         _SEARCH + "test_one_bar_shows_the_whole_search",
     ),
 ]

@@ -97,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "what columns learn is not in the plan that is charged",
-        "fitting.minimize",
+        "fitting.fitted",
         "*before, ",
         "",
         "test_columns.py::test_the_example_of_the_docs",
