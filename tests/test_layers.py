@@ -40,7 +40,6 @@ WITHIN = {
     ],
     "paper": [
         ["neighbours"],
-        ["capped_counts"],
         ["concentration"],
         ["outlier_removal", "paper_outlier_removal"],
         ["mean_plans"],
@@ -186,8 +185,8 @@ ROOMS = {
     "losses": 850,
     "evaluation": 1_315,
     "models": 3_780,
-    "paper": 3_700,
-    "privacy": 3_760,
+    "paper": 3_150,
+    "privacy": 3_700,
     "report": 1_350,
     "solvers": 3_300,
     "statistics": 2_450,

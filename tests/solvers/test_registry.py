@@ -6,11 +6,11 @@ import userdp
 from userdp.auditing import auditable
 from userdp.auditing.pairs import mean_pairs
 from userdp.auditing.priced import clip
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.report.wording import how
 from userdp.solvers import solver as registry
 from userdp.solvers.planner import choose, consider, public_problem
-from userdp.solvers.solver import Planner, register
+from userdp.solvers.solver import SOLVERS, Planner, register
 
 OTHER = Planner("userdp.paper.phased_sgd:plan_phased_sgd", baseline=True)
 PROBLEM, BUDGET = public_problem("logistic", 5), Budget(2.0, 1e-6)
@@ -40,6 +40,17 @@ def test_a_solver_is_known_by_name_and_is_no_default():
     shown = [option.solver for option in userdp.plan(5000, 5, 4, 2.0, 1e-6).options]
     assert "other" not in shown
     assert "other" in [option.solver for option in userdp.plan(5000, 5, 4, 2.0, 1e-6, baselines=True).options]
+
+
+def twice_as_much(problem, n_users, rows_per_user, budget):
+    """A planner that does not care what the budget is."""
+    twice = Budget(2 * budget.epsilon, budget.delta)
+    return SOLVERS["phased-sgd", "calibrated"].plan(problem, n_users, rows_per_user, twice)
+
+
+def test_a_plan_beyond_the_budget_is_refused_whoever_made_it():
+    register({("twice", "calibrated"): Planner(f"{__name__}:twice_as_much")})
+    assert isinstance(consider("twice", "calibrated", PROBLEM, 5000, 5, BUDGET).refusal, BudgetExceeded)
 
 
 def test_a_known_name_is_not_given_to_another_solver():

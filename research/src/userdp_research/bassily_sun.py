@@ -224,7 +224,6 @@ def _plan(problem: Problem, box: RotatedRange, choice: _Choice, n_users: int, bu
     # The radius is half of a bin's width.
     phase = Phase("mean", n_users, box.radius, noise_std(mean, box) / box.radius, n_steps=choice.n_steps, **own)
     plan = Plan(n_users, (Step(phase.label, 0, n_users, mean),))
-    plan.certify(budget)
     return SolverPlan(plan, WinsorizedSteps((phase,)), choice.gradients, choice.excess)
 
 

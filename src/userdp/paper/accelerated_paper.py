@@ -139,7 +139,6 @@ def plan_paper_accelerated(
         error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
         distance = min(problem.domain.diameter, math.sqrt(2 * error / strong))
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     beyond = outside("accelerated", problem, n_users, rows_per_user, budget)
     if factor is not None:
         beyond += (f"K_i with {factor:.4g} for the printed 500 ln(n_i^2 m^2 e^eps / delta)",)

@@ -92,11 +92,6 @@ class Mechanism(ABC):
         return False
 
     @property
-    def acute(self) -> bool:
-        """Whether privacy rests on vectors that never point apart: only statistics proven to give such are taken."""
-        return False
-
-    @property
     def added_to_replaced(self) -> float | None:
         """How far adding a user moves what is released / how far replacing one does; None if there is no such ratio."""
         return None

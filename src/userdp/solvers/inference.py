@@ -441,7 +441,7 @@ def with_intervals(
         n_gradients = option.plan.n_gradients + len(_PARTS) * n_users * rows_per_user
         schedule = replace(schedule, intervals=planned)
         longer = replace(option.plan, certified=plan, schedule=schedule, n_gradients=n_gradients)
-        return replace(option, planned=longer, n_gradients=n_gradients, n_releases=longer.n_releases)
+        return replace(option, planned=longer)
     raise BudgetExceeded(
         "Expected a budget with room for standard errors besides samples of users: leave max_gradients out. Nothing "
         "was spent."

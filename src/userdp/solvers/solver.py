@@ -289,11 +289,23 @@ class Planner:
     most_canaries: int = 192
 
     @property
-    def plan(self) -> Callable[..., SolverPlan]:
-        """From public numbers to a certified plan."""
+    def uncertified(self) -> Callable[..., SolverPlan]:
+        """The planner itself, with options of its own."""
         module, _, function = self.planner.partition(":")
         planner: Callable[..., SolverPlan] = getattr(import_module(module), function)
         return planner
+
+    def plan(
+        self, problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
+    ) -> SolverPlan:
+        """From public numbers to a plan that is certified for the budget: here, whatever the planner computed.
+
+        The limit on gradients is for planners that can fit into one.
+        """
+        limit = {"max_gradients": max_gradients} if self.fits_gradients else {}
+        made = self.uncertified(problem, n_users, rows_per_user, budget, **limit)
+        made.certified.certify(budget)
+        return made
 
     def feasible(self, problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
         """Whether there are users enough for a plan. Where a solver does not say, any will do if delta > 0."""
