@@ -186,7 +186,7 @@ ROOMS = {
     "evaluation": 1_315,
     "models": 3_780,
     "paper": 3_150,
-    "privacy": 3_700,
+    "privacy": 3_740,
     "report": 1_350,
     "solvers": 3_300,
     "statistics": 2_450,
