@@ -287,6 +287,14 @@ def test_choice_of_path_cannot_alter_a_count(monkeypatch: pytest.MonkeyPatch, fr
         check(*clusters(14, 3, kind))
 
 
+@pytest.mark.parametrize("beyond", [-1e-9, 1e-9])
+def test_pairs_within_the_band_are_decided_canonically(beyond: float) -> None:
+    """Few pairs of a tile, so close to the radius that a product in single precision cannot tell."""
+    vectors = np.random.default_rng(3).normal(size=(1500, 3))
+    vectors[1::50] = vectors[::50] + np.array([2.5 * (1 + beyond), 0.0, 0.0])
+    np.testing.assert_array_equal(neighbour_counts(vectors, 2.5), fast_reference(vectors, 2.5))
+
+
 def test_groups_a_gap_apart_are_counted_apart() -> None:
     vectors = np.repeat([[0.0], [1e9], [1e12]], 5, axis=0)
     np.testing.assert_array_equal(_counts(vectors, 1.0, SMALL), np.full(15, 5))
