@@ -207,7 +207,7 @@ def winsorized_mean(
 
 def noise_std(mean: Winsorized, box: RotatedRange) -> float:
     """Standard deviation of a coordinate's noise."""
-    return mean.mean_multiplier * mean.sensitivity(np.full(box.size, box.reach))
+    return mean.mean_multiplier * mean.sensitivity(box.reach, box.size)
 
 
 def _plan(problem: Problem, box: RotatedRange, choice: _Choice, n_users: int, budget: Budget) -> SolverPlan:

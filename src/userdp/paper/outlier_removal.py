@@ -382,6 +382,10 @@ class RadiusSearch(Mechanism):
     def cost(self) -> Cost:
         return Cost(gaussian=math.nextafter(self.probes / self.noise_std**2, math.inf) if self.probes else 0.0)
 
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """Of an h-index, at any radius."""
+        return 1.0
+
     def start(self, noise: Noise) -> _SearchSession:
         return _SearchSession(self, noise)
 
