@@ -184,7 +184,7 @@ ROOMS = {
     "engines": 960,
     "losses": 850,
     "evaluation": 1_315,
-    "models": 3_580,
+    "models": 3_780,
     "paper": 3_090,
     "privacy": 3_730,
     "report": 1_350,

@@ -100,7 +100,7 @@ def plan_paper_accelerated(
     if problem.l2 > problem.certain_curvature:
         raise ValueError(
             f'Expected l2={problem.l2} to be 0 for mode="paper" with an intercept, which is not penalised: its theorem '
-            'is of penalties in all directions. Use mode="tight", or fit_intercept=False. Nothing was spent.'
+            'is of penalties in all directions. Use mode="calibrated", or fit_intercept=False. Nothing was spent.'
         )
     if not feasible(problem, n_users, rows_per_user, budget):
         least = smallest_n_users(problem, rows_per_user, budget)

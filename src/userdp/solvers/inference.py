@@ -425,7 +425,7 @@ def with_intervals(
     left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
     for _ in range(_TRIES):
         option = choose(left)
-        if (option.solver, option.mode) != (AUTO, "tight"):
+        if (option.solver, option.mode) != (AUTO, "calibrated"):
             raise ValueError(
                 f'Expected solver="auto" for standard errors, got {option.solver!r}, mode={option.mode!r}: leave them, '
                 "or inference, out. Nothing was spent."

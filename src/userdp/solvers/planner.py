@@ -113,7 +113,7 @@ def consider(
     if (solver, mode) not in SOLVERS:
         solvers = ", ".join(sorted({f'"{name}"' for name, _ in SOLVERS}))
         raise ValueError(
-            f'Expected solver="auto" or one of {solvers}, and mode="tight" or "paper"; got solver={solver!r}, '
+            f'Expected solver="auto" or one of {solvers}, and mode="calibrated" or "paper"; got solver={solver!r}, '
             f"mode={mode!r}."
         )
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
@@ -141,12 +141,12 @@ def choose(
     rows_per_user: int,
     budget: Budget,
     solver: str = "auto",
-    mode: str = "tight",
+    mode: str = "calibrated",
     max_gradients: int | None = None,
 ) -> Option:
     """The plan of this solver, or of the one that auto takes; raises if there is none."""
-    names = [AUTO] if mode == "tight" else [name for name, kind in SOLVERS if kind == mode]
-    names = names if solver == "auto" else [solver]
+    names = [AUTO] if mode == "calibrated" else [name for name, kind in SOLVERS if kind == mode]
+    names = (names if solver == "auto" else []) or [solver]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names]
     feasible = [option for option in options if option.feasible]
     if feasible:
@@ -212,7 +212,7 @@ class Comparison:
 
     @property
     def choice(self) -> Option | None:
-        taken = (option for option in self.options if (option.solver, option.mode) == (AUTO, "tight"))
+        taken = (option for option in self.options if (option.solver, option.mode) == (AUTO, "calibrated"))
         return next((option for option in taken if option.feasible), None)
 
     @property
@@ -256,9 +256,9 @@ class Comparison:
 
     def __str__(self) -> str:
         width = max(12, *(len(option.solver) + 1 for option in self.options))
-        lines = [f"{'solver':<{width}}{'mode':<7}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}"]
+        lines = [f"{'solver':<{width}}{'mode':<12}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}"]
         for option in self.options:
-            name = f"{option.solver:<{width}}{option.mode:<7}"
+            name = f"{option.solver:<{width}}{option.mode:<12}"
             if option.feasible:
                 numbers = f"{excess(option):>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}")
@@ -363,9 +363,9 @@ def plan(
     return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
 
 
-def default_radius(solver: str, mode: str = "tight") -> float:
+def default_radius(solver: str, mode: str = "calibrated") -> float:
     """Radius of the weights' ball where none is declared: whitened-clip needs none, others do."""
-    return _NO_LIMIT if mode == "tight" and solver in ("auto", AUTO) else _USUAL_RADIUS
+    return _NO_LIMIT if mode == "calibrated" and solver in ("auto", AUTO) else _USUAL_RADIUS
 
 
 def public_problem(

@@ -271,7 +271,7 @@ def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None
 
 
 @dataclass(frozen=True)
-class Solver:
+class Planner:
     """A planner, "module:function"; the module also has `feasible` unless any number of users will do.
 
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
@@ -314,22 +314,24 @@ class Solver:
 
 
 SOLVERS = {
-    ("accelerated", "tight"): Solver("userdp.paper.accelerated:plan_accelerated", fits_gradients=True, penalizes=True),
-    ("whitened-clip", "tight"): Solver(
+    ("accelerated", "calibrated"): Planner(
+        "userdp.paper.accelerated:plan_accelerated", fits_gradients=True, penalizes=True
+    ),
+    ("whitened-clip", "calibrated"): Planner(
         "userdp.solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
     ),
-    ("phased-sgd", "tight"): Solver("userdp.paper.phased_sgd:plan_phased_sgd", penalizes=True),
-    ("accelerated", "paper"): Solver(
+    ("phased-sgd", "calibrated"): Planner("userdp.paper.phased_sgd:plan_phased_sgd", penalizes=True),
+    ("accelerated", "paper"): Planner(
         "userdp.paper.accelerated_paper:plan_paper_accelerated", fits_gradients=True, penalizes=True, most_canaries=8
     ),
-    ("phased-sgd", "paper"): Solver("userdp.paper.phased_sgd_paper:plan_paper_phased_sgd", most_canaries=8),
+    ("phased-sgd", "paper"): Planner("userdp.paper.phased_sgd_paper:plan_paper_phased_sgd", most_canaries=8),
 }
 WORDS: dict[str, str] = {}
 ATTACKS: list[Callable[[Budget], list[Any]]] = []
 
 
 def register(
-    solvers: Mapping[tuple[str, str], Solver],
+    solvers: Mapping[tuple[str, str], Planner],
     words: Mapping[str, str] | None = None,
     attacks: Callable[[Budget], list[Any]] | None = None,
 ) -> None:
