@@ -115,7 +115,7 @@ def of_curator(plan: Plan, budget: Budget, runs: int) -> Scores:
 
 def of_training(solver: str, budget: Budget, runs: int) -> tuple[Plan, Scores]:
     """Trainings with one user at an edge in every release; what is seen of the steps is weighed by a discriminant."""
-    run = training(solver, "tight", budget, n_features=2)
+    run = training(solver, "calibrated", budget, n_features=2)
     data = run.generated_users()
     seen = [np.array([edge_features(run, data, sign, None) for _ in range(runs)]) for sign in (1, -1)]
     first = int(LEARN * runs)
@@ -136,7 +136,7 @@ def planted_coins(plan: Plan, budget: Budget) -> Scores:
 
 def coins_of_training(solver: str, budget: Budget, n_planted: int) -> tuple[Plan, Scores]:
     """One training with so many planted users; seen is what the dearest step released in each one's coordinate."""
-    run = training(solver, "tight", budget, n_features=n_planted, n_users=4 * n_planted)
+    run = training(solver, "calibrated", budget, n_features=n_planted, n_users=4 * n_planted)
     signs = 2 * np.random.default_rng().integers(2, size=n_planted) - 1
     shown = releases(run, run.generated_users(), signs, None)[run.target.label][:n_planted]
     return run.plan.certified, (shown[signs > 0], shown[signs < 0])

@@ -67,7 +67,11 @@ class Model:
     without: tuple[str, ...] = ()  # columns that are left out
 
     def estimator(self, epsilon: float, seed: int, rows_per_user: int) -> Any:
-        common = {"max_rows_per_user": rows_per_user, "insecure_seed": seed, "verbose": False}
+        common = {
+            "max_rows_per_user": rows_per_user,
+            "insecure_seed": seed,
+            "execution": userdp.Execution(progress=False),
+        }
         if self.kind == "linear":
             return userdp.LinearRegression(epsilon, target_range=self.bound, **common)
         if self.kind == "poisson":

@@ -199,7 +199,7 @@ def picture(rows: list[dict], peers: list[dict]) -> None:
         axes.loglog(*zip(*points, strict=True), marker="s", linestyle="--", linewidth=1, label=f"{who}, epsilon 1")
     axes.set(xlabel="rows (20 per user, 20 features)", ylabel="CPU seconds of a fit")
     axes.legend(fontsize="small")
-    figure.savefig(PICTURE, bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(PICTURE, bbox_inches="calibrated", metadata={"Date": None})
     Console().print(f"Wrote {PICTURE}")
 
 

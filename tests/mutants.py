@@ -1,18 +1,16 @@
-"""Plants privacy bugs: each must make the tests that are named beside it fail (`planted/`).
+"""Plants the privacy bugs of mutants.toml: each must make the tests that are named beside it fail.
 
 `python tests/mutants.py` plants those without a verdict, in two processes, and prints which were caught;
 `python tests/mutants.py clip ledger` only those whose name, place or tests hold one of these words, verdict or not;
-`python tests/mutants.py --all` plants them all; `--table` writes docs/mutants.md, the list of them.
-`test_mutants.py` does the same within the test suite. `MUTANTS_OF=research python tests/mutants.py` is about the bugs
-of research/ (`research/tests/planted_research/`).
+`python tests/mutants.py --all` plants them all. `test_mutants.py` does the same within the test suite.
+`MUTANTS_OF=research python tests/mutants.py` is about the bugs of research/ (`research/tests/mutants.toml`).
 
-What was caught is remembered in planted/caught.json by a hash of the bug, of the file that it is planted in, of the
-files of its tests and of what these import beside the tests, without comments and docstrings: only what changed is run
-again.
+What was caught is remembered in caught.json by a hash of the bug, of the file that it is planted in, of the files of
+its tests and of what these import beside the tests, without comments and docstrings: only what changed is run again.
 
 Bugs are grouped by their tests' files. Each group has a process that has imported the package and these tests, and is
-forked for every bug: there the code of the function is exchanged. Where that is not possible (compiled functions,
-classes, constants), or nothing was noticed, the bug gets a copy of the package and a process that imports it anew.
+forked for every bug: there the code of the function is exchanged. Where that is not possible (classes, constants), or
+nothing was noticed, the bug gets a copy of the package and a process that imports it anew.
 """
 
 from __future__ import annotations
@@ -32,23 +30,22 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from planted.mutant import Misplaced, Mutant, Planted, essence, plant
+from planting import Misplaced, Mutant, Planted, essence, plant, read
 
 # Whose bugs: those of userdp, or of what stands in research/. Processes that are started get it from the environment.
 OF_RESEARCH = os.environ.get("MUTANTS_OF") == "research"
 ROOT = Path(__file__).parents[1] / ("research" if OF_RESEARCH else "")
-NAME, PLANTED = ("userdp_research", "planted_research") if OF_RESEARCH else ("userdp", "planted")
-MUTANTS: list[Mutant] = importlib.import_module(PLANTED).MUTANTS
+NAME = "userdp_research" if OF_RESEARCH else "userdp"
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "src" / NAME
-CAUGHT = TESTS / PLANTED / "caught.json"
-TABLE = ROOT / "docs" / "mutants.md"
+MUTANTS = read(TESTS / "mutants.toml")
+CAUGHT = TESTS / "caught.json"
 
 _PATIENCE_SECONDS = 600  # a machine may be busy
 _ANOTHER_PACKAGE = 99  # exit codes, beyond pytest's
@@ -221,9 +218,7 @@ def _signature(function: Any) -> str:
 
 
 def _plain(function: Any) -> types.FunctionType | None:
-    """The plain function in a property, a method of a class, or a wrapper; None in one that is compiled."""
-    if hasattr(function, "py_func"):
-        return None
+    """The plain function in a property, a method of a class, or a wrapper."""
     for wrapped in ("fget", "func", "__func__", "__wrapped__"):
         if not isinstance(function, types.FunctionType) or wrapped == "__wrapped__":
             function = getattr(function, wrapped, function)
@@ -244,18 +239,9 @@ def _code(text: str, module: str, symbol: str) -> types.CodeType | None:
 
 
 def _notices_in_copy(mutant: Mutant, planted: Planted) -> bool:
-    """The same with a copy of the package, in a process of its own; if need be compiled anew.
-
-    numba caches a function by its own file, so a bug in what it calls from another file may not reach it.
-    """
-    if _notices_copied(mutant, planted, shutil.ignore_patterns()):
-        return True
-    return _notices_copied(mutant, planted, shutil.ignore_patterns("*.nbi", "*.nbc"))
-
-
-def _notices_copied(mutant: Mutant, planted: Planted, left_out: Callable[[Any, list[str]], set[str]]) -> bool:
+    """The same with a copy of the package, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(PACKAGE, Path(folder) / NAME, ignore=left_out)
+        shutil.copytree(PACKAGE, Path(folder) / NAME)
         (Path(folder) / NAME / planted.file).write_text(planted.text)
         run = _SERVER.Process(target=_run_tests, args=(folder, mutant.tests.split()))
         run.start()
@@ -295,30 +281,8 @@ def _has_failures(output: Path) -> bool:
     return re.search(r"\b[0-9]+ failed\b", output.read_text(errors="replace")) is not None
 
 
-def table() -> str:
-    """Every planted bug and the test that notices it, by file."""
-    lines = [
-        "# Planted bugs",
-        "",
-        f"{len(MUTANTS)} privacy bugs, planted one by one, each with the tests that must then fail.",
-        "Made by `python tests/mutants.py --table`; `make mutants` plants those that have no verdict yet.",
-        "Tests are within `tests/`.",
-    ]
-    files = {mutant.name: plant(mutant, PACKAGE).file for mutant in MUTANTS}
-    for file in sorted(set(files.values())):
-        lines += ["", f"## {file}", "", "| bug | noticed by |", "|---|---|"]
-        for mutant in MUTANTS:
-            if files[mutant.name] == file:
-                tests = "<br>".join(f"`{name}`" for name in mutant.tests.split())
-                lines.append(f"| {mutant.name} | {tests} |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if "--table" in sys.argv[1:]:
-        TABLE.write_text(table())
-        return 0
     chosen = [m for m in MUTANTS if any(word in f"{m.name} {m.where} {m.tests}" for word in words)]
     if not words:
         chosen = [m for m in MUTANTS if "--all" in sys.argv[1:] or not remembered(m)]

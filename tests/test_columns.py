@@ -1,6 +1,7 @@
 """Described columns: from tables as people have them to features, a model, its file and predictions."""
 
 import datetime
+import html
 import math
 import tomllib
 import warnings
@@ -16,7 +17,19 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from support_columns import COLUMNS, PRIVATE, shop
 
 import userdp
-from userdp import Boolean, Budget, BudgetExceeded, Category, Columns, Date, Ledger, LogisticRegression, Number, Text
+from userdp import (
+    Boolean,
+    Budget,
+    BudgetExceeded,
+    Category,
+    Columns,
+    Date,
+    Execution,
+    Ledger,
+    LogisticRegression,
+    Number,
+    Text,
+)
 from userdp.data.cells import labels, texts_of_words
 from userdp.data.columns import cut, first_description, packed
 from userdp.data.tables import open_table
@@ -341,10 +354,10 @@ def test_the_example_of_the_docs(tmp_path):
     assert loaded.to_dict() == model.to_dict()
     assert (loaded.predict_proba(pl.from_pandas(frame)) == model.predict_proba(frame)).all()
     assert clone(model).columns == columns
-    page = userdp.report.report_html(model.to_dict())
+    page = html.unescape(userdp.report.report_html(model.to_dict()))
     assert "levels of device" in page
     assert "Number(low=0.0, high=100.0, fill=40.0)" in page
-    assert "Category(levels=&#x27;private&#x27;)" in page
+    assert "Category(levels='private')" in page
 
 
 @pytest.mark.filterwarnings("ignore::userdp.UtilityWarning")  # noise hides much of so few users
@@ -440,9 +453,11 @@ def test_a_run_with_private_columns_goes_on_after_it_was_killed(tmp_path, monkey
 
     def model():
         journal = str(tmp_path / "run.journal")
-        return LogisticRegression(4, columns=columns, classes=CLASSES, insecure_seed=3, checkpoint=journal)
+        return LogisticRegression(
+            4, columns=columns, classes=CLASSES, insecure_seed=3, execution=Execution(checkpoint=journal)
+        )
 
-    plain = model().set_params(checkpoint=None).fit(frame, frame["bought"], groups=frame["user"])
+    plain = model().set_params(execution=None).fit(frame, frame["bought"], groups=frame["user"])
     release, done = userdp.Curator.release, []
 
     def killed(*args):

@@ -7,7 +7,6 @@ from test_mutants import (  # noqa: F401 - they run here too
     test_every_planted_bug_has_its_place,
     test_every_planted_bug_is_code_whose_names_exist,
     test_planted_bug_is_caught,
-    test_the_table_of_planted_bugs_is_up_to_date,
 )
 
 

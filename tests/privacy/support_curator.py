@@ -49,6 +49,9 @@ class FailingEngine:
     def __init__(self, result=None):
         self.result, self.calls = result, 0
 
+    def place(self, data):
+        return data
+
     def vectors(self, statistic, data, users, n_groups):
         self.calls += 1
         if self.calls == 1:
@@ -64,6 +67,9 @@ class FailingEngine:
 class RecordingEngine:
     def __init__(self):
         self.calls = []
+
+    def place(self, data):
+        return data
 
     def vectors(self, statistic, data, users, n_groups):
         self.calls.append((np.array(users), n_groups))

@@ -1,7 +1,9 @@
 """Means of vectors that never point apart: sqrt(2) r/K is what a replacement can do, attained and never exceeded."""
 
+import importlib
 import itertools
 import math
+import pkgutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ from support_acute import all_of, inner, neighbouring_users, users_of
 from support_audit import audited_gaussian_epsilon
 from support_curator import BUDGET, RecordingEngine
 
+import userdp.statistics
 from userdp.privacy import clip
 from userdp.privacy.accounting import Budget, Cost, gaussian_multiplier
 from userdp.privacy.clip import Clip
@@ -20,7 +23,7 @@ from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.noise import SecureNoise, SeededNoise
 from userdp.privacy.plan import Plan, Step
-from userdp.statistics.gradients import RowWeights
+from userdp.statistics.gradients import ACUTE, RowWeights
 from userdp.statistics.moments import ColumnScales, MomentShape, RowScale, SecondMomentShape, UserMean
 
 ROOM = clip._ROUNDED_ANGLE
@@ -219,16 +222,22 @@ def curator_of(acute, engine=None):
 def test_acute_steps_take_no_statistic_but_those_proven(statistic):
     engine = RecordingEngine()
     curator = curator_of(True, engine)
-    proven = (
-        "CellFractions, CentredSize, CentredSquares, ColumnScales, CurvatureMatrix, CurvatureSize, GradientSquare, "
-        "Histograms, MomentShape, RowScale, ScoreSquares"
-    )
-    words = f"{proven} in step 'shape'.*got {type(statistic).__name__}"
+    words = f"'shape' takes only statistics .* proven never to point apart.*got {type(statistic).__name__}"
     with pytest.raises(TypeError, match=words):
         curator.release("shape", statistic, 1.0)
     assert engine.calls == [], "refused before data is read"
     curator.release("shape", MomentShape(np.eye(2)), 1.0)  # and the round was not used up
     curator.release("mean", statistic, 1.0)  # other steps take anything
+
+
+def test_statistics_with_a_proof_are_these():
+    for module in pkgutil.iter_modules(userdp.statistics.__path__):
+        importlib.import_module(f"userdp.statistics.{module.name}")
+    proven = (
+        "CellFractions CentredSize CentredSquares ColumnScales CurvatureMatrix CurvatureSize GradientSquare "
+        "Histograms MomentShape RowScale ScoreSquares"
+    )
+    assert sorted(kind.__name__ for kind in ACUTE if kind.__module__.startswith("userdp.")) == proven.split()
 
 
 @pytest.mark.parametrize("statistic", statistics_of(np.eye(2)), ids=lambda statistic: type(statistic).__name__)

@@ -170,6 +170,6 @@ def test_audit_of_the_releases(statistic, versions):
 def test_means_are_not_taken_for_vectors_that_never_point_apart():
     data = users_of([[[0.0, 1.0, 0.0]], [[1.0, 0.0, 1.0]]], WIDTH)
     curator = Curator(data, Plan(2, (Step("spread", 0, 2, Clip(2, 50.0, acute=True)),)), Ledger(BUDGET))
-    with pytest.raises(TypeError, match=r"ScoreSquares in step 'spread'.*got ScoreMeans"):
+    with pytest.raises(TypeError, match=r"Step 'spread'.*never to point apart.*got ScoreMeans"):
         curator.release("spread", MEANS, 1.0)
     assert curator.release("spread", CellFractions(2, N_BINS), 1.0).shape == (2 + 2 * N_BINS,)

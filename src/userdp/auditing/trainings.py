@@ -120,6 +120,9 @@ class PlantedEngine:
     mechanism: Mechanism | None = None
     radius: float = 1.0
 
+    def place(self, data: Any) -> Any:
+        return data
+
     def vectors(self, statistic: Statistic, data: Any, users: Users, n_groups: int) -> Vectors:
         assert self.mechanism is not None
         vectors = np.zeros_like(statistic(data, users, n_groups))

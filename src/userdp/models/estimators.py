@@ -25,6 +25,7 @@ from sklearn.metrics import d2_tweedie_score
 from userdp import losses
 from userdp.losses import Loss
 from userdp.models.linear import LinearModel, documented_model
+from userdp.models.options import Solver
 from userdp.models.targets import Classes, Counts, Range, Targets
 
 
@@ -144,7 +145,10 @@ class _Regressor(RegressorMixin, LinearModel):
         super()._check_parameters()
         if not self._learns_range:
             return
-        refused = {"domain_radius": self.domain_radius is not None, "l2": self._degree == 1 and self.l2 != 0}
+        refused = {
+            "domain_radius": Solver.of(self.solver).domain_radius is not None,
+            "l2": self._degree == 1 and self.l2 != 0,
+        }
         refused["threshold"] = getattr(self, "threshold", None) is not None
         for name, given in refused.items():
             if given:

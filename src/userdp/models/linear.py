@@ -36,7 +36,7 @@ from userdp.evaluation.row_losses import compared, finite, kind_of, scale_of
 from userdp.evaluation.scores import Scores
 from userdp.losses import Loss
 from userdp.models.evaluating import HeldOut, usual_metrics
-from userdp.models.fitting import minimize
+from userdp.models.fitting import fitted
 from userdp.models.intervals import (
     Intervals,
     far_from_resolved,
@@ -46,6 +46,7 @@ from userdp.models.intervals import (
     unresolved_columns,
 )
 from userdp.models.learned_columns import Preparation
+from userdp.models.options import Execution, Solver
 from userdp.models.sklearn_compat import (
     PrivateEstimator,
     UtilityWarning,
@@ -57,16 +58,13 @@ from userdp.models.sklearn_compat import (
 )
 from userdp.models.targets import Targets, is_private
 from userdp.privacy.accounting import budget_for
-from userdp.privacy.curator import Engine
-from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.statement import Statement
-from userdp.solvers.planner import default_radius
 from userdp.solvers.problem import loss_at_zero
 from userdp.solvers.solver import Result
 
 FORMAT = "userdp model 1"
-NOT_KEPT = ("ledger", "engine", "checkpoint", "verbose", "public_X")  # parameters that are no part of a saved model
+NOT_KEPT = ("ledger", "execution", "public_X")  # parameters that are no part of a saved model
 _FLOATS = [np.float64, np.float32]
 _BLOCK = 65536  # targets coded at a time
 _UNPROTECTED = (
@@ -74,8 +72,6 @@ _UNPROTECTED = (
     "errors tell of missing values: these facts are outside of the guarantee."
 )
 _PARAMETERS = {
-    "domain_radius": "How long the vector of all weights may be. None is no limit for the default solver; for the "
-    "paper's solvers, whose accuracy depends on it, it takes 10, times half of the target range where there is one.",
     "unprotected_checks": "Read what was not declared (class labels, target range) off the data, take lists of rows, "
     "and raise on missing values and unknown labels, as other estimators do. What that tells is not protected.",
     "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables. Columns "
@@ -130,18 +126,12 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     epsilon: float = 1.0
     delta: float | None = None
     _: KW_ONLY
-    solver: str = "auto"
-    mode: str = "tight"
+    solver: Solver | str = "auto"
     max_rows_per_user: int = 50
-    row_norm: float | None = None
-    domain_radius: float | None = None
     fit_intercept: bool = True
     l2: float = 0.0
-    max_gradients: int | None = None
     ledger: Ledger | str | None = None
-    engine: Engine | str | None = None
-    checkpoint: Journal | str | None = None
-    verbose: bool | None = None
+    execution: Execution | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
     public_X: Any = None
@@ -216,7 +206,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 max_rows_per_user=self._rows_per_user,
                 fit_intercept=bool(self.fit_intercept) and cells is None,
                 insecure_seed=self.insecure_seed,
-                keep_user_ids=self.checkpoint is not None,  # by which a run that goes on knows them again
+                keep_user_ids=Execution.of(self.execution).checkpoint
+                is not None,  # by which a run that goes on knows them again
                 weights=weights,
             )
             del targets, weights  # the data has them, in its own order
@@ -371,6 +362,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
     def _check_parameters(self) -> None:
         budget_for(self.epsilon, self.delta, 1)
+        Solver.of(self.solver), Execution.of(self.execution)
         check_counts(max_rows_per_user=self.max_rows_per_user)
         check_purpose(self.purpose)
         if not isinstance(self.columns, Columns | None):
@@ -509,25 +501,18 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         first, public_X = self._preparation(cells, data), self.public_X
         if self.columns is not None and public_X is not None and not isinstance(public_X, np.ndarray):
             public_X = self.columns_.encode(public_X)
-        result = minimize(
+        result = fitted(
             loss,
             data,
             Ball(self._radius()),
-            self.epsilon,
-            self.delta,
-            row_norm=self.row_norm,
+            budget_for(self.epsilon, self.delta, data.n_users),
+            self._rows_per_user,
+            Solver.of(self.solver),
+            Execution.of(self.execution),
+            bounds={"target_bound": None if self._classifies else 1.0, "l2": self._penalty()},
             public_X=public_X,
-            rows_per_user=self._rows_per_user,
-            target_bound=None if self._classifies else 1.0,
-            solver=self.solver,
-            mode=self.mode,
-            max_gradients=self.max_gradients,
-            l2=self._penalty(),
             ledger=self._opened_ledger(),
-            engine=self.engine,
-            checkpoint=self.checkpoint,
             purpose=source.entry(self.purpose, f"{type(self).__name__}.fit"),
-            progress=self.verbose,
             insecure_seed=self.insecure_seed,
             allow_weak=self.allow_weak,
             first=first,
@@ -616,9 +601,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
     def _radius(self) -> float:
         """Of the weights that are learned."""
-        if self.domain_radius is None:
-            return default_radius(self.solver, self.mode)
-        return self.domain_radius / self._targets.weight
+        solver = Solver.of(self.solver)
+        return solver.radius if solver.domain_radius is None else solver.domain_radius / self._targets.weight
 
     def _limits(self) -> tuple[float, float] | None:
         """What predictions stay within, if they are numbers."""
@@ -635,6 +619,8 @@ def as_json(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Columns):
         return value.to_dict()
+    if isinstance(value, Solver):
+        return value.as_json
     if isinstance(value, Mapping):
         return [[as_json(key), as_json(item)] for key, item in value.items()]  # keys need not be text
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value

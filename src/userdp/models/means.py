@@ -16,11 +16,12 @@ from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.intervals import Summary, fraction_of, title_of
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import UtilityWarning, documented
 from userdp.paper.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier, least_enough
 from userdp.privacy.clip import Clip
-from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import Statement
@@ -166,7 +167,7 @@ def private_mean(
     inference: bool | float = False,
     max_rows_per_user: int | None = None,
     ledger: Ledger | None = None,
-    engine: Engine | str | None = None,
+    execution: Execution | None = None,
     insecure_seed: int | None = None,
     purpose: str = "",
 ) -> MeanResult:
@@ -204,6 +205,7 @@ def private_mean(
             "Nothing was spent."
         )
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    engine = Execution.of(execution).without("private_mean", "checkpoint").engine
     fraction = fraction_of(inference, DEFAULT_FRACTION)
     check_purpose(purpose)
     names = column_names(X)

@@ -100,7 +100,7 @@ def plan_paper_accelerated(
     if problem.l2 > problem.certain_curvature:
         raise ValueError(
             f'Expected l2={problem.l2} to be 0 for mode="paper" with an intercept, which is not penalised: its theorem '
-            'is of penalties in all directions. Use mode="tight", or fit_intercept=False. Nothing was spent.'
+            'is of penalties in all directions. Use mode="calibrated", or fit_intercept=False. Nothing was spent.'
         )
     if not feasible(problem, n_users, rows_per_user, budget):
         least = smallest_n_users(problem, rows_per_user, budget)
@@ -139,7 +139,6 @@ def plan_paper_accelerated(
         error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
         distance = min(problem.domain.diameter, math.sqrt(2 * error / strong))
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     beyond = outside("accelerated", problem, n_users, rows_per_user, budget)
     if factor is not None:
         beyond += (f"K_i with {factor:.4g} for the printed 500 ln(n_i^2 m^2 e^eps / delta)",)

@@ -19,6 +19,7 @@ from userdp._validate import check_record
 from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
 from userdp.privacy.mechanism import Integers, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
+from userdp.statistics.gradients import ACUTE, Statistic
 
 _ROUNDED_ANGLE = 2.0**-10  # twice how far rounding may bring the cosine of two acute vectors below 0
 _MOST_BITS = 52  # of a length of one radius on the grid: what a float holds
@@ -70,6 +71,13 @@ class Clip(Mechanism):
     @property
     def samples_users(self) -> bool:
         return self.sampling_probability < 1
+
+    def check_statistic(self, statistic: Statistic, label: str, radius: float) -> None:
+        if self.acute and type(statistic) not in ACUTE:  # subclasses of them are refused, too
+            raise TypeError(
+                f"Step {label!r} takes only statistics whose vectors are proven never to point apart, as its noise is "
+                f"for those; got {type(statistic).__name__}. Use Clip(..., acute=False), which adds more noise."
+            )
 
     @property
     def cost(self) -> Cost:

@@ -26,40 +26,21 @@ from userdp.privacy.mechanism import Aborted, Integers, Session, Users, Vectors
 from userdp.privacy.noise import noise_source
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import Statement, statement
-from userdp.statistics.columns import Histograms
 from userdp.statistics.gradients import Statistic
-from userdp.statistics.moments import ColumnScales, MomentShape, RowScale
-from userdp.statistics.scores import CellFractions, ScoreSquares
-from userdp.statistics.spreads import CentredSize, CentredSquares, CurvatureMatrix, CurvatureSize, GradientSquare
 
 # What has released nothing is not written down: a run goes on behind it.
 _UNWRITTEN = (KeyboardInterrupt, EngineLost)
 # A release, or why there is none.
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
 _ORDER_BYTES = 48  # per user: orders, and keys that they are drawn by
-_VECTOR_BYTES = 24  # per entry: float64, sorted copies in float32, and what they are compared by
-# The statistics whose vectors are proven never to point apart: docs/proofs.md, sections 22, 29, 30 and 31.
-_ACUTE = (
-    CellFractions,
-    CentredSize,
-    CentredSquares,
-    ColumnScales,
-    CurvatureMatrix,
-    CurvatureSize,
-    GradientSquare,
-    Histograms,
-    MomentShape,
-    RowScale,
-    ScoreSquares,
-)
+_VECTOR_BYTES = 24  # per entry: float64, the same without what is like no other, and centred
 
 
 class Engine(Protocol):
-    """Maps a statistic over users; knows no algorithm and draws nothing at random.
+    """Maps a statistic over users; knows no algorithm and draws nothing at random."""
 
-    One that computes elsewhere also has `place(data)`, which brings the data there before anything is charged, and
-    gives what the other methods then get as their data.
-    """
+    def place(self, data: Any) -> Any:
+        """Bring the data to where it computes, before anything is charged; what the other methods get as their data."""
 
     def vectors(self, statistic: Statistic, data: Any, users: Users, n_groups: int) -> Vectors:
         """One vector per group of users."""
@@ -118,7 +99,8 @@ class Curator:
         seed = data.insecure_seed if insecure_seed is None else insecure_seed
         self._process = os.getpid()
         self._engine: Engine = engine_of(data, engine)
-        self._given, self._data, self._plan, self._noise = data, self._placed(data), plan, noise
+        self._given, self._plan, self._noise = data, plan, noise
+        self._data: UserData | RemoteUsers = self._engine.place(data)
         self._journal: OpenJournal | None = None
         try:
             self._charge(ledger, purpose, seed, as_journal(checkpoint), unit)
@@ -144,12 +126,6 @@ class Curator:
         if self._journal is not None:
             self._journal.close()
 
-    def _placed(self, data: UserData | RemoteUsers) -> UserData | RemoteUsers:
-        """The data, brought to where the engine computes."""
-        place = getattr(self._engine, "place", None)
-        placed: UserData | RemoteUsers = data if place is None else place(data)
-        return placed
-
     def prepare(self, data: UserData) -> None:
         """Release from these rows from now on: the same users', each row made of its own cells and earlier releases."""
         self._check_process()
@@ -160,7 +136,7 @@ class Curator:
             if not same_seed or not np.array_equal(data.offsets, self._given.offsets):
                 raise ValueError("Expected the same users' rows, between two releases.")
             try:
-                self._data = self._placed(data)
+                self._data = self._engine.place(data)
             except Exception:  # whose sentence says that nothing was spent
                 raise RuntimeError(
                     "Expected to bring rows, made of what was released, to where the engine computes; that failed, "
@@ -304,12 +280,6 @@ class Curator:
             )
         for step in (step for step in self._plan.steps if step.label == label):
             step.mechanism.check_statistic(statistic, label, radius)
-            if step.mechanism.acute and type(statistic) not in _ACUTE:  # subclasses of them are refused, too
-                names = ", ".join(kind.__name__ for kind in _ACUTE)
-                raise TypeError(
-                    f"Expected one of {names} in step {label!r}: its noise is for vectors that are proven never to "
-                    f"point apart; got {type(statistic).__name__}."
-                )
             if step.n_groups is not None and not statistic.takes_groups:
                 raise ValueError(
                     f"Expected a statistic that takes groups in step {label!r}: this one is of single users."

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from userdp.statistics.gradients import PerUser
+from userdp.statistics.gradients import PerUser, never_apart
 from userdp.statistics.rows import Rows
 
 _HALF = 2.0 ** np.arange(-20, 41)
 
 
+@never_apart
 @dataclass(frozen=True)
 class Histograms(PerUser):
     """Which bins each user's numbers are in: of each of the first `n_columns` columns the fraction of its cells a bin.

@@ -20,7 +20,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ from userdp.statistics.rows import (
 from userdp.statistics.smoothing import BallSmoothing
 from userdp.statistics.totals import GradientTotal, Marks, geometry_of, is_tame
 
+T = TypeVar("T")
+
 N_SIZES = 12
 AFFECTED_SIZE, AFFECTED = 0.8, 0.6  # parts of a mark: 0.8^2 + 0.6^2 = 1
 MOST_PULL = 0.5  # of a weight, that a penalty may take away in a step of one-pass SGD
@@ -65,6 +67,19 @@ class Statistic(Protocol):
 
     def check(self, n_features: int, dtype: npt.DTypeLike = np.float64) -> None:
         """Raise a clear error if the statistic fails on generated rows of this shape and type."""
+
+
+ACUTE: set[type] = set()  # see `never_apart`
+
+
+def never_apart(statistic: type[T]) -> type[T]:
+    """Declare, as a decorator, that any two vectors of this class have an inner product of at least 0.
+
+    Mechanisms may add less noise to such vectors (`Clip`), so this stands only where that is proven: docs/proofs.md,
+    sections 22, 29, 30 and 31. It holds for the class itself: a subclass may compute something else.
+    """
+    ACUTE.add(statistic)
+    return statistic
 
 
 class PerUser:
@@ -370,12 +385,13 @@ class ClippedGradient(PerUser):
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-        None where that is not how they are added up: without a basis, for one of extreme numbers, or for a radius that
-        would clip marks, too.
+        None where that is not how they are added up: without a basis, for one of extreme numbers, for a clip that is
+        none (0, or no number), or for a radius that would clip marks, too.
         """
         self._check_directions()
         gradient = self.gradient
-        if type(gradient) is not MeanGradient or gradient.basis is None or radius < self.radius * (1 - 1e-12):
+        sound = self.clip > 0 and radius >= self.radius * (1 - 1e-12)  # nor is a mark that is no number
+        if type(gradient) is not MeanGradient or gradient.basis is None or not sound:
             return None
         if not is_tame(gradient.basis, data.dtype):
             return None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from userdp.data.users import UserData
-from userdp.statistics.gradients import PerUser, RowWeights
+from userdp.statistics.gradients import PerUser, RowWeights, never_apart
 from userdp.statistics.rows import (
     Rows,
     chunks,
@@ -117,6 +117,7 @@ class SecondMomentShape(PerUser):
         return np.column_stack([shapes, np.minimum(lengths / self.largest, 1.0)])
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class MomentShape(PerUser):
     """Second moment of each user's rows in a given basis, divided by its Frobenius norm or by `threshold`, if larger.
@@ -222,6 +223,7 @@ class MomentShape(PerUser):
             raise ValueError(f"Expected a basis of {n_features} features, got shape {self.basis.shape}.")
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class RowScale(PerUser):
     """Which power of 4 the mean square length of each user's rows, as `lengths` has it, is nearest to: a 1 among zeros.
@@ -248,6 +250,7 @@ class RowScale(PerUser):
         super().check(n_features, dtype)
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class ColumnScales(PerUser):
     """For each feature which power of 64 the mean square of a user's rows is nearest to, as a 1 among zeros.

@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from userdp.statistics.gradients import PerUser
+from userdp.statistics.gradients import PerUser, never_apart
 from userdp.statistics.moments import triangle
 from userdp.statistics.rows import Rows
 
@@ -21,6 +21,7 @@ Knots: TypeAlias = tuple[tuple[int, float], ...]
 RowFunction: TypeAlias = Callable[[np.ndarray], np.ndarray]  # row i of (n_rows, width) numbers is of row i alone
 
 
+@never_apart
 @dataclass(frozen=True)
 class CellFractions(PerUser):
     """How many of each user's rows are in each group, and in each of its bins, of all rows; or of `most_rows`.
@@ -87,6 +88,7 @@ class ScoreMeans(PerUser):
         return np.asarray(turned)
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class ScoreSquares(PerUser):
     """The products of the coordinates of `ScoreMeans`, v v', as a vector whose norm is |v|^2.

@@ -13,13 +13,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from userdp.statistics.gradients import MeanGradient, PerUser, slopes_of
+from userdp.statistics.gradients import MeanGradient, PerUser, never_apart, slopes_of
 from userdp.statistics.moments import UserMean, square_of, triangle
 from userdp.statistics.rows import Rows, dense
 
 _EXTREME = 400  # powers of 2 beyond which a trace counts as 0, as in `MomentShape`
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class CurvatureMatrix(PerUser):
     """Second derivative of each user's mean loss in a basis, and `share` times its trace.
@@ -61,6 +62,7 @@ class CurvatureMatrix(PerUser):
         self.on_generated(n_features, dtype)
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class CurvatureSize(PerUser):
     """Which power of sqrt(2), times `reference`, each user's `CurvatureMatrix` is nearest to in length: a 1 among 0s.
@@ -89,6 +91,7 @@ class CurvatureSize(PerUser):
         self.curvature.check(n_features, dtype)
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class GradientSquare(PerUser):
     """Square g g' of each user's gradient, and `share` times its trace |g|^2; as `CurvatureMatrix` has it.
@@ -137,6 +140,7 @@ class CentredMean(PerUser):
         return out
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class CentredSquares(PerUser):
     """Squares of the coordinates of `CentredMean`.
@@ -151,6 +155,7 @@ class CentredSquares(PerUser):
         return np.asarray(np.square(self.mean.of_users(rows)))
 
 
+@never_apart
 @dataclass(frozen=True, eq=False)
 class CentredSize(PerUser):
     """Between which `edges`, which increase, the length of each user's `CentredMean` lies: a 1 among 0s.

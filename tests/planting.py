@@ -1,4 +1,4 @@
-"""What a planted bug is, and how its place is found: by symbol, then by tokens within it.
+"""What a planted bug is, where all of them are read from, and how a bug's place is found: by symbol, then by tokens.
 
 A place is a dotted name of a function, class or constant of the package, as much of its end as is unambiguous:
 `Clip.sensitivity`, or `clip.sensitivity` where two modules have a `sensitivity`. Modules may be moved and merged.
@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import textwrap
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,11 @@ class Mutant:
     @property
     def test_files(self) -> tuple[str, ...]:
         return tuple(sorted({name.split("::")[0] for name in self.tests.split()}))
+
+
+def read(path: Path) -> list[Mutant]:
+    """All bugs of a file such as mutants.toml, in its order."""
+    return [Mutant(**bug) for part in tomllib.loads(path.read_text()).values() for bug in part]
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ def _occurrences(wanted: list[Token], there: list[Token]) -> list[tuple[int, int
     """Where the tokens stand; if nowhere, where they stand but for commas before closing brackets."""
     for drop in (False, True):
         tokens = [t for t, after in zip(there, [*there[1:], None], strict=True) if not (drop and _spare(t, after))]
-        words, length = [token.text for token in tokens], len(wanted)
+        words = [token.text for token in tokens]
         sought = [
             t.text for t, after in zip(wanted, [*wanted[1:], None], strict=True) if not (drop and _spare(t, after))
         ]
