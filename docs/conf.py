@@ -169,7 +169,7 @@ _HELP = re.compile(r"<!-- help: ([\w, -]+) -->")
 
 
 def options_of_commands(app: object, name: str, source: list[str]) -> None:
-    """Below the mark `<!-- help: fit, plan -->` a page shows what `userdp fit --help` and `userdp plan --help` print."""
+    """At the mark `<!-- help: fit, plan -->` a page shows what `userdp fit --help` and `userdp plan --help` say."""
     source[0] = _HELP.sub(lambda match: "\n".join(map(_help, match[1].split(", "))), source[0])
 
 

@@ -1,4 +1,4 @@
-"""The map of research/docs/paper-notes.md: up to date, and without gaps; a line that lost its code or test would show."""
+"""The map of research/docs/paper-notes.md: up to date, without gaps; a line that lost its code or test would show."""
 
 import sys
 from pathlib import Path
