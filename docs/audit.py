@@ -28,7 +28,7 @@ def table(results: dict[str, Any]) -> str:
     findings = results["findings"]
     exceeded = sum(not f["holds"] for f in findings)
     lines = [
-        f"{len(findings)} attacks, of which {exceeded} exceed their claim; confidence {results['confidence']:g} in all.",
+        f"{len(findings)} attacks, {exceeded} exceed their claim; confidence {results['confidence']:g} in all.",
         "",
         "| what | mode | attack | delta | claim | bound | shaped | runs | measured |",
         "|---|---|---|---:|---:|---:|---:|---:|---|",
