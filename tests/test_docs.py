@@ -119,7 +119,7 @@ def test_the_glossary_is_checked():
 PLAIN = [page for page in PAGES if ROOT / "research" not in page.parents and page.stem not in ("proofs", "speed")]
 
 
-@pytest.mark.parametrize("page", PLAIN, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PLAIN, *sorted((ROOT / "examples").glob("*.py"))], ids=lambda p: p.name)
 def test_plain_words(page):
     assert against_the_glossary(page.read_text()) == {}
 
