@@ -93,7 +93,7 @@ GLOSSARY = {
     r"goes on behind": "resumes after the last recorded release",
     r"made anew": "rebuilt",
     r"refused in words|in a sentence": "rejected with an explanatory error",
-    r"(?<![\w.\])/-])\.\d+(?!\d*[\w/-])": "a 0 before the point",
+    r"(?<![\w.:\])/-])\.\d+(?!\d*[\w/-])": "a 0 before the point",
 }
 
 
@@ -115,8 +115,8 @@ def test_the_glossary_is_checked():
     }
 
 
-# Texts that users read; the proofs are for reviewers, and older.
-PLAIN = [page for page in PAGES if ROOT / "research" not in page.parents and page.stem not in ("proofs", "speed")]
+# Texts that users read.
+PLAIN = [page for page in PAGES if ROOT / "research" not in page.parents and page.stem != "speed"]
 
 
 @pytest.mark.parametrize("page", [*PLAIN, *sorted((ROOT / "examples").glob("*.py"))], ids=lambda p: p.name)
