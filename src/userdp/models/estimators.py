@@ -25,8 +25,8 @@ from sklearn.metrics import d2_tweedie_score
 from userdp import losses
 from userdp.losses import Loss
 from userdp.models.linear import LinearModel, documented_model
-from userdp.models.options import Solver
 from userdp.models.targets import Classes, Counts, Range, Targets
+from userdp.solvers.planner import Solver
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -23,7 +23,7 @@ from userdp.losses import Loss, known, weighted
 from userdp.losses import loss as loss_of_name
 from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
-from userdp.models.options import Execution, Solver
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, fits
 from userdp.privacy.curator import Curator
@@ -32,7 +32,7 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan
 from userdp.solvers import solver as solvers
 from userdp.solvers.inference import with_intervals
-from userdp.solvers.planner import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
+from userdp.solvers.planner import NOISE_ADVICE, Option, Solver, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Result
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE

@@ -46,7 +46,7 @@ from userdp.models.intervals import (
     unresolved_columns,
 )
 from userdp.models.learned_columns import Preparation
-from userdp.models.options import Execution, Solver
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import (
     PrivateEstimator,
     UtilityWarning,
@@ -60,6 +60,7 @@ from userdp.models.targets import Targets, is_private
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.statement import Statement
+from userdp.solvers.planner import Solver
 from userdp.solvers.problem import loss_at_zero
 from userdp.solvers.solver import Result
 
