@@ -112,7 +112,8 @@ def one_run(seed: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    runs = [one_run(seed) for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1)]
+    # A notebook's kernel has arguments of its own, more than one.
+    runs = [one_run(seed) for seed in range(int(sys.argv[1]) if len(sys.argv) == 2 else 1)]
     means = {name: {key: np.mean([run[name][key] for run in runs]) for key in runs[0][name]} for name in runs[0]}
     print(f"{'model':34} excess log loss   slope   mean prediction / share")
     for name, mean in means.items():

@@ -37,7 +37,8 @@ def write_visits(path: Path) -> None:
     )
 
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+# A notebook's kernel has arguments of its own, more than one.
+folder = Path(sys.argv[1] if len(sys.argv) == 2 else tempfile.mkdtemp())
 folder.mkdir(exist_ok=True)
 write_visits(folder / "visits.parquet")
 
