@@ -57,7 +57,7 @@ print(
 )
 
 # %%
-# Left, the calibration of the first model: of users with this predicted probability, how many have seen a doctor? On the
+# Left, the calibration of the first model: of users with this predicted probability, how many saw a doctor? On the
 # diagonal predictions are right. The area of a dot is a share of the users. Right, the AUC of the second model: the
 # thick bar is privacy's noise, and the thin one counts the choice of the sample, too. Both are 95%.
 _, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
